@@ -14,6 +14,8 @@ from lightning_multigrid.cli.main import main
 from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord
 from tests.helpers.sampling import sampled
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 CONFIG = yaml.safe_load(
     """
 model:

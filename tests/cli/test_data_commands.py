@@ -82,11 +82,6 @@ def test_a_config_of_a_recipe_is_understood(capsys):
     assert "data/kinetics400/replacement/replacement_for_corrupted_k400 can't be listed" in said
 
 
-def test_a_folder_is_the_word_after_the_command(source, capsys):
-    main(["check", str(source / "train"), *SERIAL])
-    assert capsys.readouterr().out == "3 videos read, 0 broken.\n"
-
-
 def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     (source / "both").mkdir()
     for split in ("train", "val"):
@@ -230,15 +225,6 @@ def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, c
     (source / "train" / "run" / "e.mp4").unlink()
     main(["index", str(source / "train"), *SERIAL])
     assert "0 videos made, 3 were there" in capsys.readouterr().out
-
-
-def test_index_of_a_config_and_into_a_folder(source, capsys):
-    text = "data:\n  class_path: lightning_multigrid.VideoDataModule\n  init_args: {train: TRAIN, val: VAL}\n"
-    text = text.replace("TRAIN", str(source / "train")).replace("VAL", str(source / "val"))
-    (source / "config.yaml").write_text(text)
-    main(["index", f"--config={source / 'config.yaml'}", f"--output={source / 'tables'}", *SERIAL])
-    assert capsys.readouterr().out.startswith("Frame tables of 4 videos made: ")
-    assert list((source / "tables").glob("*/*.table"))
 
 
 def test_prepared_videos_need_no_index(source, capsys):

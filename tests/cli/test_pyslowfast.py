@@ -15,92 +15,52 @@ KINETICS = {
     "MULTIGRID": {"SHORT_CYCLE": True, "LONG_CYCLE": True},
     "TRAIN": {"DATASET": "kinetics", "BATCH_SIZE": 64, "EVAL_PERIOD": 10, "ENABLE": True},
     "DATA": {
-        "PATH_TO_DATA_DIR": "lists",
-        "NUM_FRAMES": 32,
-        "SAMPLING_RATE": 2,
-        "TRAIN_JITTER_SCALES": [256, 320],
-        "TRAIN_CROP_SIZE": 224,
-        "TEST_CROP_SIZE": 256,
-        "INPUT_CHANNEL_NUM": [3, 3],
+        "PATH_TO_DATA_DIR": "lists", "NUM_FRAMES": 32, "SAMPLING_RATE": 2, "TRAIN_JITTER_SCALES": [256, 320],
+        "TRAIN_CROP_SIZE": 224, "TEST_CROP_SIZE": 256, "INPUT_CHANNEL_NUM": [3, 3],
     },
     "SLOWFAST": {"ALPHA": 4, "BETA_INV": 8, "FUSION_KERNEL_SZ": 7},
     "RESNET": {"DEPTH": 50},
     "SOLVER": {
-        "BASE_LR": 0.1,
-        "LR_POLICY": "steps_with_relative_lrs",
-        "LRS": [1, 0.1, 0.01, 0.001, 0.0001, 0.00001],
-        "STEPS": [0, 94, 154, 196],
-        "MAX_EPOCH": 239,
+        "BASE_LR": 0.1, "LR_POLICY": "steps_with_relative_lrs", "LRS": [1, 0.1, 0.01, 0.001, 0.0001, 0.00001],
+        "STEPS": [0, 94, 154, 196], "MAX_EPOCH": 239, "WARMUP_EPOCHS": 34.0, "WARMUP_START_LR": 0.01,
         "WEIGHT_DECAY": "1e-4",  # YAML reads `1e-4` as text
-        "WARMUP_EPOCHS": 34.0,
-        "WARMUP_START_LR": 0.01,
     },
     "MODEL": {"NUM_CLASSES": 400, "ARCH": "slowfast", "LOSS_FUNC": "cross_entropy", "DROPOUT_RATE": 0.5},
     "BN": {"USE_PRECISE_STATS": True, "NUM_BATCHES_PRECISE": 100},
-    "NUM_GPUS": 8,
-    "RNG_SEED": 0,
-    "SOME_NEW_KEY": 3,
-}
+    "NUM_GPUS": 8, "RNG_SEED": 0, "SOME_NEW_KEY": 3,
+}  # fmt: skip
 # The numbers of the published config of MViTv2-S on Kinetics-400.
 MVIT = {
     "TRAIN": {"DATASET": "kinetics", "BATCH_SIZE": 16, "EVAL_PERIOD": 10},
     "DATA": {"NUM_FRAMES": 16, "SAMPLING_RATE": 4, "TEST_CROP_SIZE": 224, "USE_OFFSET_SAMPLING": True},
     "MVIT": {
-        "USE_ABS_POS": False,
-        "REL_POS_SPATIAL": True,
-        "REL_POS_TEMPORAL": True,
-        "DEPTH": 16,
-        "NUM_HEADS": 1,
-        "EMBED_DIM": 96,
-        "PATCH_KERNEL": "(3, 7, 7)",
-        "DROPPATH_RATE": 0.2,
-        "CLS_EMBED_ON": True,
-        "DIM_MUL": [[1, 2.0], [3, 2.0], [14, 2.0]],
-        "DIM_MUL_IN_ATT": True,
-        "RESIDUAL_POOLING": True,
+        "USE_ABS_POS": False, "REL_POS_SPATIAL": True, "REL_POS_TEMPORAL": True, "DEPTH": 16, "NUM_HEADS": 1,
+        "EMBED_DIM": 96, "PATCH_KERNEL": "(3, 7, 7)", "DROPPATH_RATE": 0.2, "CLS_EMBED_ON": True,
+        "DIM_MUL": [[1, 2.0], [3, 2.0], [14, 2.0]], "DIM_MUL_IN_ATT": True, "RESIDUAL_POOLING": True,
     },
     "AUG": {
-        "ENABLE": True,
-        "NUM_SAMPLE": 2,
-        "AA_TYPE": "rand-m7-n4-mstd0.5-inc1",
-        "RE_PROB": 0.25,
-        "COLOR_JITTER": 0.4,
+        "ENABLE": True, "NUM_SAMPLE": 2, "AA_TYPE": "rand-m7-n4-mstd0.5-inc1", "RE_PROB": 0.25, "COLOR_JITTER": 0.4,
     },
     "MIXUP": {"ENABLE": True, "ALPHA": 0.8, "CUTMIX_ALPHA": 1.0, "LABEL_SMOOTH_VALUE": 0.1},
     "SOLVER": {
-        "ZERO_WD_1D_PARAM": True,
-        "BASE_LR_SCALE_NUM_SHARDS": True,
-        "CLIP_GRAD_L2NORM": 1.0,
-        "BASE_LR": 0.0001,
-        "COSINE_AFTER_WARMUP": True,
-        "COSINE_END_LR": "1e-6",
-        "WARMUP_START_LR": "1e-6",
-        "WARMUP_EPOCHS": 30.0,
-        "LR_POLICY": "cosine",
-        "MAX_EPOCH": 200,
-        "WEIGHT_DECAY": 0.05,
-        "OPTIMIZING_METHOD": "adamw",
+        "ZERO_WD_1D_PARAM": True, "BASE_LR_SCALE_NUM_SHARDS": True, "CLIP_GRAD_L2NORM": 1.0, "BASE_LR": 0.0001,
+        "COSINE_AFTER_WARMUP": True, "COSINE_END_LR": "1e-6", "WARMUP_START_LR": "1e-6", "WARMUP_EPOCHS": 30.0,
+        "LR_POLICY": "cosine", "MAX_EPOCH": 200, "WEIGHT_DECAY": 0.05, "OPTIMIZING_METHOD": "adamw",
     },
     "MODEL": {"NUM_CLASSES": 400, "ARCH": "mvit", "LOSS_FUNC": "soft_cross_entropy", "DROPOUT_RATE": 0.5},
     "NUM_GPUS": 8,
-}
-SMALL = {
-    "TRAIN": {"BATCH_SIZE": 8},
-    "SOLVER": {"MAX_EPOCH": 4},
-    "MODEL": {"ARCH": "i3d", "NUM_CLASSES": 10},
-    "NUM_GPUS": 2,
-}
+}  # fmt: skip
+SMALL = {"TRAIN": {"BATCH_SIZE": 8}, "SOLVER": {"MAX_EPOCH": 4}, "MODEL": {"ARCH": "i3d", "NUM_CLASSES": 10}}
+SMALL["NUM_GPUS"] = 2
 
 
 def changed(config, **sections):
     """A config with some values of some sections replaced; a value for no section replaces it."""
-    return {
-        **config,
-        **{
-            name: {**config.get(name, {}), **values} if isinstance(values, dict) else values
-            for name, values in sections.items()
-        },
-    }
+
+    def replaced(name, values):
+        return {**config.get(name, {}), **values} if isinstance(values, dict) else values
+
+    return config | {name: replaced(name, values) for name, values in sections.items()}
 
 
 def translated(tmp_path, config):
@@ -131,7 +91,6 @@ def _costs_nothing(monkeypatch):
 
 def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path, capsys):
     schedule = plan(tmp_path, translated(tmp_path, KINETICS), capsys)
-
     ends = [phase["end_epoch"] for phase in schedule["phases"]]
     assert ends == [73, 110, 142, 158, 205, 228, 248, 259, 291, 308, 322, 329, 358]
     assert schedule["baseline"] == {"clips": 8, "frames": 32, "size": 224, "epochs": 239.0}
@@ -140,7 +99,6 @@ def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(
 def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     text = translated(tmp_path, KINETICS)
     tree = yaml.safe_load(text)
-
     assert tree["seed_everything"] == 0
     assert (tree["trainer"]["devices"], tree["trainer"]["num_nodes"], tree["trainer"]["max_epochs"]) == (8, 1, 239)
     recipe = tree["model"]["init_args"]
@@ -167,7 +125,6 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
 @pytest.mark.usefixtures("_costs_nothing")
 def test_without_multigrid_the_baseline_is_translated(tmp_path, capsys):
     text = translated(tmp_path, changed(KINETICS, MULTIGRID={"SHORT_CYCLE": False, "LONG_CYCLE": False}))
-
     assert "The baseline as it is" in text
     [callback] = yaml.safe_load(text)["trainer"]["callbacks"]
     assert callback["class_path"] == "lightning_multigrid.MultigridCallback.baseline"
@@ -204,7 +161,6 @@ def test_the_batch_statistics_of_a_baseline_are_those_of_the_config(norm, expect
 )
 def test_cycles_are_as_the_config_has_them(cycles, epochs, grids, tmp_path, capsys):
     schedule = plan(tmp_path, translated(tmp_path, changed(KINETICS, MULTIGRID=cycles)), capsys)
-
     assert schedule["epochs"] == epochs
     assert {(s["frames"], s["size"]) for phase in schedule["phases"] for s in phase["short_cycle"]} == grids
 
@@ -247,7 +203,6 @@ def test_charades_and_something_something_read_their_own_lists(tmp_path, capsys)
     assert (tree["model"]["init_args"]["loss"], tree["model"]["init_args"]["view_fusion"]) == ("bce", "max")
     assert tree["trainer"]["callbacks"][0]["init_args"] == {"path": "weights.pkl"}
     assert plan(tmp_path, text, capsys)["epochs"] == 358
-
     ssv2 = changed(KINETICS, TRAIN={"DATASET": "ssv2"}, DATA={"RANDOM_FLIP": False, "INV_UNIFORM_SAMPLE": True})
     tree = yaml.safe_load(text := translated(tmp_path, ssv2))
     assert (data_of(tree)["sampling"], data_of(tree)["flip"]) == ("segments", False)
@@ -260,7 +215,6 @@ def test_charades_and_something_something_read_their_own_lists(tmp_path, capsys)
 
 def test_a_silent_config_has_the_defaults_of_pyslowfast(tmp_path, capsys):
     tree = yaml.safe_load(text := translated(tmp_path, SMALL))
-
     data, recipe = data_of(tree), tree["model"]["init_args"]
     assert (data["batch_size"], data["frames"], data["stride"], data["size"]) == (4, 8, 8, 224)
     assert (recipe["lr"], recipe["nesterov"], recipe["schedule"]) == (0.1, True, "cosine")
@@ -272,7 +226,6 @@ def test_mixed_precision_and_clipping(tmp_path):
     config = changed(SMALL, TRAIN={"MIXED_PRECISION": True}, SOLVER={"CLIP_GRAD_L2NORM": 1.0})
     trainer = yaml.safe_load(translated(tmp_path, config))["trainer"]
     assert (trainer["precision"], trainer["gradient_clip_val"]) == ("16-mixed", 1.0)
-
     trainer = yaml.safe_load(translated(tmp_path, changed(SMALL, SOLVER={"CLIP_GRAD_VAL": 2.0})))["trainer"]
     assert (trainer["gradient_clip_val"], trainer["gradient_clip_algorithm"]) == (2.0, "value")
 
@@ -413,13 +366,11 @@ def test_the_command_prints_a_config_or_says_in_a_line_what_is_wrong(tmp_path, c
     path.write_text(yaml.safe_dump(KINETICS))
     main(["migrate", str(path)])
     assert capsys.readouterr().out == translate_pyslowfast(path)
-
     path.write_text("a: 1")
     with pytest.raises(SystemExit) as stopped:
         main(["migrate", str(path)])
     assert stopped.value.code == 1
     assert "so it is not a config of PySlowFast" in " ".join(capsys.readouterr().err.split())
-
     with pytest.raises(SystemExit) as stopped:
         main(["migrate"])
     assert stopped.value.code == 2

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -8,12 +6,12 @@ import torch
 from lightning_multigrid.clips.batch import BrokenVideo, Clip, collate_clips
 
 
-def clip(side: int, *labels: int, index: int = 0, frames: int = 2, size: int = 4, broken: int = 0) -> Clip:
+def clip(side, *labels, index=0, frames=2, size=4, broken=0):
     crop = torch.full((frames, side, side + 1, 3), side, dtype=torch.uint8)
     return Clip(crop, size, side % 2 == 1, labels, index, tuple(BrokenVideo(f"{i}.mp4", "cut") for i in range(broken)))
 
 
-def test_a_mini_batch_gives_the_crops_back() -> None:
+def test_a_mini_batch_gives_the_crops_back():
     clips = [clip(5, 7, index=3), clip(8, 1, index=4), clip(2, 0, index=9)]
     batch = collate_clips(clips)
     assert batch.pieces[0].shape == (2 * 3 * (5 * 6 + 8 * 9 + 2 * 3),)
@@ -23,17 +21,17 @@ def test_a_mini_batch_gives_the_crops_back() -> None:
     assert batch.class_ids().tolist() == [7, 1, 0]
 
 
-def test_a_mini_batch_carries_the_seed_of_each_clip() -> None:
+def test_a_mini_batch_carries_the_seed_of_each_clip():
     batch = collate_clips([replace(clip(5, 7), seed=2**63 - 1), clip(8, 1), replace(clip(2, 0), seed=5)])
     assert batch.to("meta").seeds == (2**63 - 1, 0, 5)
 
 
-def test_labels_of_several_classes_are_ones() -> None:
+def test_labels_of_several_classes_are_ones():
     batch = collate_clips([clip(5, 0, 2), clip(5), clip(5, 1)])
     assert batch.multi_hot(3).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
-def test_a_mini_batch_moves_as_a_whole_and_the_original_stays() -> None:
+def test_a_mini_batch_moves_as_a_whole_and_the_original_stays():
     batch = collate_clips([clip(5, 1), clip(8, 2)])
     moved = batch.to("meta")
     assert moved.device.type == "meta"
@@ -42,7 +40,7 @@ def test_a_mini_batch_moves_as_a_whole_and_the_original_stays() -> None:
 
 
 @pytest.mark.cuda
-def test_a_pinned_mini_batch_arrives_on_the_gpu() -> None:
+def test_a_pinned_mini_batch_arrives_on_the_gpu():
     clips = [clip(5, 1), clip(8, 2)]
     pinned = collate_clips(clips).pin_memory()
     assert pinned.pieces[0].is_pinned()
@@ -51,6 +49,6 @@ def test_a_pinned_mini_batch_arrives_on_the_gpu() -> None:
     assert moved.class_ids().device.type == "cuda"
 
 
-def test_clips_of_two_grids_do_not_make_a_mini_batch() -> None:
+def test_clips_of_two_grids_do_not_make_a_mini_batch():
     with pytest.raises(ValueError, match=r"must have one shape, got \(frames, size\) in \[\(2, 4\), \(3, 4\)\]"):
         collate_clips([clip(5, 1), clip(5, 1, frames=3)])

@@ -1,13 +1,9 @@
 """From the worker to the device: mini-batches in pieces, several clips of a visit, and processes that die."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from lightning_multigrid.clips.batch import Clip, ClipBatch, collate_clips
+from lightning_multigrid.clips.batch import Clip, collate_clips
 from lightning_multigrid.clips.repeats import RepeatedOrder, RepeatSampler
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.video_dataset import VideoDataset
@@ -53,32 +49,31 @@ SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Eleven videos of classes 0 to 2; one of them cannot be read, and one is not YUV 4:2:0."""
     folder = tmp_path_factory.mktemp("videos")
     for number in range(VIDEOS):
-        options: dict[str, Any] = {"pix_fmt": "yuv444p"} if number == 4 else {}
+        options = {"pix_fmt": "yuv444p"} if number == 4 else {}
         write_video(folder / f"{number}.mp4", numbered_frames(FRAMES, first=number), **options)
     (folder / "7.mp4").write_text("no video")
     # Each six times, so that there are enough for the coarse mini-batches.
-    (folder / "list.csv").write_text("".join(f"{number}.mp4 {number % 3}\n" for number in range(VIDEOS)) * 6)
-    (folder / "good.csv").write_text(
-        "".join(f"{number}.mp4 {number % 3}\n" for number in range(VIDEOS) if number != 7) * 4
-    )
+    lines = [f"{number}.mp4 {number % 3}\n" for number in range(VIDEOS)]
+    (folder / "list.csv").write_text("".join(lines) * 6)
+    (folder / "good.csv").write_text("".join(lines[:7] + lines[8:]) * 4)
     return folder
 
 
-def videos(folder: Path, pixels: Any = "yuv") -> VideoDataset:
+def videos(folder, pixels="yuv"):
     return VideoDataset(read_manifest(folder / "list.csv"), ClipSampling(frames=8, size=32, stride=2), pixels)
 
 
-def loader_of(data: VideoDataset, workers: int, repeats: int, collate_fn: Any = collate_clips) -> MultigridLoader:
+def loader_of(data, workers, repeats, collate_fn=collate_clips):
     order = RepeatedOrder(0, len(data), repeats)
     sampler = MultigridSampler(Plan(SCHEDULE, repeats * len(data)), order)
     return MultigridLoader(data, sampler, DataLoader(data, num_workers=workers, collate_fn=collate_fn))
 
 
-def contents(batch: ClipBatch) -> tuple[Any, ...]:
+def contents(batch):
     whole = torch.cat(batch.pieces).numpy().tobytes()
     return whole, {**vars(batch), "pieces": None}
 
@@ -90,9 +85,7 @@ def contents(batch: ClipBatch) -> tuple[Any, ...]:
     ("repeats", "workers"),
     sampled([(1, (0, 2)), (3, (0, 2)), (1, (0, 1, 2, 4)), (3, (0, 1, 2, 4))], (1, (0, 2)), (3, (0, 2))),
 )
-def test_mini_batches_are_the_same_for_any_number_of_workers(
-    folder: Path, repeats: int, workers: tuple[int, ...]
-) -> None:
+def test_mini_batches_are_the_same_for_any_number_of_workers(folder, repeats, workers):
     loaders = [loader_of(videos(folder), number, repeats) for number in workers]
     for epoch in (0, 3):
         for loader in loaders:
@@ -106,7 +99,7 @@ def test_mini_batches_are_the_same_for_any_number_of_workers(
                 assert [len(batch.pieces) for batch in batches] == [min(max(number, 1), clips) for number in workers]
 
 
-def test_a_mini_batch_of_pieces_is_the_whole_one() -> None:
+def test_a_mini_batch_of_pieces_is_the_whole_one():
     clips = [
         Clip(torch.full((2, side, side + 1, 3), side, dtype=torch.uint8), 4, side % 2 == 0, (side,), 10 * side)
         for side in range(3, 8)
@@ -123,7 +116,7 @@ def test_a_mini_batch_of_pieces_is_the_whole_one() -> None:
         assert batch.class_ids().tolist() == [3, 4, 9, 5, 6, 7]
 
 
-def test_pieces_are_nearly_equal_and_part_no_visit() -> None:
+def test_pieces_are_nearly_equal_and_part_no_visit():
     sampler = MultigridSampler(Plan(SCHEDULE, 203), lambda epoch: epoch_order(0, epoch, 203))
     whole = list(sampler)
     for pieces in (2, 3, 5):
@@ -135,15 +128,15 @@ def test_pieces_are_nearly_equal_and_part_no_visit() -> None:
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_a_timeout_is_for_what_a_worker_reads() -> None:
+def test_a_timeout_is_for_what_a_worker_reads():
     # Mini-batches have up to 32 clips, the baseline's 2.
-    data, sampler = TensorDataset(torch.zeros(1)), MultigridSampler(Plan(SCHEDULE, 203), range)  # type: ignore[arg-type]
+    data, sampler = TensorDataset(torch.zeros(1)), MultigridSampler(Plan(SCHEDULE, 203), range)
     for workers, collate_fn, times in ((2, list, 16), (2, collate_clips, 8), (32, collate_clips, 1)):
         like = DataLoader(data, num_workers=workers, timeout=7, collate_fn=collate_fn)
-        assert MultigridLoader(data, sampler, like).timeout == 7 * times  # type: ignore[arg-type]
+        assert MultigridLoader(data, sampler, like).timeout == 7 * times
 
 
-def test_workers_hand_over_bytes_in_shared_memory(folder: Path) -> None:
+def test_workers_hand_over_bytes_in_shared_memory(folder):
     [batch, *_] = loader_of(videos(folder), workers=2, repeats=1)
     assert all(piece.is_shared() for piece in batch.pieces)
 
@@ -153,14 +146,14 @@ def test_workers_hand_over_bytes_in_shared_memory(folder: Path) -> None:
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 3))
 @settings(max_examples=30, deadline=None)
-def test_an_epoch_visits_every_video_once(length: int, repeats: int, epoch: int) -> None:
+def test_an_epoch_visits_every_video_once(length, repeats, epoch):
     order = RepeatedOrder(5, length, repeats)(epoch)
     assert Counter(order) == dict.fromkeys(range(length), repeats)
     for clip in range(repeats):  # the clips of a visit are in one place, and videos in the order without repeats
         assert order[clip::repeats] == epoch_order(5, epoch, length)
 
 
-def test_clips_of_a_visit_have_seeds_of_their_own_and_one_for_the_span() -> None:
+def test_clips_of_a_visit_have_seeds_of_their_own_and_one_for_the_span():
     sampler = MultigridSampler(Plan(SCHEDULE, 402), RepeatedOrder(0, 201, 2))
     alone = MultigridSampler(Plan(SCHEDULE, 201), lambda epoch: epoch_order(0, epoch, 201))
     for epoch in (0, 1):
@@ -179,9 +172,7 @@ def test_clips_of_a_visit_have_seeds_of_their_own_and_one_for_the_span() -> None
 
 @pytest.mark.parametrize("pixels", ["rgb", "yuv"])
 @pytest.mark.parametrize("mode", ["stride", "segments"])
-def test_a_visit_decodes_once_and_gives_what_each_request_gives(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, pixels: Any, mode: Any
-) -> None:
+def test_a_visit_decodes_once_and_gives_what_each_request_gives(folder, monkeypatch, pixels, mode):
     manifest = read_manifest(folder / "list.csv")
     data = VideoDataset(manifest, ClipSampling(frames=8, size=32, stride=2, mode=mode), pixels)
     for index in (0, 4, 7):  # YUV, 4:4:4, and broken: another video takes its place
@@ -195,12 +186,12 @@ def test_a_visit_decodes_once_and_gives_what_each_request_gives(
     assert len(opened) == 1
 
 
-def opened_videos(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def opened_videos(monkeypatch):
     """The paths of the videos that are opened from now on."""
-    opened: list[str] = []
+    opened = []
     own = VideoReader.__init__
 
-    def counted(self: VideoReader, path: str, *args: Any, **options: Any) -> None:
+    def counted(self, path, *args, **options):
         opened.append(path)
         own(self, path, *args, **options)
 
@@ -208,12 +199,10 @@ def opened_videos(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return opened
 
 
-def test_clips_of_a_visit_lie_in_a_span_of_the_length_of_a_baseline_clip(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clips_of_a_visit_lie_in_a_span_of_the_length_of_a_baseline_clip(folder, monkeypatch):
     sampling = ClipSampling(frames=8, size=32, stride=1)
     data = VideoDataset(read_manifest(folder / "list.csv"), sampling)
-    video: Any = SimpleNamespace(height=48, width=64)
+    video = SimpleNamespace(height=48, width=64)
     monkeypatch.setattr(ClipSampling, "length", lambda sampling, video: FRAMES)
     starts, strides = set(), set()
     for visit in range(30):
@@ -227,14 +216,14 @@ def test_clips_of_a_visit_lie_in_a_span_of_the_length_of_a_baseline_clip(
     assert strides == {1, 2, 3, 4}
 
 
-def test_parts_and_joins_of_datasets_pass_visits_and_single_clips_on(folder: Path) -> None:
+def test_parts_and_joins_of_datasets_pass_visits_and_single_clips_on(folder):
     data = videos(folder)
-    joined = clip_dataset(ConcatDataset([Subset(data, [3, 5]), data]))  # type: ignore[list-item]
+    joined = clip_dataset(ConcatDataset([Subset(data, [3, 5]), data]))
     assert joined is not None
     requests = [ClipRequest(i, 4, 22, seed, visit=9) for i in (1, 2 + 5) for seed in (0, 1)]
     expected = data.read_clips([ClipRequest(5, 4, 22, seed, visit=9) for seed in (0, 1)] * 2)
     assert contents(collate_clips(read_clips(joined, requests))) == contents(collate_clips(expected))
-    assert (len(joined), len(clip_dataset(Subset(data, [3, 5])))) == (2 + len(data), 2)  # type: ignore[arg-type]
+    assert (len(joined), len(clip_dataset(Subset(data, [3, 5])))) == (2 + len(data), 2)
     for place, index in ((0, 3), (1, 5), (2, 0), (2 + 5, 5)):
         found, alone = (
             whole.read_clip(ClipRequest(at, 4, 22, seed=7)) for whole, at in ((joined, place), (data, index))
@@ -242,13 +231,13 @@ def test_parts_and_joins_of_datasets_pass_visits_and_single_clips_on(folder: Pat
         assert contents(collate_clips([found])) == contents(collate_clips([alone]))
 
 
-def test_requests_without_a_visit_stand_alone() -> None:
+def test_requests_without_a_visit_stand_alone():
     alone, visit = ClipRequest(0, 4, 8, seed=1), ClipRequest(0, 4, 8, seed=1, visit=2)
     assert [len(v) for v in visits([alone, alone, visit, visit, alone])] == [1, 1, 2, 1]
     assert visits([]) == []
 
 
-def test_the_baselines_sampler_deals_an_epoch_to_the_ranks() -> None:
+def test_the_baselines_sampler_deals_an_epoch_to_the_ranks():
     data = TensorDataset(torch.zeros(21))
     ranks = [RepeatSampler(data, 3, num_replicas=2, rank=rank, seed=4) for rank in (0, 1)]
     for epoch in (0, 1, 5):
@@ -262,7 +251,7 @@ def test_the_baselines_sampler_deals_an_epoch_to_the_ranks() -> None:
     assert list(order_of(loader, seed=8)(2)) == RepeatedOrder(8, 21, 3)(2)
 
 
-def test_a_loader_of_the_baseline_decodes_a_visit_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_of_the_baseline_decodes_a_visit_once(folder, monkeypatch):
     data = VideoDataset(read_manifest(folder / "good.csv"), ClipSampling(frames=8, size=32, stride=2))
     opened = opened_videos(monkeypatch)
     batches = list(DataLoader(data, 4, sampler=RepeatSampler(data, 2), collate_fn=collate_clips))
@@ -274,7 +263,7 @@ def test_a_loader_of_the_baseline_decodes_a_visit_once(folder: Path, monkeypatch
 # --- In a training ---
 
 
-def trained(folder: Path, callbacks: list[Any], **arguments: Any) -> Recorder:
+def trained(folder, callbacks, **arguments):
     torch.manual_seed(0)
     module = Recorder()
     data = VideoDataModule(folder / "good.csv", **{**TINY, "batch_size": 1} | arguments)
@@ -282,7 +271,7 @@ def trained(folder: Path, callbacks: list[Any], **arguments: Any) -> Recorder:
     return module
 
 
-def test_yuv_trains_on_what_rgb_trains_on(folder: Path) -> None:
+def test_yuv_trains_on_what_rgb_trains_on(folder):
     rgb, yuv, auto = (trained(folder, [MultigridCallback(seed=5)], pixels=pixels) for pixels in ("rgb", "yuv", "auto"))
     for (a, _), (b, _), (c, _) in zip(*(module.seen["train"] for module in (rgb, yuv, auto)), strict=True):
         torch.testing.assert_close(a, b, atol=3.01 / 255 / 0.225, rtol=0)
@@ -290,7 +279,7 @@ def test_yuv_trains_on_what_rgb_trains_on(folder: Path) -> None:
         assert not torch.equal(a, b)
 
 
-def test_an_epoch_has_so_many_clips_of_each_video_with_the_callback_and_without(folder: Path) -> None:
+def test_an_epoch_has_so_many_clips_of_each_video_with_the_callback_and_without(folder):
     for callbacks in ([], [MultigridCallback.baseline(seed=5)]):
         module = trained(folder, callbacks, repeats=2, batch_size=16)
         assert [len(labels) for _, labels in module.seen["train"]] == [16] * 5 * 2
@@ -306,24 +295,24 @@ class Dying(torch.utils.data.Dataset[Any]):
 
     frames, size, stride = 8, 32, 1
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 66
 
-    def read_clip(self, request: ClipRequest) -> Any:
+    def read_clip(self, request):
         if request.index == 65:
             os.kill(os.getpid(), signal.SIGKILL)
         return np.zeros(1)
 
 
 @pytest.fixture
-def forgotten() -> Iterator[None]:
+def forgotten():
     """Lets torch forget a worker that died: it would tell the next test in which any process ends."""
     yield
     gc.collect()
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_the_death_of_a_worker_is_torchs_error() -> None:
+def test_the_death_of_a_worker_is_torchs_error():
     sampler = MultigridSampler(Plan(SCHEDULE, 66), lambda epoch: range(66))
     loader = MultigridLoader(Dying(), sampler, DataLoader(Dying(), num_workers=2))
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):

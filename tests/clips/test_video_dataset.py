@@ -1,42 +1,34 @@
-from __future__ import annotations
-
 import pickle
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import lightning_multigrid.clips.opening
-from lightning_multigrid.clips.batch import BrokenVideo, Clip
+from lightning_multigrid.clips.batch import BrokenVideo
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.views import CENTRE, Views, cut_out
-from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import read_frames
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.pixels import YuvClip, resample_clips
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.videos import write_video
 
 
-def gray_video(path: Path, frames: int = 30, height: int = 36, width: int = 48, **arguments: Any) -> None:
+def gray_video(path, frames=30, height=36, width=48, **arguments):
     """Frame i is a flat gray of level 8 i."""
     write_video(path, [np.full((height, width, 3), 8 * number, np.uint8) for number in range(frames)], **arguments)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Videos a to d of labels 0 to 3, of which b is an empty file, c is missing, and d differs in size and length."""
     folder = tmp_path_factory.mktemp("videos")
     gray_video(folder / "a.mp4")
@@ -51,20 +43,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SMALL = ClipSampling(frames=8, size=16, stride=2)
 
 
-def dataset(folder: Path, name: str) -> VideoDataset:
+def dataset(folder, name):
     return VideoDataset(read_manifest(folder / name), SMALL)
 
 
-def viewed(folder: Path, name: str, views: Views = CENTRE) -> ViewDataset:
+def viewed(folder, name, views=CENTRE):
     return ViewDataset(read_manifest(folder / name), SMALL, views)
 
 
-def levels(crop: Tensor) -> list[int]:
+def levels(crop):
     """The frames of a gray video that a crop shows."""
     return [round(level / 8) for level in crop.float().mean(dim=(1, 2, 3)).tolist()]
 
 
-def test_a_clip_shows_the_frames_and_pixels_of_its_grid(folder: Path) -> None:
+def test_a_clip_shows_the_frames_and_pixels_of_its_grid(folder):
     request = ClipRequest(index=0, frames=4, size=12, seed=5)
     clip = dataset(folder, "good.csv").read_clip(request)
     grid = SMALL.draw(length=30, height=36, width=48, frames=4, size=12, rng=random.Random(5))
@@ -76,11 +68,11 @@ def test_a_clip_shows_the_frames_and_pixels_of_its_grid(folder: Path) -> None:
     assert clip.seed == 5
 
 
-def test_a_video_is_decoded_once_for_all_its_views(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_video_is_decoded_once_for_all_its_views(folder, monkeypatch):
     reads = []
 
     class Counting(lightning_multigrid.clips.opening.VideoReader):
-        def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
+        def read(self, indices, box=None):
             reads.append(list(indices))
             return super().read(indices, box)
 
@@ -98,19 +90,19 @@ def test_a_video_is_decoded_once_for_all_its_views(folder: Path, monkeypatch: py
         assert torch.equal(cut_out(video.crop, view), whole[list(grid.indices), top : top + side, left : left + side])
 
 
-def test_a_clip_is_a_function_of_its_request(folder: Path) -> None:
+def test_a_clip_is_a_function_of_its_request(folder):
     data = dataset(folder, "all.csv")
     copied = pickle.loads(pickle.dumps(data))  # as a spawned worker gets it
     requests = [ClipRequest(index, 4, 12, seed) for seed in range(6) for index in range(4)]
     assert all(same(data.read_clip(request), copied.read_clip(request)) for request in requests)
 
 
-def same(a: Clip, b: Clip) -> bool:
+def same(a, b):
     rest = [(c.size, c.flip, c.labels, c.index, c.broken) for c in (a, b)]
     return torch.equal(a.crop, b.crop) and rest[0] == rest[1]
 
 
-def test_items_of_an_ordinary_loader_follow_the_random_state_of_torch(folder: Path) -> None:
+def test_items_of_an_ordinary_loader_follow_the_random_state_of_torch(folder):
     data = dataset(folder, "good.csv")
     torch.manual_seed(1)
     first = [data[0] for _ in range(8)]
@@ -122,7 +114,7 @@ def test_items_of_an_ordinary_loader_follow_the_random_state_of_torch(folder: Pa
 # --- broken videos ---
 
 
-def test_a_broken_video_is_replaced_by_a_readable_one_and_in_evaluation_always_by_the_same(folder: Path) -> None:
+def test_a_broken_video_is_replaced_by_a_readable_one_and_in_evaluation_always_by_the_same(folder):
     data, evaluation = dataset(folder, "all.csv"), viewed(folder, "all.csv")
     clips = [data.read_clip(ClipRequest(index=1, frames=8, size=12, seed=seed)) for seed in range(20)]
     videos = [evaluation[1] for _ in range(5)]
@@ -136,21 +128,21 @@ def test_a_broken_video_is_replaced_by_a_readable_one_and_in_evaluation_always_b
         assert all(video.reason for video in clip.broken)
 
 
-def test_one_readable_video_among_a_few_is_found(tmp_path: Path) -> None:
+def test_one_readable_video_among_a_few_is_found(tmp_path):
     gray_video(tmp_path / "good.mp4")
     (tmp_path / "list.csv").write_text("".join(f"missing{i}.mp4 0\n" for i in range(10)) + "good.mp4 1\n")
     data = dataset(tmp_path, "list.csv")
     assert {data.read_clip(ClipRequest(i, 8, 16, seed=i)).index for i in range(11)} == {10}
 
 
-def test_without_a_readable_video_the_error_names_the_first(folder: Path) -> None:
+def test_without_a_readable_video_the_error_names_the_first(folder):
     with pytest.raises(BrokenVideosError, match=r"None of 2 videos of 2 can be read.*`root`.*The first: .*c\.mp4: \S+"):
         dataset(folder, "bad.csv").read_clip(ClipRequest(index=1, frames=4, size=12, seed=0))
 
 
-def test_whatever_one_video_does_breaks_that_video_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_one_video_does_breaks_that_video_only(folder, monkeypatch):
     class Greedy(lightning_multigrid.clips.opening.VideoReader):
-        def __init__(self, path: str, index: object, *, read_timeout: float) -> None:
+        def __init__(self, path, index, *, read_timeout):
             if path.endswith("a.mp4"):
                 raise MemoryError("8 TB")
             super().__init__(path, read_timeout=read_timeout)
@@ -162,9 +154,9 @@ def test_whatever_one_video_does_breaks_that_video_only(folder: Path, monkeypatc
 
 
 @pytest.mark.parametrize("kind", [TypeError, AttributeError, NameError, UnboundLocalError, AssertionError])
-def test_a_fault_of_the_program_is_no_broken_video(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
+def test_a_fault_of_the_program_is_no_broken_video(folder, monkeypatch, kind):
     class Faulty(lightning_multigrid.clips.opening.VideoReader):
-        def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
+        def read(self, indices, box=None):
             raise kind("who wrote this?")
 
     monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Faulty)
@@ -175,7 +167,7 @@ def test_a_fault_of_the_program_is_no_broken_video(folder: Path, monkeypatch: py
         assert isinstance(raised.value.__cause__, kind)
 
 
-def test_an_index_beyond_the_dataset_is_an_error_of_the_caller(folder: Path) -> None:
+def test_an_index_beyond_the_dataset_is_an_error_of_the_caller(folder):
     with pytest.raises(IndexError):
         dataset(folder, "good.csv").read_clip(ClipRequest(index=2, frames=4, size=12, seed=0))
 
@@ -184,14 +176,14 @@ def test_an_index_beyond_the_dataset_is_an_error_of_the_caller(folder: Path) -> 
 
 
 @pytest.fixture
-def actions(folder: Path) -> Manifest:
+def actions(folder):
     """Video a, of 30 frames a second, shows class 0 in the frames 0 to 9, class 1 in 10 to 19, and 2 in 15 to 29."""
     builder = ManifestBuilder(folder / "actions.csv", multi_label=True)
     builder.add("a.mp4", [0, 1, 2], where="line 1", spans=[(0, 1 / 3), (1 / 3, 2 / 3), (0.5, 1)])
     return builder.build()
 
 
-def test_a_training_clip_has_the_labels_of_its_span_and_evaluation_those_of_the_video(actions: Manifest) -> None:
+def test_a_training_clip_has_the_labels_of_its_span_and_evaluation_those_of_the_video(actions):
     data = VideoDataset(actions, ClipSampling(frames=3, size=16, stride=2))
     found = set()
     for seed in range(120):
@@ -206,7 +198,7 @@ def test_a_training_clip_has_the_labels_of_its_span_and_evaluation_those_of_the_
     assert ViewDataset(actions, SMALL, CENTRE)[0].labels == (0, 1, 2)
 
 
-def test_frames_that_are_shown_for_unequal_times_have_the_labels_of_those_times(tmp_path: Path) -> None:
+def test_frames_that_are_shown_for_unequal_times_have_the_labels_of_those_times(tmp_path):
     """Ten frames in the first second, as of a phone in the dark, and twenty in half of the next. A clip is of three."""
     gray_video(tmp_path / "a.mp4", rate=40, pts=[*range(0, 40, 4), *range(40, 60)])
     builder = ManifestBuilder(tmp_path / "list", multi_label=True)
@@ -221,9 +213,9 @@ def test_frames_that_are_shown_for_unequal_times_have_the_labels_of_those_times(
     assert seen == {(0,), (0, 1), (1,)}
 
 
-def test_a_video_of_unknown_rate_has_all_its_labels(actions: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_video_of_unknown_rate_has_all_its_labels(actions, monkeypatch):
     class Timeless(lightning_multigrid.clips.opening.VideoReader):
-        def __init__(self, path: str, index: object, *, read_timeout: float) -> None:
+        def __init__(self, path, index, *, read_timeout):
             super().__init__(path, read_timeout=read_timeout)
             self.rate = 0.0
 
@@ -235,7 +227,7 @@ def test_a_video_of_unknown_rate_has_all_its_labels(actions: Manifest, monkeypat
 # --- stretches of videos ---
 
 
-def stretched(folder: Path, *stretches: tuple[float, float] | None, **arguments: Any) -> Manifest:
+def stretched(folder, *stretches, **arguments):
     """Rows of the video a, which has 30 frames in a second."""
     builder = ManifestBuilder(folder / "stretches.csv", multi_label=True)
     for stretch in stretches:
@@ -252,7 +244,7 @@ SAMPLINGS = [
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_clips_and_views_of_a_stretch_lie_in_it(folder: Path, sampling: ClipSampling) -> None:
+def test_clips_and_views_of_a_stretch_lie_in_it(folder, sampling):
     stretches = {(0, 1 / 3): range(10), (0.34, 0.8): range(10, 24), (0.5, 0.51): range(15, 16), (0.9, 5): range(27, 30)}
     manifest = stretched(folder, *stretches)
     data, views = VideoDataset(manifest, sampling), ViewDataset(manifest, sampling, Views(clips=4))
@@ -264,7 +256,7 @@ def test_clips_and_views_of_a_stretch_lie_in_it(folder: Path, sampling: ClipSamp
         assert len(shown) > 1 or len(within) < 9
 
 
-def test_a_clip_of_a_stretch_is_one_of_a_video_that_was_cut_out(folder: Path, tmp_path: Path) -> None:
+def test_a_clip_of_a_stretch_is_one_of_a_video_that_was_cut_out(folder, tmp_path):
     frames = read_frames(folder / "a.mp4", range(6, 24)).numpy()
     write_video(tmp_path / "a.mp4", frames, codec="ffv1", format="matroska", pix_fmt="bgr0")
     (tmp_path / "one.csv").write_text("a.mp4 0\n")
@@ -276,7 +268,7 @@ def test_a_clip_of_a_stretch_is_one_of_a_video_that_was_cut_out(folder: Path, tm
             assert levels(stretch.read_clip(request).crop) == levels(cut.read_clip(request).crop)
 
 
-def test_labels_of_clips_and_views_of_a_stretch(folder: Path) -> None:
+def test_labels_of_clips_and_views_of_a_stretch(folder):
     """The spans of labels count from the beginning of the video; what lies outside of the stretch is not seen."""
     actions = {"labels": [0, 1, 2, 3], "spans": [(0, 0.2), (0.2, 0.5), (0.4, 0.8), (0.85, 1)]}
     manifest = stretched(folder, (0.3, 0.8), **actions)
@@ -291,7 +283,7 @@ def test_labels_of_clips_and_views_of_a_stretch(folder: Path) -> None:
     assert ViewDataset(manifest, SMALL, CENTRE)[0].labels == (1, 2)
 
 
-def test_a_stretch_after_the_end_of_its_video_is_a_broken_video(folder: Path) -> None:
+def test_a_stretch_after_the_end_of_its_video_is_a_broken_video(folder):
     clip = VideoDataset(stretched(folder, (1.0, 2.0), (0.5, 0.6)), SMALL).read_clip(ClipRequest(0, 4, 16, 0))
     assert clip.index == 1
     [tried] = clip.broken
@@ -301,12 +293,12 @@ def test_a_stretch_after_the_end_of_its_video_is_a_broken_video(folder: Path) ->
 # --- at a frame rate ---
 
 
-def read_at(path: Path, sampling: ClipSampling, request: ClipRequest) -> Clip:
+def read_at(path, sampling, request):
     (path.parent / "one.csv").write_text(f"{path.name} 0\n")
     return VideoDataset(read_manifest(path.parent / "one.csv"), sampling).read_clip(request)
 
 
-def test_at_its_own_frame_rate_a_video_has_the_clips_that_it_has_without(folder: Path) -> None:
+def test_at_its_own_frame_rate_a_video_has_the_clips_that_it_has_without(folder):
     at_its_own = replace(SMALL, frame_rate=30)
     for seed in range(10):
         request = ClipRequest(0, 4, 12, seed)
@@ -319,7 +311,7 @@ def test_at_its_own_frame_rate_a_video_has_the_clips_that_it_has_without(folder:
         assert video.views == own_video.views
 
 
-def test_frames_of_a_variable_rate_are_those_that_are_shown_at_the_times(tmp_path: Path) -> None:
+def test_frames_of_a_variable_rate_are_those_that_are_shown_at_the_times(tmp_path):
     shown = [0, 1, 2, 10, 11, 12, 20, 21, 29]  # in 1/30 s; the last frame lasts as long as the mean of the others
     gray_video(tmp_path / "a.mp4", frames=9, rate=30, pts=shown)
     sampling = ClipSampling(frames=4, size=16, stride=3, frame_rate=30)
@@ -330,7 +322,7 @@ def test_frames_of_a_variable_rate_are_those_that_are_shown_at_the_times(tmp_pat
         assert levels(clip.crop) == [at[start + 3 * point] for point in range(4)]
 
 
-def test_clips_of_one_visit_and_views_are_at_the_rate_too(tmp_path: Path) -> None:
+def test_clips_of_one_visit_and_views_are_at_the_rate_too(tmp_path):
     gray_video(tmp_path / "a.mp4", rate=60)
     (tmp_path / "one.csv").write_text("a.mp4 0\n")
     manifest, sampling = read_manifest(tmp_path / "one.csv"), replace(SMALL, frames=4, stride=2, frame_rate=30)
@@ -340,11 +332,9 @@ def test_clips_of_one_visit_and_views_are_at_the_rate_too(tmp_path: Path) -> Non
     assert levels(ViewDataset(manifest, sampling, CENTRE)[0].crop) == [7, 11, 15, 19]
 
 
-def test_a_video_of_unknown_rate_is_broken_where_the_rate_is_needed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_video_of_unknown_rate_is_broken_where_the_rate_is_needed(folder, monkeypatch):
     class Unknown(lightning_multigrid.clips.opening.VideoReader):
-        def __init__(self, *arguments: Any, **more: Any) -> None:
+        def __init__(self, *arguments, **more):
             super().__init__(*arguments, **more)
             if len(self) == 30:
                 self.rate = 0.0
@@ -358,7 +348,7 @@ def test_a_video_of_unknown_rate_is_broken_where_the_rate_is_needed(
     assert [tried.reason for tried in clip.broken] == ["has no known frame rate, which `frame_rate=30` needs"]
 
 
-def test_views_of_yuv_planes_are_those_of_rgb(folder: Path) -> None:
+def test_views_of_yuv_planes_are_those_of_rgb(folder):
     """As training on a GPU does, evaluation reads half the bytes; their colours are those of RGB within 3 of 255."""
     views, crops = Views(clips=2, crops=3), {}
     manifest = read_manifest(folder / "good.csv")

@@ -1,24 +1,13 @@
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_multigrid.clips.batch import BrokenVideo, Clip
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
-from lightning_multigrid.clips.views import (
-    CENTRE,
-    VideoBatch,
-    Views,
-    collate_views,
-    share_frames,
-)
+from lightning_multigrid.clips.views import CENTRE, VideoBatch, Views, collate_views, share_frames
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import read_frames
 from lightning_multigrid.pixels.resample import resample_clips
@@ -33,7 +22,7 @@ CHARADES = ClipSampling(frames=64, size=224, stride=2)
 SEGMENTS = ClipSampling(frames=4, size=224, stride=7, mode="segments")
 
 
-def starts(views: Views, sampling: ClipSampling, length: int) -> list[int]:
+def starts(views, sampling, length):
     """First frames of the clips, whose other frames follow at the stride."""
     grids = views.grids(sampling, length, 256, 340)
     for grid in grids:
@@ -55,17 +44,17 @@ def starts(views: Views, sampling: ClipSampling, length: int) -> list[int]:
         ("charades", CHARADES, [0, 19, 38, 58, 77, 96, 115, 135, 154, 173]),
     ],
 )
-def test_ten_clips_of_the_protocols(positions: Any, sampling: ClipSampling, expected: list[int]) -> None:
+def test_ten_clips_of_the_protocols(positions, sampling, expected):
     assert starts(Views(positions=positions), sampling, 300) == expected
 
 
 @pytest.mark.parametrize("positions", ["kinetics", "offset", "charades"])
-def test_a_single_clip_is_the_centre(positions: Any) -> None:
+def test_a_single_clip_is_the_centre(positions):
     assert starts(Views(clips=1, positions=positions), KINETICS, 300) == [118]  # 118 before a span of 64, 118 after it
 
 
 @pytest.mark.parametrize("positions", ["kinetics", "offset", "charades"])
-def test_clips_of_a_short_video_repeat_its_last_frame(positions: Any) -> None:
+def test_clips_of_a_short_video_repeat_its_last_frame(positions):
     grids = Views(clips=3, positions=positions).grids(ClipSampling(4, 16, 2), 5, 20, 20)
     assert [grid.indices for grid in grids] == [(0, 2, 4, 4)] * 3
 
@@ -74,7 +63,7 @@ def test_clips_of_a_short_video_repeat_its_last_frame(positions: Any) -> None:
     ("length", "frames", "expected"),
     [(40, 4, (5, 15, 25, 35)), (9, 3, (1, 4, 7)), (3, 6, (0, 0, 1, 1, 2, 2)), (1, 3, (0, 0, 0))],
 )
-def test_a_clip_of_segments_takes_the_centre_of_each(length: int, frames: int, expected: tuple[int, ...]) -> None:
+def test_a_clip_of_segments_takes_the_centre_of_each(length, frames, expected):
     sampling = ClipSampling(frames=frames, size=224, stride=7, mode="segments")
     assert [grid.indices for grid in Views(clips=1, crops=3).grids(sampling, length, 256, 340)] == [expected] * 3
     # Of two clips each takes the middles of its halves.
@@ -112,11 +101,11 @@ def test_a_clip_of_segments_takes_the_centre_of_each(length: int, frames: int, e
         ),
     ],
 )
-def test_crops_of_the_protocols(views: Views, frame: tuple[int, int], boxes: list[tuple[int, ...]]) -> None:
+def test_crops_of_the_protocols(views, frame, boxes):
     assert [tuple(grid.box) for grid in views.grids(KINETICS, 100, *frame)] == boxes
 
 
-def test_a_given_short_side_of_training_is_that_of_the_centre() -> None:
+def test_a_given_short_side_of_training_is_that_of_the_centre():
     sampling = ClipSampling(32, 224, 2, short_side=(280, 320))
     assert CENTRE.pixels(sampling) == (224, 280)
     assert Views(crops=3).pixels(sampling) == (224, 224)
@@ -134,9 +123,7 @@ LENGTHS, SIDES = st.integers(1, 400), st.integers(1, 600)
 
 
 @given(views=VIEWS, sampling=st.sampled_from([KINETICS, SEGMENTS]), length=LENGTHS, height=SIDES, width=SIDES)
-def test_views_lie_within_their_video(
-    views: Views, sampling: ClipSampling, length: int, height: int, width: int
-) -> None:
+def test_views_lie_within_their_video(views, sampling, length, height, width):
     grids = views.grids(sampling, length, height, width)
     assert len(grids) == views.per_video == views.clips * views.crops
     assert [grid.indices[0] for grid in grids] == sorted(grid.indices[0] for grid in grids)
@@ -152,7 +139,7 @@ def test_views_lie_within_their_video(
 
 
 @given(views=VIEWS, length=LENGTHS, height=st.integers(1, 40), width=st.integers(1, 40))
-def test_shared_frames_hold_every_view(views: Views, length: int, height: int, width: int) -> None:
+def test_shared_frames_hold_every_view(views, length, height, width):
     number, row, column = np.ogrid[:length, :height, :width]
     video = (number * height + row) * width + column  # every pixel has a value of its own
     grids = views.grids(KINETICS, length, height, width)
@@ -163,7 +150,7 @@ def test_shared_frames_hold_every_view(views: Views, length: int, height: int, w
         assert (cut(video, grid) == cut(shared, there)).all()
 
 
-def cut(video: Any, grid: SourceGrid) -> Any:
+def cut(video, grid):
     top, left, height, width = grid.box
     return video[list(grid.indices), top : top + height, left : left + width]
 
@@ -171,7 +158,7 @@ def cut(video: Any, grid: SourceGrid) -> Any:
 # --- Mini-batches ---
 
 
-def video_views(index: int = 0, views: int = 2, height: int = 5, frames: int = 4, broken: int = 0) -> Clip:
+def video_views(index=0, views=2, height=5, frames=4, broken=0):
     generator = torch.Generator().manual_seed(index)
     pixels = torch.randint(0, 256, (frames, height, 7, 3), generator=generator, dtype=torch.uint8)
     grids = tuple(SourceGrid((0, frames - 1 - view % frames), Box(1, view % 3, 4, 4), False) for view in range(views))
@@ -179,12 +166,12 @@ def video_views(index: int = 0, views: int = 2, height: int = 5, frames: int = 4
     return Clip(pixels, 6, False, (index + 10,), index, tried, views=grids)
 
 
-def video_batch(videos: list[Clip], labels: Tensor | None = None, most: int = 8) -> VideoBatch:
+def video_batch(videos, labels=None, most=8):
     paths = [f"{video.index}.mp4" for video in videos]
     return VideoBatch(collate_views(videos), resample_clips, labels, paths, (), most)
 
 
-def test_a_mini_batch_gives_the_views_back() -> None:
+def test_a_mini_batch_gives_the_views_back():
     videos = [video_views(3), video_views(8, height=9, frames=5)]
     batch = collate_views(videos)
     expected = [cut(video.crop, view) for video in videos for view in video.views]
@@ -192,20 +179,20 @@ def test_a_mini_batch_gives_the_views_back() -> None:
     assert (len(batch), batch.size, batch.indices, batch.labels) == (2, 6, (3, 8), ((13,), (18,)))
 
 
-def test_substitutes_are_left_out_and_the_broken_videos_are_kept() -> None:
+def test_substitutes_are_left_out_and_the_broken_videos_are_kept():
     batch = collate_views([video_views(0), video_views(1, broken=2), video_views(2, broken=1), video_views(3)])
     assert batch.indices == (0, 3)
     assert [video.path for video in batch.broken] == ["1-0.mp4", "1-1.mp4", "2-0.mp4"]
 
 
-def test_one_substitute_stays_where_no_video_would_be_left() -> None:
+def test_one_substitute_stays_where_no_video_would_be_left():
     batch = collate_views([video_views(4, broken=1), video_views(5, broken=1)])
     assert batch.indices == (4,)
     assert len(batch.broken) == 2
 
 
 @pytest.mark.parametrize("most", [1, 4, 6, 100])
-def test_chunks_are_the_clips_of_all_views_in_order(most: int) -> None:
+def test_chunks_are_the_clips_of_all_views_in_order(most):
     batch = video_batch([video_views(index, views=3) for index in range(2)], torch.tensor([4, 5]), most)
     chunks = list(batch.chunks())
     assert all(len(chunk) <= most for chunk in chunks)
@@ -214,7 +201,7 @@ def test_chunks_are_the_clips_of_all_views_in_order(most: int) -> None:
     assert batch[0].shape == (6, 3, 2, 6, 6)
 
 
-def test_a_mini_batch_is_a_pair_of_clips_and_their_labels() -> None:
+def test_a_mini_batch_is_a_pair_of_clips_and_their_labels():
     videos = [video_views(7, views=2), video_views(9, views=2)]
     clips, labels = batch = video_batch(videos, torch.tensor([4, 5]))
     assert (len(clips), labels.tolist(), batch.indices.tolist(), batch.per_video) == (4, [4, 4, 5, 5], [7, 9], 2)
@@ -230,7 +217,7 @@ LENGTH, HEIGHT, WIDTH = 24, 48, 64
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Wide and tall videos that say where a pixel is from: red is 3 x column, green 3 x row, blue 8 x frame."""
     folder = tmp_path_factory.mktemp("views")
     lines = []
@@ -246,7 +233,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_views_show_the_frames_and_the_pixels_of_the_protocol(folder: Path) -> None:
+def test_views_show_the_frames_and_the_pixels_of_the_protocol(folder):
     views, module = Views(clips=10, crops=3), Recorder()
     trainer().test(module, VideoDataModule(test=folder / "list.csv", test_views=views, **TINY), verbose=False)
     for (clips, labels), (height, width) in zip(module.seen["test"], [(HEIGHT, WIDTH), (WIDTH, HEIGHT)], strict=True):
@@ -266,7 +253,7 @@ def test_views_show_the_frames_and_the_pixels_of_the_protocol(folder: Path) -> N
         assert top.sub(1).allclose(spare if height > width else still, atol=0.7)
 
 
-def test_validation_keeps_the_single_centre_view(folder: Path) -> None:
+def test_validation_keeps_the_single_centre_view(folder):
     module = Recorder()
     data = VideoDataModule(val=folder / "list.csv", test=folder / "list.csv", **TINY)
     trainer().test(module, data, verbose=False)  # which without views is validation
@@ -283,9 +270,7 @@ def test_validation_keeps_the_single_centre_view(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("batch_size", "views", "videos"), [(4, 1, 4), (8, 3, 2), (12, 3, 4), (8, 30, 1)])
-def test_a_mini_batch_holds_as_many_videos_as_make_batch_size_views(
-    folder: Path, batch_size: int, views: int, videos: int
-) -> None:
+def test_a_mini_batch_holds_as_many_videos_as_make_batch_size_views(folder, batch_size, views, videos):
     crops = 3 if views % 3 == 0 else 1
     data = VideoDataModule(
         folder / "list.csv",
@@ -303,21 +288,21 @@ def test_a_mini_batch_holds_as_many_videos_as_make_batch_size_views(
 class TinyModel(nn.Module):
     """Sees frames, places and channels apart, so that no two views score alike."""
 
-    def __init__(self, classes: int = 7) -> None:
+    def __init__(self, classes=7):
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(0)
             self.conv = nn.Conv3d(3, 8, 3, padding=1)
             self.head = nn.Linear(8 * 2 * 2 * 2, classes)
-        self.clips: list[int] = []
+        self.clips = []
 
-    def forward(self, clips: Tensor) -> Tensor:
+    def forward(self, clips):
         self.clips.append(len(clips))
         pooled = nn.functional.adaptive_avg_pool3d(self.conv(clips).relu(), 2)
         return 3 * self.head(pooled.flatten(1))
 
 
-def by_hand(path: Path, views: Views, sampling: ClipSampling) -> Tensor:
+def by_hand(path, views, sampling):
     """Logits of each view, one after the other, without any of the code between the grids and the model."""
     length = 24
     height, width = read_frames(path, [0]).shape[1:3]
@@ -329,7 +314,7 @@ def by_hand(path: Path, views: Views, sampling: ClipSampling) -> Tensor:
     return torch.stack(rows)
 
 
-def predict(folder: Path, views: Views, **options: Any) -> tuple[Tensor, TinyModel]:
+def predict(folder, views, **options):
     model = TinyModel()
     data = VideoDataModule(predict=folder / "list.csv", test_views=views, **TINY)
     return torch.cat(trainer().predict(VideoClassifier(model, 7, **options), data)), model
@@ -343,9 +328,7 @@ def predict(folder: Path, views: Views, **options: Any) -> tuple[Tensor, TinyMod
         (Views(clips=1), {"loss": "bce"}),
     ],
 )
-def test_the_score_of_a_video_is_that_of_a_loop_over_its_views(
-    folder: Path, views: Views, options: dict[str, Any]
-) -> None:
+def test_the_score_of_a_video_is_that_of_a_loop_over_its_views(folder, views, options):
     got, _ = predict(folder, views, **options)
     for row, name in zip(got, ("0.mp4", "1.mp4"), strict=True):
         logits = by_hand(folder / name, views, ClipSampling(4, 16, 2))
@@ -356,7 +339,7 @@ def test_the_score_of_a_video_is_that_of_a_loop_over_its_views(
         torch.testing.assert_close(row, fused, rtol=1e-5, atol=1e-6)
 
 
-def test_the_test_of_a_video_is_that_of_its_fused_scores(folder: Path) -> None:
+def test_the_test_of_a_video_is_that_of_its_fused_scores(folder):
     views = Views(clips=10, crops=3)
     data = VideoDataModule(test=folder / "list.csv", test_views=views, num_classes=7, **TINY)
     model = TinyModel()
@@ -388,6 +371,6 @@ def test_the_test_of_a_video_is_that_of_its_fused_scores(folder: Path) -> None:
         ({"positions": "random"}, "`positions` must be 'kinetics', 'offset' or 'charades', got 'random'"),
     ],
 )
-def test_bad_views(arguments: dict[str, Any], message: str) -> None:
+def test_bad_views(arguments, message):
     with pytest.raises(ValueError, match=message):
         Views(**arguments)

@@ -1,13 +1,10 @@
 """Damaged and hostile video files by the thousand: only our errors, no wrong frame by an index, nothing that grows."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random
 import struct
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +18,6 @@ from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError
 from tests.helpers.codings import H264, PREPARED, damage, written
 from tests.helpers.mutations import mutate
-from tests.helpers.sampling import sampled
 from tests.helpers.videos import decode_all, numbered_frames, write_video
 
 SOURCES = ["gop_12.mp4", "faststart.mp4", "pyramid.mp4", "fragments.mp4", "gop_12.mkv", "gop_12.ts", "h265.mp4"]
@@ -31,18 +27,18 @@ NUMBERS = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**16, 255, 2**63]
 needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc to measure memory with")
 
 
-def resident() -> int:
+def resident():
     """Bytes of this process in memory, without those that it has let go of and C's library holds back."""
     with suppress(AttributeError):  # other libraries than GNU's
         ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def open_files() -> int:
+def open_files():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_few_bytes_cannot_claim_billions_of_frames(folder: Path) -> None:
+def test_a_few_bytes_cannot_claim_billions_of_frames(folder):
     """FFmpeg would take 24 bytes and more for each of them."""
     path = write_video(folder / "claims.mp4", numbered_frames(20), options=H264)
     data = bytearray(path.read_bytes())
@@ -53,7 +49,7 @@ def test_a_few_bytes_cannot_claim_billions_of_frames(folder: Path) -> None:
         VideoReader(path)
 
 
-def test_a_few_bytes_of_a_fragment_cannot_claim_millions_of_frames(folder: Path) -> None:
+def test_a_few_bytes_of_a_fragment_cannot_claim_millions_of_frames(folder):
     path = write_video(
         folder / "fragment.mp4",
         numbered_frames(20),
@@ -73,37 +69,35 @@ def test_a_few_bytes_of_a_fragment_cannot_claim_millions_of_frames(folder: Path)
             VideoReader(path)
 
 
-def gif(side: int, frames: int) -> bytes:
+def gif(side, frames):
     """One pixel in each frame, and the others as they were."""
     head = b"GIF89a" + struct.pack("<HH", side, side) + b"\x80\0\0" + bytes(6)
     frame = b"!\xf9\4\0\1\0\0\0," + struct.pack("<HHHH", 0, 0, 1, 1) + b"\0\2\2\x44\1\0"
     return head + frames * frame + b";"
 
 
-def test_a_few_bytes_cannot_hold_more_pixels_than_a_file_may_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_few_bytes_cannot_hold_more_pixels_than_a_file_may_have(tmp_path, monkeypatch):
     path = tmp_path / "large.gif"
-    path.write_bytes(gif(8190, 90))
-    monkeypatch.setattr(limits, "_PIXELS", 1 << 29)
+    path.write_bytes(gif(4090, 90))
+    monkeypatch.setattr(limits, "_PIXELS", 1 << 27)
     monkeypatch.setattr(limits, "_PIXELS_PER_BYTE", 1 << 16)
     with pytest.raises(VideoError, match=r"holds more than \d+ pixels in 2090 bytes; a file of that size may not"):
         VideoReader(path)
-    path.write_bytes(gif(819, 700))  # a tenth of the pixels in a tenfold file
+    path.write_bytes(gif(409, 700))  # a tenth of the pixels in a tenfold file
     assert len(VideoReader(path)) == 700
     monkeypatch.setattr(full_decode, "MAX_PACKETS", 699)
     with pytest.raises(VideoError, match="holds more than 699 packets"):
         make_table(path)
 
 
-def test_a_file_cannot_take_more_time_than_its_bytes_allow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_cannot_take_more_time_than_its_bytes_allow(folder, monkeypatch):
     monkeypatch.setattr(limits, "_SECONDS", 0.0)
     monkeypatch.setattr(limits, "_SECONDS_PER_BYTE", 0.0)
     with pytest.raises(VideoError, match=r"takes more than 0 s to decode; a file of \d+ bytes may not"):
         make_table(written(folder, "gop_12.mp4"))
 
 
-def mutate_video(content: bytes, draw: random.Random) -> bytes:
+def mutate_video(content, draw):
     """Damage as of disks, downloads and attackers; half of it in the tables, where it matters most."""
     table = max(content.find(b"moov"), 0)
     kind = draw.random()
@@ -122,7 +116,7 @@ def mutate_video(content: bytes, draw: random.Random) -> bytes:
     return bytes(data)
 
 
-def read_mutations(folder: Path, target: Path, count: int, seed: int) -> Iterator[tuple[int, float]]:
+def read_mutations(folder, target, count, seed):
     """Reads mutated videos. Yields the seed and the CPU seconds that each took."""
     contents = [written(folder, name).read_bytes() for name in SOURCES]
     for number in range(seed, seed + count):
@@ -159,7 +153,7 @@ def test_many_mutated_videos(folder, tmp_path):
     assert open_files() == files
 
 
-def sequential(path: Path) -> list[np.ndarray]:
+def sequential(path):
     """The frames of a damaged file up to the first error, by PyAV alone."""
     frames = []
     with suppress(av.FFmpegError), av.open(str(path)) as container:
@@ -168,10 +162,9 @@ def sequential(path: Path) -> list[np.ndarray]:
     return frames
 
 
-@pytest.mark.parametrize("name", sampled(["gop_12.mp4", "pyramid.mp4", "gop_250.mp4"], "pyramid.mp4"))
-def test_damage_that_makes_no_error_spreads_no_further_than_in_a_sequential_decode(folder, tmp_path, name):
+def test_damage_that_makes_no_error_spreads_no_further_than_in_a_sequential_decode(folder, tmp_path):
     """What the decoder makes up for lost macroblocks depends on what was in its memory; the other frames are exact."""
-    source = written(folder, name)
+    source = written(folder, "pyramid.mp4")
     table, content, whole = make_table(source), source.read_bytes(), decode_all(source)
     large = np.flatnonzero(table.sizes > 60).tolist()
     compared = damaged = 0
@@ -188,14 +181,14 @@ def test_damage_that_makes_no_error_spreads_no_further_than_in_a_sequential_deco
         spared = [n for n, frame in enumerate(expected) if np.array_equal(frame, whole[n])]
         damaged += len(expected) - len(spared)
         with suppress(VideoError), VideoReader(path) as reader:
-            for wanted in ([n] for n in spared):
-                assert np.array_equal(reader.read(wanted).numpy(), whole[wanted]), seed
+            for number in spared:
+                assert np.array_equal(reader.read([number])[0].numpy(), whole[number]), seed
                 compared += 1
     assert compared > 100
     assert damaged > 10
 
 
-def read_clips(paths: list[Path], count: int) -> None:
+def read_clips(paths, count):
     draw = random.Random(0)
     for number in range(count):
         path = paths[number % len(paths)]
@@ -207,20 +200,13 @@ def read_clips(paths: list[Path], count: int) -> None:
             assert "damaged" in path.name
 
 
-def many_files(folder: Path, tmp_path: Path) -> list[Path]:
-    names = [
-        "gop_12.mp4",
-        "prepared.mp4",
-        "pyramid.mp4",
-        "gop_12.mkv",
-        "h265.mp4",
-        "vp9.webm",
-        "mpeg4_b.avi",
-        "av1.mp4",
-    ]
+def many_files(folder, tmp_path):
+    """Good and bad ones; decoders of several sizes take turns."""
+    names = ["gop_12.mp4", "prepared.mp4", "pyramid.mp4", "gop_12.mkv", "h265.mp4", "vp9.webm", "mpeg4_b.avi"]
+    names.append("av1.mp4")
     paths = [written(folder, name) for name in names]
     paths.append(damage(paths[0], tmp_path / "damaged.mp4", packet=30))
-    for number, side in enumerate((48, 64, 96)):  # decoders of several sizes take turns
+    for number, side in enumerate((48, 64, 96)):
         frames = numbered_frames(40, side, side + 16)
         paths.append(write_video(tmp_path / f"{number}.mp4", frames, options=PREPARED if number else H264))
     return paths
@@ -233,17 +219,8 @@ def test_memory_and_open_files_stay_flat(folder, tmp_path):
     before, files = resident(), open_files()
     read_clips(paths, 360)
     assert resident() - before < 12 * 2**20
-    assert open_files() == files
-
-
-@needs_proc
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_memory_and_open_files_stay_flat_over_many_clips(folder, tmp_path):
-    """10,000 clips take some minutes."""
-    paths = many_files(folder, tmp_path)
-    read_clips(paths, 2_000)
-    before, files = resident(), open_files()
-    read_clips(paths, 10_000)
-    assert resident() - before < 10 * 2**20
+    for content in (b"no video", written(folder, "faststart.mp4").read_bytes()[:3000]):
+        (tmp_path / "bad.mp4").write_bytes(content)
+        with pytest.raises(VideoError):
+            VideoReader(tmp_path / "bad.mp4")
     assert open_files() == files

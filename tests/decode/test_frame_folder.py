@@ -1,30 +1,21 @@
-from __future__ import annotations
-
 import os
-import random
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from lightning_multigrid.clips.sampling import ClipSampling
-from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
-from lightning_multigrid.clips.views import Views
 from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.loading.requests import ClipRequest
-from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 FRAMES = numbered_frames(12)
 
 
-def write_frames(folder: Path, frames: np.ndarray, name: str = "{:06d}.png") -> Path:
+def write_frames(folder, frames, name="{:06d}.png"):
     folder.mkdir(parents=True)
     for number, frame in enumerate(frames, start=1):
         Image.fromarray(frame).save(folder / name.format(number))
@@ -32,11 +23,11 @@ def write_frames(folder: Path, frames: np.ndarray, name: str = "{:06d}.png") -> 
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return write_frames(tmp_path / "video", FRAMES)
 
 
-def test_frames_come_back_as_they_were_written(folder: Path) -> None:
+def test_frames_come_back_as_they_were_written(folder):
     with FrameFolder(folder, rate=24) as video:
         assert (len(video), video.height, video.width, video.rate) == (12, 48, 64, 24)
         clip = video.read([5, 0, 11, 5])
@@ -44,18 +35,13 @@ def test_frames_come_back_as_they_were_written(folder: Path) -> None:
     assert np.array_equal(clip.numpy(), FRAMES[[5, 0, 11, 5]])
 
 
-def test_a_box_is_cut_out(folder: Path) -> None:
-    clip = FrameFolder(folder, rate=24).read([3, 4], Box(top=5, left=7, height=20, width=31))
-    assert np.array_equal(clip.numpy(), FRAMES[3:5, 5:25, 7:38])
-
-
 @pytest.mark.parametrize("name", ["{}.png", "video-{:06d}.PNG", "{:03d}.jpg", "{}.jpeg", "{}.webp", "{}.bmp"])
-def test_frames_are_in_the_order_of_their_numbers(tmp_path: Path, name: str) -> None:
+def test_frames_are_in_the_order_of_their_numbers(tmp_path, name):
     video = FrameFolder(write_frames(tmp_path / "video", FRAMES, name), rate=24)
     assert [number_of(frame) for frame in video.read(range(12)).numpy()] == list(range(12))
 
 
-def test_other_files_are_skipped(folder: Path) -> None:
+def test_other_files_are_skipped(folder):
     (folder / "info.txt").touch()
     (folder / "._000001.png").touch()
     (folder / "thumbnails.png").mkdir()
@@ -63,7 +49,7 @@ def test_other_files_are_skipped(folder: Path) -> None:
     assert len(FrameFolder(folder, rate=24)) == 12
 
 
-def test_it_reads_as_the_same_video_in_a_file_does(folder: Path, tmp_path: Path) -> None:
+def test_it_reads_as_the_same_video_in_a_file_does(folder, tmp_path):
     lossless = write_video(tmp_path / "video.mp4", FRAMES, codec="libx264rgb", pix_fmt="rgb24", options={"crf": "0"})
     box = Box(3, 8, 40, 32)
     with VideoReader(lossless) as video, FrameFolder(folder, rate=30) as frames:
@@ -77,7 +63,7 @@ def test_it_reads_as_the_same_video_in_a_file_does(folder: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
-def test_whatever_the_mode_of_an_image_pixels_are_rgb(tmp_path: Path, mode: str) -> None:
+def test_whatever_the_mode_of_an_image_pixels_are_rgb(tmp_path, mode):
     (tmp_path / "video").mkdir()
     suffix = "jpg" if mode == "CMYK" else "png"
     Image.new("RGB", (16, 12), (102, 102, 102)).convert(mode).save(tmp_path / f"video/1.{suffix}")
@@ -86,7 +72,7 @@ def test_whatever_the_mode_of_an_image_pixels_are_rgb(tmp_path: Path, mode: str)
     assert (clip.float() - 102).abs().max() <= 3
 
 
-def test_of_16_bits_the_higher_8_are_taken(tmp_path: Path) -> None:
+def test_of_16_bits_the_higher_8_are_taken(tmp_path):
     (tmp_path / "video").mkdir()
     ramp = np.arange(0, 1 << 16, 16, dtype=np.uint16).reshape(64, 64)
     Image.fromarray(ramp).save(tmp_path / "video/1.png")
@@ -109,7 +95,7 @@ TURNS = {
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
 @pytest.mark.parametrize("orientation", TURNS)
-def test_an_image_is_turned_as_its_camera_was(tmp_path: Path, orientation: int, suffix: str) -> None:
+def test_an_image_is_turned_as_its_camera_was(tmp_path, orientation, suffix):
     (tmp_path / "video").mkdir()
     stored = np.ascontiguousarray(TURNS[orientation](FRAMES[7]))
     exif = Image.Exif()
@@ -124,7 +110,7 @@ def test_an_image_is_turned_as_its_camera_was(tmp_path: Path, orientation: int, 
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's
-def test_exif_data_that_cannot_be_read_turn_nothing(tmp_path: Path) -> None:
+def test_exif_data_that_cannot_be_read_turn_nothing(tmp_path):
     (tmp_path / "video").mkdir()
     for number, exif in enumerate((b"Exif\0\0no data at all", b"Exif\0\0MM\0*\xff\xff\xff\xff", b"Exif\0\0")):
         Image.fromarray(FRAMES[0]).save(tmp_path / f"video/{number}.jpg", exif=exif)
@@ -134,7 +120,7 @@ def test_exif_data_that_cannot_be_read_turn_nothing(tmp_path: Path) -> None:
 # --- Faults ---
 
 
-def test_no_folder_and_no_frames(tmp_path: Path) -> None:
+def test_no_folder_and_no_frames(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.mp4").touch()
     with pytest.raises(VideoError, match=r"missing: no folder of frames \(No such file"):
@@ -145,7 +131,7 @@ def test_no_folder_and_no_frames(tmp_path: Path) -> None:
         FrameFolder(tmp_path / "empty", rate=24)
 
 
-def test_damaged_frames_are_named(folder: Path, tmp_path: Path) -> None:
+def test_damaged_frames_are_named(folder, tmp_path):
     jpegs = write_frames(tmp_path / "jpegs", FRAMES, "{}.jpg")
     for frames, name in ((folder, "000004.png"), (jpegs, "4.jpg")):
         whole = (frames / name).read_bytes()
@@ -157,27 +143,27 @@ def test_damaged_frames_are_named(folder: Path, tmp_path: Path) -> None:
         assert caught.value.path == str(frames)
 
 
-def test_what_is_no_image_is_refused_whatever_its_name(folder: Path) -> None:
+def test_what_is_no_image_is_refused_whatever_its_name(folder):
     # PostScript is a program, which Pillow has Ghostscript run.
     (folder / "000001.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 48\n")
     with pytest.raises(VideoError, match=r"000001\.png is no image, or damaged at its head"):
         FrameFolder(folder, rate=24)
 
 
-def test_a_frame_that_vanishes_is_named(folder: Path) -> None:
+def test_a_frame_that_vanishes_is_named(folder):
     video = FrameFolder(folder, rate=24)
     (folder / "000003.png").unlink()
     with pytest.raises(VideoError, match=r"000003\.png cannot be decoded \(FileNotFoundError"):
         video.read([2])
 
 
-def test_frames_of_different_sizes_are_refused(folder: Path) -> None:
+def test_frames_of_different_sizes_are_refused(folder):
     Image.new("RGB", (60, 48)).save(folder / "000002.png")
     with pytest.raises(VideoError, match=r"000002\.png has 48 x 60 pixels, but the first frame 48 x 64"):
         FrameFolder(folder, rate=24).read([0, 1])
 
 
-def test_a_frame_that_declares_too_many_pixels_is_refused(tmp_path: Path) -> None:
+def test_a_frame_that_declares_too_many_pixels_is_refused(tmp_path):
     (tmp_path / "video").mkdir()
     Image.new("1", (8192, 8193)).save(tmp_path / "video/1.png")
     with pytest.raises(VideoError, match=r"1\.png has more than 67108864 pixels"):
@@ -185,45 +171,22 @@ def test_a_frame_that_declares_too_many_pixels_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("index", [-1, 12])
-def test_indices_beyond_the_frames(folder: Path, index: int) -> None:
+def test_indices_beyond_the_frames(folder, index):
     with pytest.raises(IndexError, match=rf"must lie in 0 to 11 in .*video, got {index}"):
         FrameFolder(folder, rate=24).read([0, index])
 
 
 @pytest.mark.parametrize("box", [(-1, 0, 4, 4), (0, 0, 0, 4), (45, 0, 4, 4), (0, 61, 4, 4)])
-def test_boxes_beyond_the_frame(folder: Path, box: tuple[int, int, int, int]) -> None:
+def test_boxes_beyond_the_frame(folder, box):
     with pytest.raises(ValueError, match=r"`box` must lie within the frame of 48 x 64 pixels"):
         FrameFolder(folder, rate=24).read([0], Box(*box))
 
 
-# --- In a dataset ---
-
-
-def test_a_dataset_reads_folders_as_it_reads_files(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "list.csv").write_text("video 3\n")
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "with_broken.csv").write_text("broken 1\nvideo 3\n")
-    sampling = ClipSampling(frames=4, size=16, stride=2)
-    data = VideoDataset(read_manifest(tmp_path / "list.csv", frame_rate=24), sampling)
-    clip = data.read_clip(ClipRequest(index=0, frames=4, size=16, seed=7))
-    grid = sampling.draw(length=12, height=48, width=64, frames=4, size=16, rng=random.Random(7))
-    top, left, side, _ = grid.box
-    assert np.array_equal(clip.crop.numpy(), FRAMES[list(grid.indices), top : top + side, left : left + side])
-    assert (clip.labels, clip.broken) == ((3,), ())
-    views = ViewDataset(read_manifest(tmp_path / "with_broken.csv", frame_rate=24), sampling, Views(clips=1))
-    assert (views[1].labels, views[1].broken) == ((3,), ())
-    [broken] = views[0].broken
-    assert broken.path == str(tmp_path / "broken")
-    assert broken.reason.startswith("holds no images")
-
-
 @pytest.mark.parametrize("call", ["scandir", "open"])
-def test_a_drive_that_does_not_answer_is_a_broken_video(
-    folder: Path, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drive_that_does_not_answer_is_a_broken_video(folder, call, monkeypatch):
     own, answer = getattr(os, call), threading.Event()
 
-    def hanging(path: object, *given: object, **named: object) -> object:
+    def hanging(path, *given, **named):
         if str(path).startswith(str(folder)):
             answer.wait(20)
         return own(path, *given, **named)

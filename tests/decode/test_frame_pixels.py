@@ -1,7 +1,5 @@
 """What `frame_pixels` takes for granted of PyAV."""
 
-from __future__ import annotations
-
 import av
 import pytest
 from av.sidedata.sidedata import Type

@@ -1,7 +1,5 @@
 """A prepared video holds its table, or there is none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import av

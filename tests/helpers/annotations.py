@@ -12,9 +12,7 @@ from tests.helpers.mutations import check_rows, mutate
 
 def rows_of(manifest: Manifest) -> list[tuple[str, tuple[int, ...]]]:
     """Rows with paths relative to the root."""
-    return [
-        (os.path.relpath(manifest.path(index), manifest.root), manifest.labels(index)) for index in range(len(manifest))
-    ]
+    return [(os.path.relpath(manifest.path(row), manifest.root), manifest.labels(row)) for row in range(len(manifest))]
 
 
 def write_files(folder: Path, files: dict[str, str]) -> Path:

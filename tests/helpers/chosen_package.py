@@ -2,7 +2,6 @@
 
 import importlib
 import os
-from typing import Any
 
 VARIABLE = "PACKAGE_OF_SCRIPTS"
-L: Any = importlib.import_module(os.environ.get(VARIABLE, "lightning.pytorch"))
+L = importlib.import_module(os.environ.get(VARIABLE, "lightning.pytorch"))

@@ -18,25 +18,42 @@ PREPARED = {"g": "33", "keyint_min": "33", "sc_threshold": "0", "bf": "15", "b_s
 PREPARED |= {"x264-params": "b-pyramid=none:log-level=none"}
 H265 = "keyint=12:min-keyint=12:bframes=3:log-level=none"
 
+
+def _x264(**parameters):
+    text = "".join(f"{name.replace('_', '-')}={value}:" for name, value in parameters.items())
+    return {"x264-params": f"{text}log-level=none"}
+
+
+def _x265(parameters="", pix_fmt="yuv420p"):
+    options = {"preset": "ultrafast", "x265-params": H265 + parameters}
+    return {"codec": "libx265", "pix_fmt": pix_fmt, "options": options}
+
+
+def _vpx(codec, **options):
+    return {"codec": codec, "options": {"g": "12", "deadline": "realtime", **options}}
+
+
+_MPEG4, _MPEG4_B = ({"codec": "mpeg4", "options": {"g": "12", **more}} for more in ({}, {"bf": "2"}))
+_MPEG2 = {"codec": "mpeg2video", "options": {"g": "12", "bf": "2"}}
+_AV1 = {"codec": "libsvtav1", "options": {"g": "12", "preset": "12", "svtav1-params": "lp=1"}}
+_VP8, _VP9 = _vpx("libvpx", **{"cpu-used": "16"}), _vpx("libvpx-vp9", **{"cpu-used": "8"})
+_GOP_12 = {"options": H264}
+_VARIABLE_RATE = {"options": H264, "pts": [3 * n + n % 2 + (40 if n > 30 else 0) for n in range(COUNT)]}
+
 # Name of the file -> how it is encoded. The suffix tells the container.
 CODINGS: dict[str, dict] = {
-    "gop_12.mp4": {"options": H264},
-    "gop_12.mkv": {"options": H264},
-    "gop_12.ts": {"options": H264},
-    "gop_12.flv": {"options": H264},
+    **dict.fromkeys(["gop_12.mp4", "gop_12.mkv", "gop_12.ts", "gop_12.flv"], _GOP_12),
     "gop_250.mp4": {"options": H264 | {"g": "250", "sc_threshold": "0"}},
     "no_b.mov": {"options": H264 | {"bf": "0"}},
-    "pyramid.mp4": {"options": {"g": "24", "x264-params": "b-pyramid=normal:bframes=8:b-adapt=0:log-level=none"}},
-    "open_gop.mp4": {"options": {"g": "12", "x264-params": "open-gop=1:bframes=3:b-adapt=0:log-level=none"}},
-    "intra_refresh.mp4": {"options": {"g": "12", "x264-params": "intra-refresh=1:log-level=none"}},
-    "strict_pyramid.mp4": {
-        "options": {"g": "24", "x264-params": "b-pyramid=strict:bframes=5:b-adapt=0:log-level=none"}
-    },
-    "b_16.mp4": {"options": {"g": "48", "x264-params": "b-pyramid=normal:bframes=16:b-adapt=0:log-level=none"}},
+    "pyramid.mp4": {"options": {"g": "24", **_x264(b_pyramid="normal", bframes=8, b_adapt=0)}},
+    "open_gop.mp4": {"options": {"g": "12", **_x264(open_gop=1, bframes=3, b_adapt=0)}},
+    "intra_refresh.mp4": {"options": {"g": "12", **_x264(intra_refresh=1)}},
+    "strict_pyramid.mp4": {"options": {"g": "24", **_x264(b_pyramid="strict", bframes=5, b_adapt=0)}},
+    "b_16.mp4": {"options": {"g": "48", **_x264(b_pyramid="normal", bframes=16, b_adapt=0)}},
     "one_reference.mp4": {"options": H264 | {"refs": "1"}},
-    "four_slices.mp4": {"options": H264 | {"x264-params": "slices=4:log-level=none"}},
-    "interlaced.mp4": {"options": H264 | {"x264-params": "interlaced=1:log-level=none"}},
-    "headers_repeated.mp4": {"options": H264 | {"x264-params": "repeat-headers=1:log-level=none"}},
+    "four_slices.mp4": {"options": H264 | _x264(slices=4)},
+    "interlaced.mp4": {"options": H264 | _x264(interlaced=1)},
+    "headers_repeated.mp4": {"options": H264 | _x264(repeat_headers=1)},
     "prepared.mp4": {"options": PREPARED, "container_options": {"movflags": "faststart"}},
     "fragments.mp4": {"options": H264, "container_options": {"movflags": "frag_keyframe+empty_moov"}},
     "faststart.mp4": {"options": H264, "container_options": {"movflags": "faststart"}, "audio": True},
@@ -45,42 +62,28 @@ CODINGS: dict[str, dict] = {
     "gray.mp4": {"options": H264, "pix_fmt": "gray"},
     "chroma_444.mp4": {"options": H264, "pix_fmt": "yuv444p"},
     "ten_bits.mp4": {"options": H264, "pix_fmt": "yuv420p10le"},
-    "h265.mp4": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=0"}},
-    "h265_radl.mp4": {
-        "codec": "libx265",
-        "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=0:radl=2"},
-    },
-    "h265_open_gop.mkv": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=1"}},
-    "h265_ten_bits.mp4": {
-        "codec": "libx265",
-        "pix_fmt": "yuv420p10le",
-        "options": {"preset": "ultrafast", "x265-params": H265},
-    },
-    "h265.mov": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265}},
-    "h265.ts": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=0"}},
-    "vp8.webm": {"codec": "libvpx", "options": {"g": "12", "cpu-used": "16", "deadline": "realtime"}},
-    "vp8.ivf": {"codec": "libvpx", "options": {"g": "12", "cpu-used": "16", "deadline": "realtime"}},
-    "vp9.webm": {"codec": "libvpx-vp9", "options": {"g": "12", "cpu-used": "8", "deadline": "realtime"}},
+    **dict.fromkeys(["h265.mp4", "h265.ts"], _x265(":open-gop=0")),
+    **dict.fromkeys(["h265_open_gop.mkv", "h265_open_gop.ts"], _x265(":open-gop=1")),
+    "h265_radl.mp4": _x265(":open-gop=0:radl=2"),
+    "h265_ten_bits.mp4": _x265(pix_fmt="yuv420p10le"),
+    "h265.mov": _x265(),
+    **dict.fromkeys(["vp8.webm", "vp8.ivf"], _VP8),
+    **dict.fromkeys(["vp9.webm", "vp9.mp4"], _VP9),
+    # Tells neither the number of its frames nor a duration.
+    "live.webm": _vpx("libvpx-vp9", **{"lag-in-frames": "0"}) | {"container_options": {"live": "1"}},
     "vp9_hidden.webm": {
         "codec": "libvpx-vp9",
         "options": {"g": "30", "auto-alt-ref": "1", "lag-in-frames": "16", "cpu-used": "5"},
     },
-    "av1.mp4": {"codec": "libsvtav1", "options": {"g": "12", "preset": "12", "svtav1-params": "lp=1"}},
-    "av1.webm": {"codec": "libsvtav1", "options": {"g": "12", "preset": "12", "svtav1-params": "lp=1"}},
-    "vp9.mp4": {"codec": "libvpx-vp9", "options": {"g": "12", "cpu-used": "8", "deadline": "realtime"}},
-    "mpeg4_b.mkv": {"codec": "mpeg4", "options": {"g": "12", "bf": "2"}},
-    "mpeg4.avi": {"codec": "mpeg4", "options": {"g": "12"}},
-    "mpeg4_b.avi": {"codec": "mpeg4", "options": {"g": "12", "bf": "2"}},
-    "mpeg4_b.mp4": {"codec": "mpeg4", "options": {"g": "12", "bf": "2"}},
+    **dict.fromkeys(["av1.mp4", "av1.webm"], _AV1),
+    "mpeg4.avi": _MPEG4,
+    **dict.fromkeys(["mpeg4_b.mkv", "mpeg4_b.avi", "mpeg4_b.mp4"], _MPEG4_B),
     "mjpeg.avi": {"codec": "mjpeg", "pix_fmt": "yuvj420p"},
-    "mpeg2.mpg": {"codec": "mpeg2video", "options": {"g": "12", "bf": "2"}},
-    "mpeg2.ts": {"codec": "mpeg2video", "options": {"g": "12", "bf": "2"}},
-    "h265_open_gop.ts": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=1"}},
+    **dict.fromkeys(["mpeg2.mpg", "mpeg2.ts"], _MPEG2),
     "wmv2.wmv": {"codec": "wmv2", "options": {"g": "12"}},
     "lossless.mkv": {"codec": "ffv1"},
     "late_start.mp4": {"options": H264, "pts": range(700, 700 + COUNT)},
-    "variable_rate.mp4": {"options": H264, "pts": [3 * n + n % 2 + (40 if n > 30 else 0) for n in range(COUNT)]},
-    "variable_rate.mkv": {"options": H264, "pts": [3 * n + n % 2 + (40 if n > 30 else 0) for n in range(COUNT)]},
+    **dict.fromkeys(["variable_rate.mp4", "variable_rate.mkv"], _VARIABLE_RATE),
 }
 
 

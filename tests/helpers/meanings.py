@@ -30,82 +30,44 @@ _TIME = "a run that it ends lacks the fine grids; `fit` says so"
 _X = "the x axis is steps of this run; `multigrid/phase` is the phase"
 
 CALLBACKS = {
-    "BackboneFinetuning": _THAWS,
-    "BaseFinetuning": _THAWS,
-    "BasePredictionWriter": AS_EVER,
-    "BatchSizeFinder": _TRIES,
-    "Callback": _CLOCK,
-    "Checkpoint": _CLOCK,
-    "DeviceStatsMonitor": _GRIDS,
-    "EMAWeightAveraging": _AVERAGES,
+    **dict.fromkeys(("BackboneFinetuning", "BaseFinetuning"), _THAWS),
+    **dict.fromkeys(("BasePredictionWriter", "ProgressBar", "RichProgressBar", "TQDMProgressBar"), AS_EVER),
+    **dict.fromkeys(("ModelSummary", "RichModelSummary", "OnExceptionCheckpoint"), AS_EVER),
+    **dict.fromkeys(("BatchSizeFinder", "LearningRateFinder"), _TRIES),
+    **dict.fromkeys(("Callback", "Checkpoint", "LambdaCallback"), _CLOCK),
+    **dict.fromkeys(("DeviceStatsMonitor", "ThroughputMonitor"), _GRIDS),
+    **dict.fromkeys(("EMAWeightAveraging", "WeightAveraging"), _AVERAGES),
+    **dict.fromkeys(("GradientAccumulationScheduler", "StochasticWeightAveraging"), "refused"),
     "EarlyStopping": "patience counts in the last phase, in epochs of the baseline; `fit` says so",
-    "GradientAccumulationScheduler": "refused",
-    "LambdaCallback": _CLOCK,
-    "LearningRateFinder": _TRIES,
     "LearningRateMonitor": "the baseline's LR; `multigrid/lr` is the LR in use",
     "ModelCheckpoint": "epochs of the baseline, steps of this run; monitor a validation, as a training metric compares "
     "coarse grids with fine ones",
     "ModelPruning": "prunes at the end of each epoch of this run; `apply_pruning` may choose",
-    "ModelSummary": AS_EVER,
-    "OnExceptionCheckpoint": AS_EVER,
-    "ProgressBar": AS_EVER,
-    "RichModelSummary": AS_EVER,
-    "RichProgressBar": AS_EVER,
     "SpikeDetection": "the loss may jump where a phase begins",
-    "StochasticWeightAveraging": "refused",
-    "TQDMProgressBar": AS_EVER,
-    "ThroughputMonitor": _GRIDS,
     "Timer": _TIME,
-    "WeightAveraging": _AVERAGES,
 }
-LOGGERS = {
-    **dict.fromkeys(("CSVLogger", "CometLogger", "LitLogger", "Logger", "MLFlowLogger"), _X),
-    **dict.fromkeys(("NeptuneLogger", "TensorBoardLogger", "WandbLogger"), _X),
-}
-PROFILERS = dict.fromkeys(("Profiler", "AdvancedProfiler", "PassThroughProfiler", "PyTorchProfiler"), AS_EVER) | {
-    "SimpleProfiler": AS_EVER,
-    "XLAProfiler": AS_EVER,
-}
-TUNERS = {
-    "lr_find": _TRIES,
-    "scale_batch_size": _TRIES,
-}
+LOGGERS = dict.fromkeys(("CSVLogger", "CometLogger", "LitLogger", "Logger", "MLFlowLogger", "NeptuneLogger"), _X)
+LOGGERS |= dict.fromkeys(("TensorBoardLogger", "WandbLogger"), _X)
+PROFILERS = dict.fromkeys(("Profiler", "AdvancedProfiler", "PassThroughProfiler", "PyTorchProfiler"), AS_EVER)
+PROFILERS |= dict.fromkeys(("SimpleProfiler", "XLAProfiler"), AS_EVER)
+TUNERS = dict.fromkeys(("lr_find", "scale_batch_size"), _TRIES)
 ARGUMENTS = {
-    "accelerator": AS_EVER,
+    **dict.fromkeys(("accelerator", "barebones", "callbacks", "default_root_dir", "detect_anomaly"), AS_EVER),
+    **dict.fromkeys(("enable_autolog_hparams", "enable_checkpointing", "enable_model_summary", "precision"), AS_EVER),
+    **dict.fromkeys(("enable_progress_bar", "gradient_clip_algorithm", "inference_mode", "logger", "plugins"), AS_EVER),
+    **dict.fromkeys(("limit_predict_batches", "limit_test_batches", "limit_val_batches", "model_registry"), AS_EVER),
+    **dict.fromkeys(("deterministic", "num_sanity_val_steps"), AS_EVER),
+    **dict.fromkeys(("devices", "num_nodes"), _DEVICES),
+    **dict.fromkeys(("limit_train_batches", "overfit_batches"), _BATCHES),
+    **dict.fromkeys(("check_val_every_n_epoch", "min_epochs"), "epochs of the baseline"),
+    **dict.fromkeys(("log_every_n_steps", "min_steps"), "steps of the baseline"),
     "accumulate_grad_batches": "mini-batches of one shape make a step",
-    "barebones": AS_EVER,
     "benchmark": "cuDNN tries its kernels for each grid",
-    "callbacks": AS_EVER,
-    "check_val_every_n_epoch": "epochs of the baseline",
-    "default_root_dir": AS_EVER,
-    "detect_anomaly": AS_EVER,
-    "deterministic": AS_EVER,
-    "devices": _DEVICES,
-    "enable_autolog_hparams": AS_EVER,
-    "enable_checkpointing": AS_EVER,
-    "enable_model_summary": AS_EVER,
-    "enable_progress_bar": AS_EVER,
     "fast_dev_run": "one mini-batch, of the coarsest grid",
-    "gradient_clip_algorithm": AS_EVER,
     "gradient_clip_val": "gradients of more clips are less noisy, so fewer are clipped",
-    "inference_mode": AS_EVER,
-    "limit_predict_batches": AS_EVER,
-    "limit_test_batches": AS_EVER,
-    "limit_train_batches": _BATCHES,
-    "limit_val_batches": AS_EVER,
-    "log_every_n_steps": "steps of the baseline",
-    "logger": AS_EVER,
     "max_epochs": f"{_LENGTH}; training has `epoch_factor` times as many",
     "max_steps": f"{_LENGTH}; training has fewer",
     "max_time": _TIME,
-    "min_epochs": "epochs of the baseline",
-    "min_steps": "steps of the baseline",
-    "model_registry": AS_EVER,
-    "num_nodes": _DEVICES,
-    "num_sanity_val_steps": AS_EVER,
-    "overfit_batches": _BATCHES,
-    "plugins": AS_EVER,
-    "precision": AS_EVER,
     "profiler": _GRIDS,
     "reload_dataloaders_every_n_epochs": "refused",
     "strategy": _STRATEGY,
@@ -148,10 +110,6 @@ def table() -> str:
     return "\n".join(["| | under multigrid |", "| --- | --- |", *lines])
 
 
-def main() -> None:
+if __name__ == "__main__":
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}")
-
-
-if __name__ == "__main__":
-    main()

@@ -15,10 +15,7 @@ MULTIGRID = {
     "norm": ((), ("torch",)),
     "positions": ((), ("torch",)),
     "loading": (("schedule",), ("numpy", "torch")),
-    "reports": (
-        ("host", "schedule"),
-        ("lightning_utilities", "matplotlib", "torch", "typing_extensions"),
-    ),
+    "reports": (("host", "schedule"), ("lightning_utilities", "matplotlib", "torch", "typing_extensions")),
     "training": (
         ("files", "host", "loading", "norm", "positions", "reports", "schedule"),
         ("fsspec", "lightning_utilities", "numpy", "rich", "torch", "typing_extensions", "yaml"),
@@ -27,10 +24,7 @@ MULTIGRID = {
 VIDEOS = {
     "files": ((), ()),
     "pixels": ((), ("numpy", "torch", "torchvision")),
-    "decode": (
-        ("files", "pixels"),
-        ("PIL", "av", "numpy", "safetensors", "torch", "typing_extensions", "xxhash"),
-    ),
+    "decode": (("files", "pixels"), ("PIL", "av", "numpy", "safetensors", "torch", "typing_extensions", "xxhash")),
     "sources": (("files",), ("numpy", "torch")),
     "clips": (("decode", "loading", "pixels", "schedule", "sources"), ("torch", "typing_extensions")),
     "prepare": (("decode", "files", "sources"), ("av", "numpy", "pebble", "rich", "torch")),
@@ -44,7 +38,7 @@ PROGRAM = {
     "cli": (
         ("files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
         ("jsonargparse", "lightning", "lightning_utilities", "rich", "torch", "yaml"),
-    ),
+    )
 }
 PACKAGES = {**MULTIGRID, **VIDEOS, **PROGRAM}
 

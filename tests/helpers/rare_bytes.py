@@ -86,12 +86,8 @@ def encoded(
     out = io.BytesIO()
     with av.open(out, "w", format=container, options=dict(muxer)) as target:
         stream: Any = target.add_stream(coding.encoder, rate=rate, options=dict(coding.options))
-        stream.height, stream.width, stream.pix_fmt, stream.thread_count = (
-            coding.height,
-            coding.width,
-            coding.pix_fmt,
-            1,
-        )
+        stream.height, stream.width = coding.height, coding.width
+        stream.pix_fmt, stream.thread_count = coding.pix_fmt, 1
         if coding.tag:
             stream.codec_context.codec_tag = coding.tag
         if coding.colours[0]:
@@ -189,10 +185,7 @@ def remuxed(
                 piece.pts, piece.dts = piece.pts + shift, piece.dts + shift
         pieces += own
     out = io.BytesIO()
-    with (
-        _template(sources[0]) as template,
-        av.open(out, "w", format=container, options=muxer or {}) as target,
-    ):
+    with _template(sources[0]) as template, av.open(out, "w", format=container, options=muxer or {}) as target:
         stream: Any = target.add_stream_from_template(template.streams.video[0])
         last = None
         for piece in edit(pieces):
@@ -369,13 +362,6 @@ def mp4_cut(data: bytes, skipped: int, kept: int, rate: int = 25) -> bytes:
         return content[:8] + (kept * 1000 // rate).to_bytes(4, "big") + start.to_bytes(4, "big") + content[16:]
 
     return mp4_edited(data, {b"elst": edit})
-
-
-def mp4_turned(data: bytes, matrix: Matrix, one: int = 1) -> bytes:
-    """With a display matrix a, b, c, d, times `one`, in its track header; ISO/IEC 14496-12, 8.3.2."""
-    a, b, c, d = (value * (1 << 16) // one for value in matrix)
-    rows = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
-    return mp4_edited(data, {b"tkhd": lambda own: own[:40] + rows + own[76:]})
 
 
 def with_exif(orientation: int) -> Callable[[list[Piece]], Iterable[Piece]]:

@@ -1,14 +1,12 @@
 """Where our recipes differ from the published configs and scripts that they follow: a table of `docs/paper.md`.
 
-    python -m tests.helpers.recipe_sources            # prints the table
-    python -m tests.helpers.recipe_sources --write    # puts it into the page
+`python -m tests.helpers.recipe_sources` writes it.
 
 Ours are read from `examples/recipes`; those of the sources are copied by hand from the files that are named. Multigrid
 recipes are their baselines with a callback, and rows of the paper without a published config are in the page's other
 tables.
 """
 
-import argparse
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,18 +20,8 @@ MARKS = "<!-- made by tests/helpers/recipe_sources.py: -->\n", "<!-- end of the 
 # Training videos: Sec. 4, Sec. 6, and the lines of the official list.
 CLIPS = {"Kinetics": 240_000, "SomethingSomething": 169_000, "Charades": 7_985}
 
-COLUMNS = (
-    "clips",
-    "iterations",
-    "optimizer, LR",
-    "warm-up",
-    "decay",
-    "weight decay",
-    "drop path",
-    "short sides",
-    "augmentation",
-    "test",
-)
+COLUMNS = ("clips", "iterations", "optimizer, LR", "warm-up", "decay", "weight decay", "drop path", "short sides")
+COLUMNS += ("augmentation", "test")
 _FLIPS, _NONE = "flips", "none"
 _STRONG = "mixup 0.8, cutmix 1, RandAugment 4 x 21, erasing 0.25"  # magnitude 7 there, of 10; ours is of 30
 _AREA = "crops of 8 to 100 % of the area"
@@ -178,15 +166,6 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/paper.md")
-    if not parser.parse_args().write:
-        print(table(), end="")
-        return
+if __name__ == "__main__":
     before, _, rest = PAGE.read_text().partition(MARKS[0])
     PAGE.write_text(before + MARKS[0] + table() + MARKS[1] + rest.partition(MARKS[1])[2])
-
-
-if __name__ == "__main__":
-    main()

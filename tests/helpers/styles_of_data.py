@@ -1,7 +1,5 @@
 """Ways to write the data of a script: rows of `tests/helpers/script_styles.py`."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from collections import namedtuple
@@ -55,19 +53,19 @@ row = Rows()
 DATASETS = "Datasets and samples"
 
 
-def tensors() -> TensorDataset:
+def tensors():
     return TensorDataset(torch.stack([clip(i) for i in range(CLIPS)]), torch.tensor([label(i) for i in range(CLIPS)]))
 
 
 class Fetched(Clips):
-    def __getitems__(self, indices: list[int]) -> list[Any]:
+    def __getitems__(self, indices):
         return [self[index] for index in indices]
 
 
 class Augmented(Clips):
     """Draws from torch, NumPy and `random`."""
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         x, y = super().__getitem__(index)
         x = x + 0.1 * torch.randn(()) + 0.1 * float(np.random.rand()) + 0.1 * random.random()
         return (x.flip(-1) if torch.rand(()) < 0.5 else x), y
@@ -123,28 +121,28 @@ class Told(Clips):
 
     epoch = 0
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         return super().__getitem__((index + 7 * self.epoch) % self.number)
 
 
 class Tells(Script):
-    def on_train_epoch_start(self) -> None:
+    def on_train_epoch_start(self):
         self.trainer.train_dataloader.dataset.epoch = self.current_epoch
 
 
 class TellsAtOnce(Tells):
-    def on_train_start(self) -> None:
+    def on_train_start(self):
         self.on_train_epoch_start()
 
 
 class Private(Clips):
     """Draws from a generator that it holds."""
 
-    def __init__(self, generator: Any, draw: Any) -> None:
+    def __init__(self, generator, draw):
         super().__init__()
         self.generator, self.draw = generator, draw
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         x, y = super().__getitem__(index)
         return x + 0.1 * self.draw(self.generator), y
 
@@ -153,20 +151,18 @@ HIDDEN = random.Random(0)  # which nobody finds
 
 
 class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter(Clips())
 
 
-def first_for_none(samples: list[Any]) -> Any:
+def first_for_none(samples):
     there = [sample for sample in samples if sample is not None]
     return default_collate([there[0] if sample is None else sample for sample in samples])
 
 
-row(
-    DATASETS,
-    "samples that are None, replaced in `collate_fn`",
-    data=lambda: loader(Clips(lambda x, y: (x, y) if y else None), collate_fn=first_for_none, shuffle=False),
-)
+row(DATASETS, "samples that are None, replaced in `collate_fn`",
+    data=lambda: loader(Clips(lambda x, y: (x, y) if y else None), shuffle=False,
+                        collate_fn=first_for_none))  # fmt: skip
 row(DATASETS, "the dataset is told the epoch in `on_train_epoch_start`", module=Tells, data=lambda: loader(Told()),
     resumes=False, outcome="Lightning calls this hook only at the start of an epoch")  # fmt: skip
 row(DATASETS, "the dataset is told the epoch in `on_train_start`, too", module=TellsAtOnce,
@@ -175,31 +171,20 @@ row(DATASETS, "its own `random.Random`",
     data=lambda: loader(Private(random.Random(1), lambda generator: generator.random())))  # fmt: skip
 row(DATASETS, "its own NumPy generator",
     data=lambda: loader(Private(np.random.default_rng(1), lambda generator: generator.random())))  # fmt: skip
-row(
-    DATASETS,
-    "its own torch generator",
-    data=lambda: loader(Private(torch.Generator().manual_seed(1), lambda one: torch.rand((), generator=one))),
-)
+row(DATASETS, "its own torch generator",
+    data=lambda: loader(Private(torch.Generator().manual_seed(1),
+                                lambda one: torch.rand((), generator=one))))  # fmt: skip
 row(DATASETS, "draws that no seed sets", resumes=False,
     data=lambda: loader(Private(None, lambda _: HIDDEN.random())))  # fmt: skip
 row(DATASETS, "clips of int64", data=of(lambda x, y: ((255 * x).long(), y)), refused="only uint8 and floating point",
     module=unpacked(lambda b: (b[0] / 255, b[1])), outcome="integers can't be resized; convert them")  # fmt: skip
-row(
-    DATASETS,
-    "frames folded into the channels",
-    data=of(lambda x, y: (x.flatten(0, 1), y)),
+row(DATASETS, "frames folded into the channels", data=of(lambda x, y: (x.flatten(0, 1), y)),
     module=unpacked(lambda b: (b[0].unflatten(1, (3, FRAMES)), b[1])),
     refused="may be an image or the frames of a clip",
-    outcome="frames and channels can't be told apart; fold them in the module",
-)
-row(
-    DATASETS,
-    "a clip of two axes",
-    data=of(lambda x, y: (x.flatten(1), y)),
-    refused="must hold a clip",
+    outcome="frames and channels can't be told apart; fold them in the module")  # fmt: skip
+row(DATASETS, "a clip of two axes", data=of(lambda x, y: (x.flatten(1), y)), refused="must hold a clip",
     module=unpacked(lambda b: (b[0].unflatten(2, (FRAMES, SIZE, SIZE)), b[1])),
-    outcome="it has no frames or pixels; return C x T x H x W",
-)
+    outcome="it has no frames or pixels; return C x T x H x W")  # fmt: skip
 row(DATASETS, "an `IterableDataset` with `limit_train_batches`", data=lambda: DataLoader(Stream(), batch_size=BATCH),
     trainer={"limit_train_batches": CLIPS // BATCH}, resumes=False)  # fmt: skip
 row(DATASETS, "an `IterableDataset` without a length", data=lambda: DataLoader(Stream(), batch_size=BATCH),
@@ -215,31 +200,31 @@ LOADERS = "Loaders and samplers"
 class Own(Sampler[int]):
     """Goes through the data in an order that depends on the epoch."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.number, self.epoch = number, 0
 
-    def set_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch):
         self.epoch = epoch
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.number
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter([(index + 5 * self.epoch) % self.number for index in range(self.number)])
 
 
-def as_dict(samples: list[Any]) -> dict[str, Any]:
+def as_dict(samples):
     clips, labels = default_collate(samples)
     return {"x": clips, "y": labels}
 
 
-def mixed(samples: list[Any]) -> Any:
+def mixed(samples):
     clips, labels = default_collate(samples)
     share = float(torch.rand(()))
     return share * clips + (1 - share) * clips.flip(0), labels
 
 
-def pathways(samples: list[Any]) -> Any:
+def pathways(samples):
     clips, labels = default_collate(samples)
     return [clips[:, :, :1], clips], labels
 
@@ -247,20 +232,20 @@ def pathways(samples: list[Any]) -> Any:
 class Alternating(BatchSampler):
     """Pairs clips of the two halves of the data."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         super().__init__(range(number), BATCH, drop_last=True)
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter([[index, index + CLIPS // 2] for index in range(CLIPS // 2)])
 
 
 class Balanced(Sampler[int]):
     """Each stretch of as many clips as there are classes has one of each."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return CLIPS
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         columns = [torch.randperm(CLIPS // CLASSES) * CLASSES + number for number in range(CLASSES)]
         return iter(torch.stack(columns, dim=1).flatten().tolist())
 
@@ -268,34 +253,34 @@ class Balanced(Sampler[int]):
 class Repeated(Balanced):
     """Draws half of the clips twice."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 144
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter([index % CLIPS for index in torch.randperm(144).tolist()])
 
 
 class Drawn(Balanced):
-    def __init__(self) -> None:
+    def __init__(self):
         self.random = random.Random(1)
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter(self.random.sample(range(CLIPS), CLIPS))
 
 
 class LoaderOfItsOwn(DataLoader[Any]):
     """Has something of its own, and iterates as its base class does."""
 
-    def describe(self) -> str:
-        return f"{len(self.dataset)} clips"  # type: ignore[arg-type]
+    def describe(self):
+        return f"{len(self.dataset)} clips"
 
 
 class Prefetching(DataLoader[Any]):
-    def __iter__(self) -> Any:
+    def __iter__(self):
         yield from super().__iter__()
 
 
-def stateful() -> Any:
+def stateful():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what its import says of torch
         from torchdata.stateful_dataloader import StatefulDataLoader
@@ -303,16 +288,16 @@ def stateful() -> Any:
     return StatefulDataLoader(Clips(), batch_size=BATCH)
 
 
-def batches() -> Any:
+def batches():
     return DataLoader([(clip(i)[None], torch.tensor([label(i)])) for i in range(CLIPS)], batch_size=None)
 
 
-def resized(samples: list[Any]) -> Any:
+def resized(samples):
     clips, labels = default_collate(samples)
     return nn.functional.interpolate(clips, (FRAMES, SIZE, SIZE)), labels
 
 
-def init_worker(worker: int) -> None:
+def init_worker(worker):
     torch.manual_seed(worker)
 
 
@@ -339,23 +324,15 @@ row(LOADERS, "SlowFast's pathways made in `collate_fn`", data=lambda: loader(col
 row(LOADERS, "`batch_size=1`", data=lambda: loader(batch_size=1), shape=BatchShape(1, FRAMES, SIZE))
 row(LOADERS, "`batch_sampler=BatchSampler(...)`",
     data=lambda: DataLoader(Clips(), batch_sampler=BatchSampler(RandomSampler(Clips()), BATCH, False)))  # fmt: skip
-row(
-    LOADERS,
-    "your own `BatchSampler`",
-    data=lambda: DataLoader(Clips(), batch_sampler=Alternating(CLIPS)),
+row(LOADERS, "your own `BatchSampler`", data=lambda: DataLoader(Clips(), batch_sampler=Alternating(CLIPS)),
     refused="has batches of its own",
-    outcome="the plan decides how many clips a mini-batch has; use a `sampler`",
-)
-row(
-    LOADERS,
-    "a list of batches",
+    outcome="the plan decides how many clips a mini-batch has; use a `sampler`")  # fmt: skip
+row(LOADERS, "a list of batches",
     data=lambda: DataLoader(Clips(), batch_sampler=[[i, i + 1] for i in range(0, CLIPS, 2)]),
     refused="has batches of its own",
-    outcome="the plan decides how many clips a mini-batch has; use a `sampler`",
-)
-row(
-    LOADERS, "a sampler with more clips than the data", data=lambda: loader(shuffle=None, sampler=Repeated()), clips=144
-)
+    outcome="the plan decides how many clips a mini-batch has; use a `sampler`")  # fmt: skip
+row(LOADERS, "a sampler with more clips than the data", clips=144,
+    data=lambda: loader(shuffle=None, sampler=Repeated()))  # fmt: skip
 row(LOADERS, "`RandomSampler` with fewer clips than the data", clips=64,
     data=lambda: loader(shuffle=None, sampler=RandomSampler(Clips(), num_samples=64)))  # fmt: skip
 row(LOADERS, "a balanced sampler", data=lambda: loader(shuffle=None, sampler=Balanced()))
@@ -365,13 +342,8 @@ row(LOADERS, "a `DistributedSampler`",
     data=lambda: loader(shuffle=None, sampler=DistributedSampler(Clips(), num_replicas=1, rank=0)))  # fmt: skip
 row(LOADERS, "`timeout=60`", data=lambda: loader(num_workers=1, timeout=60))
 row(LOADERS, "a subclass of `DataLoader`", data=lambda: LoaderOfItsOwn(Clips(), batch_size=BATCH, shuffle=True))
-row(
-    LOADERS,
-    "a `DataLoader` with its own `__iter__`",
-    data=lambda: Prefetching(Clips(), batch_size=BATCH),
-    refused="iterates in its own way",
-    outcome="its work would be lost; use a hook or `collate_fn`",
-)
+row(LOADERS, "a `DataLoader` with its own `__iter__`", data=lambda: Prefetching(Clips(), batch_size=BATCH),
+    refused="iterates in its own way", outcome="its work would be lost; use a hook or `collate_fn`")  # fmt: skip
 row(LOADERS, "torchdata's `StatefulDataLoader`", data=stateful, needs="torchdata")
 row(LOADERS, "resizes in `collate_fn`", data=lambda: loader(collate_fn=resized), refused="collate_fn",
     outcome="that undoes the grid; resize in the dataset")  # fmt: skip
@@ -384,14 +356,14 @@ SOURCES = "Where the loader comes from"
 
 
 class Data(L.LightningDataModule):
-    def train_dataloader(self) -> Any:
+    def train_dataloader(self):
         return loader()
 
 
 class Moved(Data):
     """Normalises on the device."""
 
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+    def on_after_batch_transfer(self, batch, dataloader_idx):
         clips, labels = batch
         return (clips - 0.5) / 0.25, labels
 
@@ -399,7 +371,7 @@ class Moved(Data):
 class Complete(Script):
     """Has its own loader, made from what the Trainer knows."""
 
-    def train_dataloader(self) -> Any:
+    def train_dataloader(self):
         return loader()
 
 

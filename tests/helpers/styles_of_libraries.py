@@ -3,14 +3,11 @@
 Libraries are imported, and their files made, where a row needs them.
 """
 
-from __future__ import annotations
-
 import importlib
 import tempfile
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, default_collate
@@ -29,7 +26,7 @@ MADE = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # files that row
 
 
 @cache
-def quietly(name: str) -> Any:
+def quietly(name):
     """Imports a library; what its import says of other libraries is not the script's."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -37,27 +34,27 @@ def quietly(name: str) -> Any:
 
 
 @cache
-def table() -> Any:
+def table():
     datasets = quietly("datasets")
     kinds = {"clip": datasets.Array4D((3, FRAMES, SIZE, SIZE), "float32"), "label": datasets.Value("int64")}
     columns = {"clip": [clip(i).numpy() for i in range(CLIPS)], "label": [label(i) for i in range(CLIPS)]}
     return datasets.Dataset.from_dict(columns, datasets.Features(kinds))
 
 
-def pairs(samples: list[Any]) -> Any:
+def pairs(samples):
     return default_collate([(sample["clip"], sample["label"]) for sample in samples])
 
 
-def brightened(rows: Any) -> Any:
+def brightened(rows):
     return {"clip": [torch.tensor(one) + 0.1 * torch.rand(()) for one in rows["clip"]], "label": rows["label"]}
 
 
-def iterable() -> Any:
+def iterable():
     return table().to_iterable_dataset(2).with_format("torch").shuffle(seed=1, buffer_size=8)
 
 
 @cache
-def shards() -> list[str]:
+def shards():
     urls = [f"{MADE.name}/{shard}.tar" for shard in range(2)]
     for shard, url in enumerate(urls):
         with quietly("webdataset").TarWriter(url) as writer:
@@ -66,13 +63,13 @@ def shards() -> list[str]:
     return urls
 
 
-def web() -> Any:
+def web():
     stream = quietly("webdataset").WebDataset(shards(), shardshuffle=False)
     return stream.shuffle(8).decode().to_tuple("clip.pth", "cls")
 
 
 @cache
-def chunks() -> str:
+def chunks():
     made = quietly("litdata.streaming").Cache(f"{MADE.name}/litdata", chunk_size=24)
     for index in range(CLIPS):
         made[index] = (clip(index), label(index))
@@ -81,12 +78,12 @@ def chunks() -> str:
     return f"{MADE.name}/litdata"
 
 
-def streamed() -> Any:
+def streamed():
     return quietly("litdata").StreamingDataset(chunks(), shuffle=True)
 
 
 @cache
-def videos() -> list[Any]:
+def videos():
     written = []
     for index in range(6):
         path = Path(MADE.name, f"{index}.mp4")
@@ -95,25 +92,25 @@ def videos() -> list[Any]:
     return written
 
 
-def sampled(sample: Any) -> Any:
+def sampled(sample):
     frames = sample["video"]  # C x T x H x W, as many as there are in the seconds of the clip
     kept = torch.linspace(0, frames.shape[1] - 1, FRAMES).long()
     return {"video": frames[:, kept] / 255, "label": sample["label"]}
 
 
-def labeled_videos() -> Any:
+def labeled_videos():
     # Its transforms can't be imported with the torchvision of today.
     samplers = quietly("pytorchvideo.data.clip_sampling")
     kind = quietly("pytorchvideo.data.labeled_video_dataset").LabeledVideoDataset
     return kind(videos(), samplers.make_clip_sampler("random", 0.2), transform=sampled, decode_audio=False)
 
 
-def stateful() -> Any:
+def stateful():
     return quietly("torchdata.stateful_dataloader").StatefulDataLoader(web(), batch_size=BATCH)
 
 
 # Without the callback, the Trainer has to know how long an epoch of a stream is.
-STREAM: dict[str, Any] = {"trainer": {"limit_train_batches": CLIPS // BATCH}, "resumes": False}
+STREAM = {"trainer": {"limit_train_batches": CLIPS // BATCH}, "resumes": False}
 row(LIBRARIES, "Hugging Face `Dataset.with_format`", needs="datasets",
     data=lambda: loader(table().with_format("torch"), collate_fn=pairs))  # fmt: skip
 row(LIBRARIES, "Hugging Face `Dataset.with_transform`", needs="datasets",

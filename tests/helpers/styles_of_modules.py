@@ -1,25 +1,12 @@
 """Ways to write Trainers, callbacks and modules: rows of `tests/helpers/script_styles.py`."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import lightning as L
 import torch
 from lightning.pytorch import callbacks as cb
 from torch import nn
 
 from tests.helpers.scripts import Rows
-from tests.helpers.small_scripts import (
-    CLASSES,
-    CLIPS,
-    FRAMES,
-    SIZE,
-    Script,
-    WithValidation,
-    loader,
-    net,
-)
+from tests.helpers.small_scripts import CLASSES, CLIPS, FRAMES, SIZE, Script, WithValidation, loader, net
 from tests.helpers.styles_of_optimizers import Taught
 
 row = Rows()
@@ -28,7 +15,7 @@ row = Rows()
 # --- The Trainer ---
 
 TRAINER = "Arguments of the Trainer"
-VALIDATED: dict[str, Any] = {"module": WithValidation}
+VALIDATED = {"module": WithValidation}
 
 row(TRAINER, "`max_steps`", trainer={"max_epochs": -1, "max_steps": 120}, epochs=2.5)
 row(TRAINER, "`limit_train_batches=40`", trainer={"limit_train_batches": 40}, clips=80)
@@ -68,26 +55,26 @@ row(TRAINER, "no end (`max_epochs=-1`)", trainer={"max_epochs": -1}, refused="ha
 CALLBACKS = "Callbacks of the script"
 
 
-def with_callback(make: Any) -> dict[str, Any]:
+def with_callback(make):
     return {"callbacks": lambda: [make()]}
 
 
 class Peek(L.Callback):
     """Looks at the training loader in every hook that it has."""
 
-    def look(self, trainer: Any) -> None:
+    def look(self, trainer):
         next(iter(trainer.train_dataloader))
         assert len(trainer.train_dataloader.dataset) >= CLIPS
         for _ in trainer.train_dataloader:
             break
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer, pl_module):
         self.look(trainer)
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_start(self, trainer, pl_module):
         self.look(trainer)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if batch_idx % 3 == 1:
             self.look(trainer)
 
@@ -95,13 +82,13 @@ class Peek(L.Callback):
 class Progress(L.Callback):
     """Ramps something up with the training's progress."""
 
-    def __init__(self) -> None:
-        self.shares: list[float] = []
+    def __init__(self):
+        self.shares = []
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.shares.append(trainer.global_step / trainer.estimated_stepping_batches)
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer, pl_module):
         assert self.shares == sorted(self.shares)
         assert self.shares[-1] == 1
 
@@ -109,13 +96,13 @@ class Progress(L.Callback):
 class Halves(Script):
     """Has a backbone that a callback freezes and thaws."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(
             lambda module: torch.optim.SGD([p for p in module.parameters() if p.requires_grad], 0.1, momentum=0.9)
         )
         self.backbone, self.net = self.net[:2], self.net[2:]
 
-    def forward(self, clips: Any) -> Any:
+    def forward(self, clips):
         return self.net(self.backbone(clips))
 
 
@@ -131,12 +118,8 @@ row(CALLBACKS, "`Timer`", **with_callback(lambda: cb.Timer("01:00:00:00")))
 row(CALLBACKS, "`LambdaCallback`", **with_callback(lambda: cb.LambdaCallback(on_train_start=lambda *_: None)))
 row(CALLBACKS, "looks at the training loader", **with_callback(Peek))
 row(CALLBACKS, "computes progress from `estimated_stepping_batches`", **with_callback(Progress))
-row(
-    CALLBACKS,
-    "`LearningRateMonitor`",
-    trainer={"logger": True},
-    **with_callback(lambda: cb.LearningRateMonitor("step")),
-)
+row(CALLBACKS, "`LearningRateMonitor`", trainer={"logger": True},
+    **with_callback(lambda: cb.LearningRateMonitor("step")))  # fmt: skip
 row(CALLBACKS, "`EMAWeightAveraging`", **with_callback(lambda: cb.EMAWeightAveraging(decay=0.9)))
 row(CALLBACKS, "`BackboneFinetuning`", module=Halves, multigrid={"lr_by_hand": "run"}, resumes=False, lr=False,
     outcome="thaws at an epoch of this run; Lightning leaves the backbone frozen when it resumes later",
@@ -155,26 +138,26 @@ MODULES = "Modules and models"
 
 
 class Logging(Script):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def training_step(self, batch, batch_idx):
         loss = self.loss(batch)
         self.log("loss", loss, on_step=True, on_epoch=True)
         return {"loss": loss, "kept": loss.detach()}
 
 
 class Contrasts(Script):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def training_step(self, batch, batch_idx):
         places = nn.functional.normalize(self(batch[0]), dim=1)
         return nn.functional.cross_entropy(places @ places.T / 0.1, torch.arange(len(places)))
 
 
 class Measures(Script):
-    def __init__(self) -> None:
+    def __init__(self):
         from torchmetrics import Accuracy
 
         super().__init__()
         self.accuracy = Accuracy("multiclass", num_classes=CLASSES)
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def training_step(self, batch, batch_idx):
         scores = self(batch[0])
         self.accuracy(scores, batch[1])
         self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
@@ -182,35 +165,35 @@ class Measures(Script):
 
 
 class Clips(Script):
-    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
+    def configure_gradient_clipping(self, optimizer, *_, **__):
         self.clip_gradients(optimizer, gradient_clip_val=0.5, gradient_clip_algorithm="norm")
 
 
 class KeepsStatistics(Script):
-    def train(self, mode: bool = True) -> Any:
+    def train(self, mode=True):
         super().train(mode)
         self.net[1].eval()
         return self
 
 
 class Freezes(Script):
-    def on_train_epoch_start(self) -> None:
+    def on_train_epoch_start(self):
         self.net[0].requires_grad_(self.current_epoch > 0)
 
 
 class Skips(Script):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def training_step(self, batch, batch_idx):
         return None if batch_idx % 5 == 4 else self.loss(batch)
 
 
 class Late(Script):
     """Makes its model in `configure_model`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.net = None  # type: ignore[assignment]
+        self.net = None
 
-    def configure_model(self) -> None:
+    def configure_model(self):
         if self.net is None:
             self.net = net()
 
@@ -218,7 +201,7 @@ class Late(Script):
 class PerFrame(nn.Module):
     """A 2D model on each frame, and the mean over frames: frames are folded into the batch (TSN)."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(1)
@@ -231,7 +214,7 @@ class PerFrame(nn.Module):
                 nn.Linear(4, CLASSES),
             )
 
-    def forward(self, clips: Any) -> Any:
+    def forward(self, clips):
         scores = self.frames(clips.transpose(1, 2).flatten(0, 1))
         return scores.view(len(clips), -1, CLASSES).mean(dim=1)
 
@@ -239,7 +222,7 @@ class PerFrame(nn.Module):
 class Recurrent(nn.Module):
     """A recurrent layer over the frames' features."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(1)
@@ -249,12 +232,12 @@ class Recurrent(nn.Module):
                 nn.Linear(5, CLASSES),
             )
 
-    def forward(self, clips: Any) -> Any:
+    def forward(self, clips):
         return self.head(self.lstm(self.conv(clips).mean(dim=(3, 4)).transpose(1, 2))[0][:, -1])
 
 
-def swapped(norm: Any) -> Any:
-    def make() -> nn.Sequential:
+def swapped(norm):
+    def make():
         layers = net()
         layers[1] = norm()
         return layers
@@ -262,8 +245,8 @@ def swapped(norm: Any) -> Any:
     return lambda: Script(model=make)
 
 
-def headed(*head: nn.Module) -> Any:
-    def make() -> nn.Sequential:
+def headed(*head):
+    def make():
         layers = net()
         return nn.Sequential(*layers[:3], *head)
 
@@ -273,32 +256,32 @@ def headed(*head: nn.Module) -> Any:
 class Positions(nn.Module):
     """Adds a learned place to each cell of a clip of one size."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.net, self.places = net(), nn.Parameter(torch.zeros(1, 3, FRAMES, SIZE, SIZE))
 
-    def forward(self, clips: Any) -> Any:
+    def forward(self, clips):
         return self.net(clips + self.places)
 
 
 class FirstRows(Positions):
-    def forward(self, clips: Any) -> Any:
+    def forward(self, clips):
         return self.net(clips + self.places[:, :, : clips.shape[2], :1, :1])
 
 
 class Resizes(Script):
-    def forward(self, clips: Any) -> Any:
+    def forward(self, clips):
         return self.net(nn.functional.interpolate(clips, (FRAMES, SIZE, SIZE)))
 
 
 class ResizesOnDevice(Script):
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+    def on_after_batch_transfer(self, batch, dataloader_idx):
         clips, labels = batch
         return nn.functional.interpolate(clips, (FRAMES, SIZE, SIZE)), labels
 
 
 class Normalises(Script):
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+    def on_before_batch_transfer(self, batch, dataloader_idx):
         clips, labels = batch
         return clips - 0.5, labels
 

@@ -1,22 +1,13 @@
 """Ways to write the optimizers and schedulers of a script: rows of `tests/helpers/script_styles.py`."""
 
-from __future__ import annotations
-
 import copy
-from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import SGD, lr_scheduler
 
 from tests.helpers.scripts import Rows
-from tests.helpers.small_scripts import (
-    BATCH,
-    CLIPS,
-    Script,
-    WithValidation,
-    net,
-)
+from tests.helpers.small_scripts import BATCH, CLIPS, Script, WithValidation, net
 
 row = Rows()
 
@@ -26,34 +17,34 @@ row = Rows()
 OPTIMIZERS = "Optimizers"
 
 
-def optimized(optimize: Any) -> Any:
+def optimized(optimize):
     return lambda: Script(optimize=optimize)
 
 
-def two_groups(module: Script) -> Any:
+def two_groups(module):
     parts = module.net[0].parameters(), module.net[5].parameters()
     return SGD([{"params": parts[0], "lr": 0.01}, {"params": parts[1]}], lr=0.1)
 
 
-def shared(module: Script) -> Any:
+def shared(module):
     parts = module.net[0].parameters(), module.net[5].parameters()
     groups = [{"params": parts[0]}, {"params": parts[1], "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, torch.tensor(1e-3))
 
 
-def timm_adamw(module: Script) -> Any:
+def timm_adamw(module):
     from timm.optim import create_optimizer_v2
 
     return create_optimizer_v2(module, "adamw", lr=1e-3, weight_decay=0.05)
 
 
-def lookahead(module: Script) -> Any:
+def lookahead(module):
     from timm.optim import Lookahead
 
     return Lookahead(SGD(module.parameters(), lr=0.1, momentum=0.9))
 
 
-def schedule_free(module: Script) -> Any:
+def schedule_free(module):
     from schedulefree import SGDScheduleFree
 
     optimizer = SGDScheduleFree(module.parameters(), lr=0.1)
@@ -98,8 +89,8 @@ BATCHES = CLIPS // BATCH  # of the baseline's epoch
 STEPS = 2 * BATCHES
 
 
-def scheduled(make: Any, **config: Any) -> Any:
-    def optimize(module: Script) -> Any:
+def scheduled(make, **config):
+    def optimize(module):
         optimizer = SGD(module.parameters(), lr=0.1, momentum=0.9)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": make(optimizer), **config}}
 
@@ -109,26 +100,26 @@ def scheduled(make: Any, **config: Any) -> Any:
 STEP = {"interval": "step"}
 
 
-def sequence(optimizer: Any, *parts: Any, at: list[int]) -> Any:
+def sequence(optimizer, *parts, at):
     return lr_scheduler.SequentialLR(optimizer, list(parts), milestones=at)
 
 
-def warm_cosine(optimizer: Any) -> Any:
+def warm_cosine(optimizer):
     warm = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
     return sequence(optimizer, warm, lr_scheduler.CosineAnnealingLR(optimizer, STEPS - 5), at=[5])
 
 
-def warm_steps(optimizer: Any) -> Any:
+def warm_steps(optimizer):
     warm = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4)
     return sequence(optimizer, warm, lr_scheduler.MultiStepLR(optimizer, [10, 20]), at=[4])
 
 
-def chained(optimizer: Any) -> Any:
+def chained(optimizer):
     parts = lr_scheduler.ConstantLR(optimizer, 0.5, 1), lr_scheduler.ExponentialLR(optimizer, 0.7)
     return lr_scheduler.ChainedScheduler([*parts])
 
 
-def estimated(module: Script) -> Any:
+def estimated(module):
     optimizer = SGD(module.parameters(), lr=0.1, momentum=0.9)
     total = int(module.trainer.estimated_stepping_batches)
     return {
@@ -137,19 +128,19 @@ def estimated(module: Script) -> Any:
     }
 
 
-def two_on_one(module: Script) -> Any:
+def two_on_one(module):
     optimizer = SGD(module.parameters(), lr=0.1, momentum=0.9)
     slow, fast = lr_scheduler.ExponentialLR(optimizer, 0.7), lr_scheduler.ExponentialLR(optimizer, 0.99)
     return [optimizer], [slow, {"scheduler": fast, "frequency": 3, **STEP}]
 
 
-def one_dict(module: Script) -> Any:
+def one_dict(module):
     optimizer = SGD(module.parameters(), lr=0.1, momentum=0.9)
     return [{"optimizer": optimizer, "lr_scheduler": lr_scheduler.ExponentialLR(optimizer, 0.5)}]
 
 
 class Plateau(WithValidation):
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         optimizer = SGD(self.parameters(), lr=0.1)
         plateau = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
@@ -188,11 +179,11 @@ BY_RUN = {"lr": False, "multigrid": {"lr_by_hand": "run"}, "outcome": CLOCK}
 class Timm(Script):
     """A scheduler that is told the epoch or the step."""
 
-    def __init__(self, by_steps: bool) -> None:
+    def __init__(self, by_steps):
         super().__init__()
         self.by_steps = by_steps
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         from timm.scheduler import CosineLRScheduler
 
         optimizer = SGD(self.parameters(), lr=0.1, momentum=0.9)
@@ -200,7 +191,7 @@ class Timm(Script):
         scheduler = CosineLRScheduler(optimizer, **length, warmup_lr_init=1e-3, t_in_epochs=not self.by_steps)
         return [optimizer], [{"scheduler": scheduler, "interval": "step" if self.by_steps else "epoch"}]
 
-    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+    def lr_scheduler_step(self, scheduler, metric):
         if self.by_steps:
             scheduler.step_update(num_updates=self.global_step)
         else:
@@ -208,11 +199,11 @@ class Timm(Script):
 
 
 class TimmSteps(Script):
-    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+    def lr_scheduler_step(self, scheduler, metric):
         scheduler.step(epoch=self.current_epoch + 1)
 
 
-def timm_steps(module: Script) -> Any:
+def timm_steps(module):
     from timm.scheduler import create_scheduler_v2
 
     optimizer = SGD(module.parameters(), lr=0.1, momentum=0.9)
@@ -220,7 +211,7 @@ def timm_steps(module: Script) -> Any:
     return [optimizer], [create_scheduler_v2(optimizer, "step", decay_rate=0.1, **epochs)[0]]
 
 
-def hugging_face(module: Script) -> Any:
+def hugging_face(module):
     from transformers import get_cosine_schedule_with_warmup
 
     optimizer = torch.optim.AdamW(module.parameters(), 1e-3)
@@ -231,10 +222,10 @@ def hugging_face(module: Script) -> Any:
 class Steps(Script):
     """Steps its scheduler in its own way."""
 
-    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+    def lr_scheduler_step(self, scheduler, metric):
         scheduler.step()
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         optimizer = SGD(self.parameters(), lr=0.1)
         return [optimizer], [{"scheduler": lr_scheduler.ExponentialLR(optimizer, 0.95), **STEP}]
 
@@ -242,30 +233,30 @@ class Steps(Script):
 class OwnScheduler:
     """A scheduler that is none of torch's, and is told the epoch."""
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer):
         self.optimizer = optimizer
 
-    def step(self, epoch: int) -> None:
+    def step(self, epoch):
         self.optimizer.param_groups[0]["lr"] = 0.1 / (2 + epoch)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state):
         """It has none."""
 
 
 class TellsEpoch(Script):
-    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+    def lr_scheduler_step(self, scheduler, metric):
         scheduler.step(epoch=self.current_epoch)
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         optimizer = SGD(self.parameters(), lr=0.1)
         return [optimizer], [OwnScheduler(optimizer)]
 
 
-def asks_the_trainer(module: Script) -> Any:
-    def factor(_: int) -> float:
+def asks_the_trainer(module):
+    def factor(_):
         trainer = module.trainer
         share = trainer.global_step / trainer.estimated_stepping_batches
         return 1 - 0.5 * share + 0.1 * trainer.current_epoch / trainer.max_epochs + trainer.num_training_batches / 100
@@ -277,7 +268,7 @@ def asks_the_trainer(module: Script) -> Any:
 class Written(Script):
     """Writes the LR before each step, by its own count."""
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch, batch_idx):
         for group in self.optimizers().param_groups:
             group["lr"] = 0.1 * (1 - 0.9 * self.global_step / self.trainer.estimated_stepping_batches)
 
@@ -285,34 +276,34 @@ class Written(Script):
 class Halved(Script):
     """Halves the LR at the end of each epoch."""
 
-    def on_train_epoch_end(self) -> None:
+    def on_train_epoch_end(self):
         for group in self.optimizers().param_groups:
             group["lr"] *= 0.5
 
 
 class WrittenTensor(Script):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3)))
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch, batch_idx):
         self.optimizers().param_groups[0]["lr"].fill_(1e-4)
 
 
 class Constant(Script):
     """Writes what the optimizer has anyway."""
 
-    def __init__(self, each: bool) -> None:
+    def __init__(self, each):
         super().__init__()
         self.each = each
 
-    def write(self) -> None:
+    def write(self):
         for group in self.optimizers().param_groups:
             group["lr"] = float("0.1")  # each time another object
 
-    def on_train_start(self) -> None:
+    def on_train_start(self):
         self.write()
 
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
+    def on_before_optimizer_step(self, optimizer):
         if self.each:
             self.write()
 
@@ -320,7 +311,7 @@ class Constant(Script):
 class Floor(Script):
     """Lowers the LR in each mini-batch, down to a number."""
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch, batch_idx):
         for group in self.optimizers().param_groups:
             group["lr"] = max(group["lr"] * 0.95, 0.04)
 
@@ -328,7 +319,7 @@ class Floor(Script):
 class WarmsUp(Script):
     """Warms up as Lightning's documentation has it."""
 
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure):
         optimizer.step(closure=optimizer_closure)
         if self.trainer.global_step < 500:
             for group in optimizer.param_groups:
@@ -338,7 +329,7 @@ class WarmsUp(Script):
 class Grows(Script):
     """Adds a parameter group with an LR of its own."""
 
-    def on_train_epoch_start(self) -> None:
+    def on_train_epoch_start(self):
         if self.current_epoch == 1:
             self.more = nn.Parameter(torch.zeros(1))
             self.optimizers().optimizer.add_param_group({"params": [self.more], "lr": torch.tensor(1e-4)})
@@ -347,7 +338,7 @@ class Grows(Script):
 class Renewed(Script):
     """Makes another optimizer while it trains."""
 
-    def on_train_epoch_start(self) -> None:
+    def on_train_epoch_start(self):
         if self.current_epoch == 1:
             self.trainer.optimizers = [SGD(self.parameters(), lr=0.1, momentum=0.9)]
 
@@ -355,12 +346,12 @@ class Renewed(Script):
 class NoLR(SGD):
     """Has no LR in its parameter groups."""
 
-    def __init__(self, parameters: Any) -> None:
+    def __init__(self, parameters):
         super().__init__(parameters, lr=0.1)
         for group in self.param_groups:
             group["step_size"] = group.pop("lr")
 
-    def step(self, closure: Any) -> Any:  # type: ignore[override]
+    def step(self, closure):
         loss = closure()
         with torch.no_grad():
             for group in self.param_groups:
@@ -403,18 +394,18 @@ MANUAL = "Manual optimization"
 class Manual(Script):
     """One optimizer or two, in turn."""
 
-    def __init__(self, optimizers: int = 1, when: str = "", declared: Any = None) -> None:
+    def __init__(self, optimizers=1, when="", declared=None):
         super().__init__()
         self.automatic_optimization = False
         self.number, self.when, self.declared = optimizers, when, declared or {}
         self.other = net()
 
-    def stepped(self) -> None:
+    def stepped(self):
         schedulers = self.lr_schedulers()
         for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
             scheduler.step()
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
+    def training_step(self, batch, batch_idx):
         optimizers = self.optimizers()
         for optimizer, model in zip(
             [optimizers] if self.number == 1 else optimizers, (self.net, self.other), strict=False
@@ -426,11 +417,11 @@ class Manual(Script):
         if self.when == "step" or last or (self.when == "fourth" and (batch_idx + 1) % 4 == 0):
             self.stepped()
 
-    def on_train_epoch_end(self) -> None:
+    def on_train_epoch_end(self):
         if self.when == "epoch":
             self.stepped()
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         made = [SGD(model.parameters(), lr=lr) for model, lr in ((self.net, 0.1), (self.other, 0.02))][: self.number]
         if not self.when:
             return made
@@ -440,14 +431,14 @@ class Manual(Script):
 class Adversarial(Script):
     """A model and a critic that learn by losses of their own, the critic in every other mini-batch."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.automatic_optimization = False
         self.critic = net()
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
+    def training_step(self, batch, batch_idx):
         clips, labels = batch
-        both: Any = self.optimizers()
+        both = self.optimizers()
         losses = (
             lambda: nn.functional.cross_entropy(self.net(clips), labels) - 0.1 * self.critic(clips).mean(),
             lambda: nn.functional.cross_entropy(self.critic(clips), labels) + 0.1 * self.net(clips).detach().mean(),
@@ -462,7 +453,7 @@ class Adversarial(Script):
         for scheduler in self.lr_schedulers():
             scheduler.step()
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         both = [SGD(self.net.parameters(), 0.1), SGD(self.critic.parameters(), 0.05)]
         return both, [{"scheduler": lr_scheduler.CosineAnnealingLR(one, STEPS), **STEP} for one in both]
 
@@ -470,12 +461,12 @@ class Adversarial(Script):
 class Taught(Script):
     """Learns from a moving average of itself."""
 
-    def __init__(self, manual: bool) -> None:
+    def __init__(self, manual):
         super().__init__(estimated)
         self.automatic_optimization = not manual
         self.teacher = copy.deepcopy(self.net).requires_grad_(False)
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def training_step(self, batch, batch_idx):
         with torch.no_grad():
             for mine, its in zip(self.teacher.parameters(), self.net.parameters(), strict=True):
                 mine.lerp_(its, 0.1)
@@ -483,7 +474,7 @@ class Taught(Script):
         loss = self.loss(batch) + nn.functional.cross_entropy(self.net(batch[0]), target)
         if self.automatic_optimization:
             return loss
-        optimizer: Any = self.optimizers()
+        optimizer = self.optimizers()
         optimizer.zero_grad()
         self.manual_backward(loss)
         optimizer.step()
@@ -494,12 +485,12 @@ class Taught(Script):
 class Accumulates(Script):
     """Steps in every other mini-batch."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.automatic_optimization = False
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        optimizer: Any = self.optimizers()
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
         self.manual_backward(self.loss(batch) / 2)
         if batch_idx % 2 or self.trainer.is_last_batch:
             optimizer.step()
@@ -509,8 +500,8 @@ class Accumulates(Script):
 class Sharpness(Accumulates):
     """Takes the gradient where the loss near the weights is largest."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        optimizer: Any = self.optimizers()
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
         self.manual_backward(self.loss(batch))
         with torch.no_grad():
             moves = [(parameter, 0.05 * parameter.grad) for parameter in self.parameters()]
@@ -528,10 +519,10 @@ class Sharpness(Accumulates):
 class Closure(Accumulates):
     """Gives the optimizer a closure."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        optimizer: Any = self.optimizers()
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
 
-        def closure() -> Any:
+        def closure():
             optimizer.zero_grad()
             loss = self.loss(batch)
             self.manual_backward(loss)

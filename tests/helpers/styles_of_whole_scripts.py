@@ -4,11 +4,8 @@
 one process can have only one package that is the script's.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -27,16 +24,16 @@ WHOLE = "Complete scripts"
 class Classifier(L.LightningModule):
     """A module as a template has it."""
 
-    def __init__(self, lr: float = 0.1, warmup_epochs: int = 1) -> None:
+    def __init__(self, lr=0.1, warmup_epochs=1):
         super().__init__()
         self.save_hyperparameters()
         self.net = net()
         self.criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
 
-    def forward(self, clips: Any) -> Any:
+    def forward(self, clips):
         return self.net(clips)
 
-    def shared_step(self, batch: Any, stage: str) -> Any:
+    def shared_step(self, batch, stage):
         clips, labels = batch
         scores = self(clips)
         loss = self.criterion(scores, labels)
@@ -44,14 +41,14 @@ class Classifier(L.LightningModule):
         self.log_dict({f"{stage}/loss": loss, f"{stage}/acc": accuracy}, prog_bar=True, on_epoch=True)
         return loss
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def training_step(self, batch, batch_idx):
         return self.shared_step(batch, "train")
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(self, batch, batch_idx):
         assert batch[0].shape[2:] == (FRAMES, SIZE, SIZE)
         self.shared_step(batch, "val")
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         weights = [parameter for parameter in self.parameters() if parameter.ndim > 1]
         others = [parameter for parameter in self.parameters() if parameter.ndim <= 1]
         groups = [{"params": weights, "weight_decay": 1e-4}, {"params": others, "weight_decay": 0.0}]
@@ -68,21 +65,21 @@ class Classifier(L.LightningModule):
 class Data(L.LightningDataModule):
     """A data module that makes its datasets in `setup`."""
 
-    def __init__(self, batch_size: int = BATCH) -> None:
+    def __init__(self, batch_size=BATCH):
         super().__init__()
         self.save_hyperparameters()
 
-    def setup(self, stage: str) -> None:
+    def setup(self, stage):
         self.train, self.val = Clips(), Clips(number=6)
 
-    def train_dataloader(self) -> Any:
+    def train_dataloader(self):
         return DataLoader(self.train, self.hparams.batch_size, shuffle=True)
 
-    def val_dataloader(self) -> Any:
+    def val_dataloader(self):
         return DataLoader(self.val, self.hparams.batch_size)
 
 
-def callbacks() -> list[Any]:
+def callbacks():
     return [
         L.callbacks.ModelCheckpoint(monitor="val/loss", filename="{epoch}", save_top_k=2, save_last=True),
         L.callbacks.LearningRateMonitor("step"),
@@ -90,7 +87,7 @@ def callbacks() -> list[Any]:
     ]
 
 
-SCRIPT: dict[str, Any] = {
+SCRIPT = {
     "module": Classifier,
     "data": Data,
     "callbacks": callbacks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from fractions import Fraction
@@ -114,18 +115,16 @@ def write_video(
             container.mux(sound.encode(silence))
             container.mux(sound.encode())
     if rotation:
-        _set_matrix(path, _MATRICES[rotation])
+        path.write_bytes(mp4_turned(path.read_bytes(), _MATRICES[rotation]))
     return path
 
 
-def _set_matrix(path: Path, matrix: tuple[int, int, int, int]) -> None:
-    data = bytearray(path.read_bytes())
+def mp4_turned(data: bytes, matrix: tuple[int, int, int, int], one: int = 1) -> bytes:
+    """With a display matrix a, b, c, d, times `one`, in its track header; ISO/IEC 14496-12, 8.3.2."""
     header = data.index(b"tkhd")
     at = header + (56 if data[header + 4] else 44)
-    a, b, c, d = (value << 16 for value in matrix)
-    for place, value in enumerate((a, b, 0, c, d, 0, 0, 0, 1 << 30)):
-        data[at + 4 * place : at + 4 * place + 4] = value.to_bytes(4, "big", signed=True)
-    path.write_bytes(data)
+    a, b, c, d = (value * (1 << 16) // one for value in matrix)
+    return data[:at] + struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30) + data[at + 36 :]
 
 
 def decode_all(path: str | os.PathLike[str]) -> np.ndarray:

@@ -102,9 +102,8 @@ def test_slow_frames_are_the_truncated_linspace_of_the_published_code():
 
 
 def test_slow_frames_are_exact_where_floats_are_not():
-    # 13 * 159 / 39 = 53; the published float is a little below.
-    assert slow_frames(160, 4)[13] == 53
-    assert torch.linspace(0, 159, 40).long()[13] == 52
+    assert slow_frames(160, 4)[13] == 13 * 159 / 39 == 53
+    assert torch.linspace(0, 159, 40).long()[13] == 52  # the published float is a little below
 
 
 def test_frames_that_alpha_does_not_divide_are_refused():

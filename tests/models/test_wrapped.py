@@ -22,16 +22,8 @@ def tiny_mvit(relative, size=BUILT):
         MSBlockConfig(2, 32, 32, [3, 3, 3], [3, 3, 3], [1, 2, 2], [1, 1, 1]),
         MSBlockConfig(2, 32, 32, [3, 3, 3], [3, 3, 3], [1, 1, 1], [1, 1, 1]),
     ]
-    return MViT(
-        size[1:],
-        size[0],
-        blocks,
-        residual_pool=relative,
-        residual_with_cls_embed=not relative,
-        rel_pos_embed=relative,
-        proj_after_attn=relative,
-        num_classes=4,
-    ).eval()
+    of_v2 = dict.fromkeys(("residual_pool", "rel_pos_embed", "proj_after_attn"), relative)
+    return MViT(size[1:], size[0], blocks, residual_with_cls_embed=not relative, num_classes=4, **of_v2).eval()
 
 
 def tables(model):

@@ -20,13 +20,12 @@ def manifest(folder, names):
     return builder.build()
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_broken_videos_are_told_from_good_ones(tmp_path, workers):
+def test_broken_videos_are_told_from_good_ones(tmp_path):
     broken = broken_files(tmp_path)
     good = ["a.mp4", "b.avi"]
     for name in good:
         write_video(tmp_path / name, numbered_frames(10))
-    found = dict(check(manifest(tmp_path, [*good, *broken, *good]), workers=workers))
+    found = dict(check(manifest(tmp_path, [*good, *broken, *good]), workers=0))
     assert {path for path, found in found.items() if found.reason} == {str(tmp_path / name) for name in broken}
     assert {path for path, found in found.items() if found.reason is None} == {str(tmp_path / name) for name in good}
 

@@ -1,7 +1,6 @@
 """Before a training all tables are there, made once, whoever else wants them and whatever the user's script is."""
 
 import subprocess
-import sys
 import threading
 import time
 
@@ -34,30 +33,17 @@ def test_few_are_made_here_and_none_twice(tmp_path, monkeypatch):
     assert not (tmp_path / "none").exists()
 
 
-SCRIPT = """
-import sys
-from lightning_multigrid.prepare import index_before_fit
-from lightning_multigrid.sources import read_manifest
-
-print("the script runs")
-index_before_fit._FEW = 0
-paths = index_before_fit.paths_without_own_table(read_manifest(sys.argv[1]))
-index_before_fit.usable_cores = lambda: 1
-print(index_before_fit.index_in_subprocess(paths, sys.argv[2]))
-"""
-
-
-def test_a_script_without_a_guard_makes_them_in_processes_of_another_program(tmp_path):
+def test_many_are_made_in_processes_of_another_program(tmp_path, monkeypatch):
+    """Those of the user's own script, which may have no guard, would run it again."""
     source = videos(tmp_path / "in", ["a.mp4", "line\nbreak.mp4"])
     (tmp_path / "in" / "broken.mp4").write_bytes(b"no video")
-    (tmp_path / "in" / "list.csv").write_text('a.mp4 0\n"line\nbreak.mp4" 1\nbroken.mp4 0\n')
-    (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, tmp_path / "script.py", tmp_path / "in" / "list.csv", tmp_path / "tables"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert run.returncode == 0, run.stderr
-    expected = f"Frame tables of 2 videos are in {tmp_path / 'tables'}."
-    assert run.stdout.splitlines() == ["the script runs", expected]
-    assert TableStore(tmp_path / "tables").missing([source.path(0), source.path(1)]) == []
+    paths = [*paths_of(source), str(tmp_path / "in" / "broken.mp4")]
+    monkeypatch.setattr(module, "_FEW", 0)
+    monkeypatch.setattr(module, "usable_cores", lambda: 1)
+    monkeypatch.setattr(module, "index_videos", None)
+    said = index_in_subprocess(paths, tmp_path / "tables")
+    assert said == f"Frame tables of 2 videos are in {tmp_path / 'tables'}."
+    assert TableStore(tmp_path / "tables").missing(paths) == paths[2:]
 
 
 def test_of_several_that_share_a_folder_one_works_and_the_others_wait(tmp_path, monkeypatch):
@@ -70,9 +56,8 @@ def test_of_several_that_share_a_folder_one_works_and_the_others_wait(tmp_path, 
         return ""
 
     monkeypatch.setattr(module, "index_videos", slow)
-    threads = [
-        threading.Thread(target=index_in_subprocess, args=(paths_of(source), tmp_path / "tables")) for _ in range(3)
-    ]
+    given = paths_of(source), tmp_path / "tables"
+    threads = [threading.Thread(target=index_in_subprocess, args=given) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,7 +1,5 @@
 """Names of prepared videos: each its own, in every file system, and none out of the folder."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -17,7 +15,7 @@ PATHS = st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: os.path.join("
 
 
 @given(st.lists(PATHS, max_size=6))
-def test_names_lie_inside_and_are_different_or_refused(paths: list[str]) -> None:
+def test_names_lie_inside_and_are_different_or_refused(paths):
     try:
         names = names_of([*paths, *paths], root="/data")
     except ValueError:  # two would share a name
@@ -31,13 +29,13 @@ def test_names_lie_inside_and_are_different_or_refused(paths: list[str]) -> None
 
 
 @pytest.mark.parametrize("pair", [("a.avi", "a.avi.mp4"), ("b.mp4", "B.mp4"), ("\u00e9.mp4", "e\u0301.mp4")])
-def test_names_that_some_file_systems_take_for_one(pair: tuple[str, str]) -> None:
+def test_names_that_some_file_systems_take_for_one(pair):
     """The file system of a Mac knows no case, and one form of an accent only."""
     with pytest.raises(ValueError, match="would have the same name in the output, or on some disks. Rename one"):
         names_of([f"/data/{name}" for name in pair], root="/data")
 
 
-def test_what_lies_elsewhere_keeps_its_whole_path() -> None:
+def test_what_lies_elsewhere_keeps_its_whole_path():
     assert names_of(["/other/a.avi", "/data/b.mp4"], root="/data") == {
         "/other/a.avi": "outside/other/a.avi.mp4",
         "/data/b.mp4": "b.mp4",

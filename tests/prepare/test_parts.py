@@ -1,16 +1,13 @@
 """Parts, and a `prepare` after them, make what one machine makes, to the byte, whatever happens on the way."""
 
-import signal
 import threading
-import time
 
 import pytest
 
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources.video_list import read_manifest
-from tests.helpers.codings import damage
-from tests.helpers.preparing import FAST, contents, start, videos
+from tests.helpers.preparing import FAST, contents, videos
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +64,6 @@ def test_a_broken_source_that_was_repaired_joins(tmp_path):
     assert (summary.made, summary.kept, summary.broken) == (0, 3, {})
 
 
-def test_damaged_videos_are_there_only_if_they_are_to_be_kept(tmp_path):
-    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
-    path = tmp_path / "in" / "b.mp4"
-    damage(path, path, packet=5)
-    for keep in (False, True):
-        for part in ("1/2", "2/2"):
-            prepare(source, tmp_path / "out", FAST, part=part, keep_damaged=keep)
-        merged = prepare(source, tmp_path / "out", FAST, keep_damaged=keep, max_bad_fraction=0.5)
-        assert (merged.made, merged.kept) == (0, 1 + keep)
-
-
 @pytest.mark.parametrize("part", ["0/4", "5/4", "x", "", "1/0", "1/4/2", "-1/4", "1.0/4", "1/" + "9" * 5000])
 def test_a_part_that_there_is_not(part, source, tmp_path):
     with pytest.raises(ValueError, match=r"`part` must be K/N with K from 1 to N, .*Number the tasks of a job array"):
@@ -107,16 +93,3 @@ def test_parts_go_on_at_once_and_the_rest_waits_for_them(source, tmp_path):
         go_on.set()
         first.join()
     assert prepare(source, tmp_path, FAST, max_bad_fraction=0.5).made == 0
-
-
-@pytest.mark.slow
-def test_a_killed_part_holds_nothing_and_leaves_nothing(source, whole, tmp_path):
-    run = start(source.origin, tmp_path, part="1/2")
-    while not (tmp_path / "lock").exists() and run.poll() is None:
-        time.sleep(0.01)
-    time.sleep(0.1)
-    run.send_signal(signal.SIGKILL)
-    run.communicate()
-    prepare(source, tmp_path, FAST, part="1/2")
-    prepare(source, tmp_path, FAST, max_bad_fraction=0.5)
-    assert contents(tmp_path) == whole

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle, VideoDataModule
 from lightning_multigrid.clips.opening import open_row
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import BrokenVideosError
@@ -27,19 +26,10 @@ from tests.helpers.broken_files import broken_files
 from tests.helpers.codings import damage
 from tests.helpers.preparing import FAST, check_whole, contents, start, videos
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import Module, fit
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
-STRANGE = [
-    "a b.mp4",
-    "-i.mp4",
-    "line\nbreak.mp4",
-    '"quoted".mp4',
-    "été/漢.mp4",
-    os.fsdecode(b"\xff.mp4"),
-    "%05d.mp4",
-    "x:y.mp4",
-]
+STRANGE = ["a b.mp4", "-i.mp4", "line\nbreak.mp4", '"quoted".mp4', "été/漢.mp4", "%05d.mp4", "x:y.mp4"]
+STRANGE.append(os.fsdecode(b"\xff.mp4"))
 
 
 def first_numbers(manifest):
@@ -71,32 +61,6 @@ def test_every_video_comes_out_under_its_name(tmp_path, workers):
     assert first_numbers(made) == first_numbers(source)
     assert report(tmp_path / "out") == {}
     assert summary.bytes == sum(os.path.getsize(made.path(row)) for row in range(len(made)))
-
-
-def test_a_fit_on_the_prepared_folder_decodes_no_video_whole(tmp_path, monkeypatch):
-    prepare(videos(tmp_path / "in", ["a.mp4", "b.avi", "c.mkv"]), tmp_path / "out", FAST)
-
-    def refuse(*arguments, **keywords):
-        raise AssertionError("a video is decoded whole")
-
-    monkeypatch.setattr("lightning_multigrid.decode.full_decode.FullDecode.__init__", refuse)
-    data = VideoDataModule(train=str(tmp_path / "out"), batch_size=1, frames=8, size=32, stride=1, short_side=(36, 48))
-    halved = MultigridCallback(long_cycle=LongCycle(((0.5, 1), (1, 1))), short_cycle=ShortCycle((1,)))
-    host = fit(Module(), halved, train=data, max_epochs=2)
-    assert host.global_step > 2
-    assert data.broken == {}
-
-
-def test_videos_that_were_exchanged_are_noticed(tmp_path):
-    prepare(videos(tmp_path / "in", ["a.mp4", "b.mp4"]), tmp_path / "out", FAST)
-    made = read_manifest(tmp_path / "out")
-    a, b = (Path(made.path(row)) for row in range(2))
-    a.rename(tmp_path / "kept")
-    b.rename(a)
-    (tmp_path / "kept").rename(b)
-    for row, first in enumerate((20, 0)):
-        with open_row(made, row) as video:
-            assert number_of(video.read([0])[0].numpy()) == first
 
 
 def test_a_prepared_folder_may_be_copied(tmp_path):
@@ -167,9 +131,7 @@ def test_a_video_whose_process_is_killed_is_not_broken_and_an_error(tmp_path, mo
         return killed if job.source.endswith("b.mp4") else own(job)
 
     monkeypatch.setattr(prepare_videos, "transcode", killed)
-    with pytest.raises(
-        OutputError, match=r"1 of 3 videos are neither made nor broken. The first: .*b.mp4: killed twice"
-    ):
+    with pytest.raises(OutputError, match=r"1 of 3 videos are neither made nor broken. .*b.mp4: killed twice"):
         prepare(source, tmp_path / "out", FAST)
     assert not (tmp_path / "out" / "manifest.json").exists()
     monkeypatch.undo()
@@ -190,7 +152,7 @@ def test_a_folder_of_an_older_version_is_made_anew(tmp_path):
 def test_nothing_begins_without_an_encoder(tmp_path, monkeypatch):
     source = videos(tmp_path / "in", ["a.mp4"])
     monkeypatch.setattr("lightning_multigrid.prepare.transcode._ENCODER", "none")
-    with pytest.raises(ValueError, match="`prepare` needs the encoder none, which this FFmpeg lacks"):
+    with pytest.raises(ValueError, match="`prepare` needs the encoder none, which this FFmpeg lacks.*pip install"):
         prepare(source, tmp_path / "out", FAST)
     assert not (tmp_path / "out").exists()
 
@@ -199,9 +161,7 @@ def test_too_many_broken_ones_are_an_error_and_the_good_ones_are_there(tmp_path)
     videos(tmp_path / "in", ["a.mp4"])
     (tmp_path / "in" / "list.csv").write_text("a.mp4 0\nb.mp4 1\n")
     source = read_manifest(tmp_path / "in" / "list.csv")
-    with pytest.raises(
-        BrokenVideosError, match=r"1 of the 2 videos can't be used, .* `max_bad_fraction=0.25` .*report.csv"
-    ):
+    with pytest.raises(BrokenVideosError, match=r"1 of the 2 videos can't be used, .*`max_bad_fraction=0.25`.*report"):
         prepare(source, tmp_path / "out", FAST)
     assert len(read_manifest(tmp_path / "out")) == 1
     with pytest.raises(BrokenVideosError, match="1 of the 1 videos can't be used"):
@@ -228,19 +188,6 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
     assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=30)).made == 3  # other settings
 
 
-def test_a_source_that_was_repaired_joins_the_others(tmp_path):
-    videos(tmp_path / "in", ["a.mp4", "b.mp4"])
-    good = (tmp_path / "in" / "b.mp4").read_bytes()
-    (tmp_path / "in" / "b.mp4").write_bytes(good[:500])
-    (tmp_path / "in" / "list.csv").write_text("a.mp4 0\nb.mp4 1\n")
-    source = read_manifest(tmp_path / "in" / "list.csv")
-    assert len(prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.5).broken) == 1
-    (tmp_path / "in" / "b.mp4").write_bytes(good)
-    summary = prepare(source, tmp_path / "out", FAST)
-    assert (summary.made, summary.kept, summary.broken) == (1, 1, {})
-    assert first_numbers(read_manifest(tmp_path / "out")) == [0, 20]
-
-
 def test_nothing_is_written_outside_the_output_folder(tmp_path):
     videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     (tmp_path / "in" / "list.csv").write_text(
@@ -256,13 +203,6 @@ def test_nothing_is_written_outside_the_output_folder(tmp_path):
     made = [path.relative_to(tmp_path / "out" / "videos") for path in tmp_path.rglob("out/videos/**/*.mp4")]
     assert len(made) == 2
     assert {path.parent for path in made} == {Path("outside", *(tmp_path / "in").parts[1:])}
-
-
-def test_names_that_would_be_the_same(tmp_path):
-    source = videos(tmp_path / "in", ["a.avi", "a.avi.mp4"])
-    with pytest.raises(ValueError, match=r"a.avi and .*a.avi.mp4 would have the same name in the output"):
-        prepare(source, tmp_path / "out", FAST)
-    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_a_link_does_not_lead_out(tmp_path):
@@ -317,55 +257,24 @@ def test_a_disk_that_is_full(tmp_path):
     assert prepare(read_manifest(tmp_path / "in" / "list.csv"), tmp_path / "out", FAST).kept == 1
 
 
-def kill_and_run_again(tmp_path, kills, workers, seed, number=12, seconds=None):
-    """Runs over a number of videos that are killed within these seconds, or within the time that a whole run takes."""
-    names = [f"{place}.mp4" for place in range(number)]
-    videos(tmp_path / "in", names)
-    source = tmp_path / "in" / "list.csv"
-    source.write_text("".join(f"{name} 0\n" for name in names))
-    prepare(read_manifest(source), tmp_path / "whole", FAST)
-    expected = contents(tmp_path / "whole")
-    if seconds is None:
-        run = start(source, tmp_path / "timed", workers=workers)
-        run.stdout.readline()
-        begin = time.monotonic()
-        run.communicate()
-        seconds = time.monotonic() - begin
-        assert contents(tmp_path / "timed") == expected
-    rng = random.Random(seed)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("workers", "kills"), sampled([(0, 1), (0, 25), (2, 25)], (0, 1)))
+def test_a_run_that_is_killed_and_run_again(tmp_path, workers, kills):
+    """Now and then the second run is killed, too."""
+    source = videos(tmp_path / "in", [f"{place}.mp4" for place in range(12)])
+    prepare(source, tmp_path / "whole", FAST)
+    expected, rng = contents(tmp_path / "whole"), random.Random(workers)
     for attempt in range(kills):
         output = tmp_path / f"killed {attempt}"
-        run = start(source, output, workers=workers)
-        run.stdout.readline()
-        time.sleep(rng.random() * seconds)
-        run.send_signal(signal.SIGKILL)
-        run.communicate()
-        check_whole(output, expected)
-        if rng.random() < 0.3:  # and the second run, too
-            run = start(source, output, workers=workers)
+        for _ in range(1 + (rng.random() < 0.3)):
+            run = start(source.origin, output, workers=workers)
             run.stdout.readline()
-            time.sleep(rng.random() * seconds)
+            time.sleep(rng.random() * (4 if workers else 0.5))
             run.send_signal(signal.SIGKILL)
             run.communicate()
             check_whole(output, expected)
-        prepare(read_manifest(source), output, FAST)
+        prepare(source, output, FAST)
         assert contents(output) == expected
-
-
-def test_a_run_that_is_killed(tmp_path):
-    kill_and_run_again(tmp_path, 1, workers=0, seed=0, seconds=0.5)
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_with_its_workers(tmp_path):
-    kill_and_run_again(tmp_path, 1, workers=1, seed=1, number=3, seconds=4)
-
-
-@pytest.mark.slow  # 50 runs
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_runs_that_are_killed(tmp_path, workers):
-    kill_and_run_again(tmp_path, 25, workers, seed=2 + workers)
 
 
 def write_and_fail(path):

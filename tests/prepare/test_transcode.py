@@ -13,10 +13,10 @@ from torch.nn.functional import interpolate
 from lightning_multigrid.decode.frame_table import FrameTable
 from lightning_multigrid.decode.full_decode import FullDecode, make_table
 from lightning_multigrid.decode.own_table import own_table
-from lightning_multigrid.decode.reader import VideoReader, read_frames
+from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.files.watched import WatchedFile
 from lightning_multigrid.prepare.processes import TaskFailure
-from lightning_multigrid.prepare.transcode import DAMAGED, Encoding, TranscodeJob, require_encoder, transcode
+from lightning_multigrid.prepare.transcode import DAMAGED, Encoding, TranscodeJob, transcode
 from tests.helpers.broken_files import broken_files
 from tests.helpers.codings import damage, written
 from tests.helpers.rare_files import cases
@@ -213,20 +213,6 @@ def test_the_table_stands_behind_the_video(tmp_path):
         assert not video.fallbacks
 
 
-def test_without_the_encoder_nothing_begins(monkeypatch):
-    real = av.Codec
-
-    def lookup(name, mode="r"):
-        if name == "libx264":
-            raise av.codec.codec.UnknownCodecError(name)
-        return real(name, mode)
-
-    require_encoder()
-    monkeypatch.setattr("lightning_multigrid.prepare.transcode.av.Codec", lookup)
-    with pytest.raises(ValueError, match="`prepare` needs the encoder libx264, which this FFmpeg lacks.*pip install"):
-        require_encoder()
-
-
 def test_a_source_is_decoded_once_and_its_copy_twice(tmp_path, monkeypatch):
     """The second decode of the copy finds its entries."""
     source, decoded = write_video(tmp_path / "a.mp4", numbered_frames(12)), []
@@ -332,15 +318,6 @@ def test_sizes():
 def test_encodings_that_there_are_not(arguments, message):
     with pytest.raises(ValueError, match=message):
         Encoding(**arguments)
-
-
-def test_frames_of_the_reader_are_those_it_reads(tmp_path):
-    source = write_video(tmp_path / "a.mp4", numbered_frames(20), options={"bf": "2"})
-    with FullDecode(source) as decode:
-        numbers = [number_of(frame.to_ndarray(format="rgb24")) for frame in decode]
-        assert not decode.table(entries=False).damage
-    assert numbers == list(range(20))
-    assert number_of(read_frames(source, [7])[0].numpy()) == 7
 
 
 def test_a_rate_that_is_no_whole_number(tmp_path):

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from tests.helpers.sampling import sampled
+from tests.helpers.tiny import trainer
 
 FINGERPRINT = Path(__file__).parents[2] / "benchmarks" / "results" / "fingerprint.txt"
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -77,16 +78,8 @@ def training(callback):
     L.seed_everything(0, verbose=False)
     clips = torch.randn(CLIPS, 1, 8, 16, 16, generator=torch.Generator().manual_seed(0))
     module = Module()
-    trainer = L.Trainer(
-        max_epochs=4,
-        callbacks=[callback],
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, DataLoader(TensorDataset(clips, torch.arange(CLIPS)), 2, shuffle=True))
+    host = trainer(callback, max_epochs=4)
+    host.fit(module, DataLoader(TensorDataset(clips, torch.arange(CLIPS)), 2, shuffle=True))
     return str(module.seen)
 
 

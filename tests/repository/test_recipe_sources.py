@@ -9,7 +9,7 @@ NAMED = {"drop path": "no drop path", "short sides": "crops of random area", "de
 
 
 def test_the_page_is_made_from_the_recipes():
-    """If not: `python -m tests.helpers.recipe_sources --write`."""
+    """If not: `python -m tests.helpers.recipe_sources`."""
     assert PAGE.read_text().partition(MARKS[0])[2].partition(MARKS[1])[0] == table()
 
 

@@ -35,14 +35,6 @@ def test_no_file_names_the_host_of_a_package_registry():
     assert [path for path in files if path.is_file() and hosts.search(path.read_text(errors="ignore"))] == []
 
 
-def test_the_checks_of_ci_are_run():
-    ci = (ROOT / ".ci" / "run").read_text().splitlines()
-    for check in ("ruff check .", "ruff format --check .", "mypy", "codespell"):
-        assert check in ci
-        assert check in commands("tests")
-    assert "pytest" in commands("tests")
-
-
 def test_pythons_are_those_of_the_package():
     (least,) = re.findall(r'requires-python = ">=(.*)"', (ROOT / "pyproject.toml").read_text())
     assert WORKFLOWS["tests"]["jobs"]["linux"]["strategy"]["matrix"]["python"][0] == least

@@ -1,14 +1,11 @@
 """Charades' own files: what is seen when."""
 
-import random
-from pathlib import Path
-
 import pytest
 
 from lightning_multigrid.sources.charades import Charades
 from lightning_multigrid.sources.text import ManifestError
-from tests.helpers.annotations import read_or_refused
-from tests.helpers.mutations import fuzzed, mutate
+from tests.helpers.annotations import read_mutated, rows_of
+from tests.helpers.mutations import fuzzed
 
 CLASSES = "".join(f"c{label:03d} Doing number {label}\n" for label in range(157))
 HEADER = "id,subject,scene,quality,relevance,verified,script,objects,descriptions,actions,length\n"
@@ -20,7 +17,7 @@ ROWS = (
 )
 
 
-def write(folder: Path, rows: str = ROWS, classes: str = CLASSES, header: str = HEADER) -> Path:
+def write(folder, rows=ROWS, classes=CLASSES, header=HEADER):
     (folder / "Charades_v1_classes.txt").write_text(classes)
     (folder / "Charades_v1_train.csv").write_text(header + rows)
     return folder / "Charades_v1_train.csv"
@@ -28,13 +25,8 @@ def write(folder: Path, rows: str = ROWS, classes: str = CLASSES, header: str = 
 
 def test_charades(tmp_path):
     manifest = Charades(write(tmp_path), "/Charades_v1_480").read()
-
-    assert [manifest.path(index) for index in range(3)] == [
-        "/Charades_v1_480/46GP8.mp4",
-        "/Charades_v1_480/N11GT.mp4",
-        "/Charades_v1_480/0IH69.mp4",
-    ]
-    assert [manifest.labels(index) for index in range(3)] == [(92, 147), (), (8,)]
+    assert rows_of(manifest) == [("46GP8.mp4", (92, 147)), ("N11GT.mp4", ()), ("0IH69.mp4", (8,))]
+    assert manifest.root == "/Charades_v1_480"
     assert manifest.multi_label
     assert manifest.num_classes == 157
     assert manifest.classes[8] == "Doing number 8"
@@ -43,7 +35,6 @@ def test_charades(tmp_path):
 
 def test_charades_actions_between(tmp_path):
     manifest = Charades(write(tmp_path), "/Charades_v1").read()
-
     assert manifest.labels_between(0, 0.0, 2.7) == (147,)
     assert manifest.labels_between(0, 11.0, 12.0) == (92, 147)
     assert manifest.labels_between(0, 12.6, 13.0) == (92,)
@@ -75,7 +66,7 @@ def test_charades_videos_not_on_disk(tmp_path):
     assert manifest.labels_between(0, 6.0, 7.0) == (8,)
 
 
-def row(actions: str, video: str = "46GP8") -> str:
+def row(actions, video="46GP8"):
     return f"{video},HR43,Kitchen,6,7,Yes,Script.,food,Description.,{actions},24.83\n"
 
 
@@ -110,10 +101,7 @@ def test_charades_without_classes(tmp_path):
 
 
 @fuzzed()
-def test_mutated_charades_is_read_or_refused(tmp_path, numbers):
+def test_mutated_files_are_read_or_refused(tmp_path, numbers):
+    files = {"Charades_v1_classes.txt": CLASSES, "Charades_v1_train.csv": HEADER + ROWS}
     for seed in numbers:
-        rng = random.Random(seed)
-        path = write(tmp_path)
-        broken = path if rng.random() < 0.8 else tmp_path / "Charades_v1_classes.txt"
-        broken.write_bytes(mutate(broken.read_bytes(), rng))
-        read_or_refused(Charades(path, "/Charades_v1").read)
+        read_mutated(tmp_path, files, "Charades_v1_train.csv", Charades(write(tmp_path), "/Charades_v1").read, seed)

@@ -1,29 +1,25 @@
 """The packed manifest and its builder: what goes in comes out, nothing leaves the root, and workers share it."""
 
-import dataclasses
 import os
 import pickle
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid.sources.builder import ManifestBuilder, renamed
-from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError
 
 
-def build(rows, **arguments) -> Manifest:
+def build(rows, **arguments):
     builder = ManifestBuilder("list.csv", "/data", **arguments)
     for number, (path, labels) in enumerate(rows, start=1):
         builder.add(path, labels, where=f"line {number}")
     return builder.build()
 
 
-def rows_of(manifest: Manifest) -> list[tuple[str, tuple[int, ...]]]:
+def rows_of(manifest):
     return [(manifest.path(index), manifest.labels(index)) for index in range(len(manifest))]
 
 
@@ -35,7 +31,6 @@ NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"
 @given(st.lists(st.tuples(NAMES, st.sets(st.integers(0, 2**31 - 2), max_size=4)), min_size=1, max_size=20))
 def test_what_goes_in_comes_out(rows):
     manifest = build(rows, multi_label=True)
-
     assert rows_of(manifest) == [("/data/" + name, tuple(sorted(labels))) for name, labels in rows]
     assert rows_of(pickle.loads(pickle.dumps(manifest))) == rows_of(manifest)
 
@@ -56,33 +51,11 @@ def test_a_row_is_tens_of_bytes():
     assert len(pickle.dumps(manifest)) < 1000 * (35 + 8 + 8 + 4) + 5000
 
 
-class Rows(Dataset):
-    def __init__(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-
-    def __len__(self) -> int:
-        return len(self.manifest)
-
-    def __getitem__(self, index: int):
-        return self.manifest.path(index), self.manifest.label(index)
-
-
-def test_workers_read_it():
-    loader = DataLoader(Rows(build([("a.mp4", [1]), ("b.mp4", [0])])), None, num_workers=1, collate_fn=tuple)
-    assert list(loader) == [("/data/a.mp4", 1), ("/data/b.mp4", 0)]
-
-
 def test_a_spawned_worker_gets_it_as_shared_memory():
     """It is sent as multiprocessing sends a dataset to a process that it spawns; starting one takes seconds."""
     received = pickle.loads(ForkingPickler.dumps(build([("a.mp4", [1]), ("b.mp4", [0])])))
     assert rows_of(received) == [("/data/a.mp4", (1,)), ("/data/b.mp4", (0,))]
     assert [column.is_shared() for column in received.rows if len(column)] == [True] * 4
-
-
-def test_is_read_only():
-    manifest = build([("a.mp4", [0])])
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        manifest.root = "/"
 
 
 def test_a_builder_may_go_on_after_a_manifest_was_built():
@@ -107,7 +80,6 @@ def test_no_such_row(index):
 
 def test_label_is_the_one_of_a_video_that_has_one():
     manifest = build([("a.mp4", [3]), ("b.mp4", [1, 5]), ("c.mp4", []), ("d.mp4", [5, 1, 5])], multi_label=True)
-
     assert manifest.label(0) == 3
     assert manifest.labels(3) == (1, 5)
     for index, count in ((1, 2), (2, 0)):
@@ -164,17 +136,8 @@ def test_urls_are_refused(url):
         ManifestBuilder("train.csv", url)
 
 
-OUTSIDE = [
-    "..",
-    "../a.mp4",
-    "a/../../a.mp4",
-    "./../a.mp4",
-    "/a.mp4",
-    "/data/../a.mp4",
-    "/database/a.mp4",
-    "/data",
-    "//data/a.mp4",
-]
+OUTSIDE = ["..", "../a.mp4", "a/../../a.mp4", "./../a.mp4", "/a.mp4", "/data/../a.mp4", "/database/a.mp4"]
+OUTSIDE += ["/data", "//data/a.mp4"]
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
@@ -262,28 +225,6 @@ def test_what_cannot_be_a_root(root):
         ManifestBuilder("list.csv", root)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 9)), max_size=6),
-    st.integers(0, 9),
-    st.integers(1, 9),
-)
-def test_labels_between_are_those_that_share_a_moment(actions, start, length):
-    """Moments are thirds of a second: an action and a clip are sets of them."""
-    builder = ManifestBuilder("list.csv", "/data", multi_label=True)
-    builder.add("before", [0], spans=[(0.0, 9.0)], where="row 1")
-    builder.add("a", [label for label, _, _ in actions], spans=[(s / 3, e / 3) for _, s, e in actions], where="row 2")
-    builder.add("after", [1], spans=[(0.0, 9.0)], where="row 3")
-
-    clip = set(range(start, start + length))
-    expected = {label for label, first, end in actions if clip & set(range(first, end))}
-
-    assert builder.build().labels_between(1, start / 3, (start + length) / 3) == tuple(sorted(expected))
-
-
-def test_a_label_without_a_span_holds_throughout():
-    assert build([("a", [2])]).labels_between(0, 100.0, 101.0) == (2,)
-
-
 @pytest.mark.parametrize(("start", "end"), [(1.0, 1.0), (2.0, 1.0), (0.0, float("nan"))])
 def test_a_clip_has_an_extent(start, end):
     with pytest.raises(ValueError, match=rf"`end` must come after `start`, got {start} to {end} s"):
@@ -293,11 +234,7 @@ def test_a_clip_has_an_extent(start, end):
 TIMES = st.tuples(st.integers(0, 9), st.integers(1, 9)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 9)), max_size=6),
-    TIMES,
-    TIMES,
-)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 9)), max_size=6), TIMES, TIMES)
 def test_a_stretch_has_the_labels_whose_spans_share_a_moment_with_it(actions, stretch, clip):
     """Spans count from the beginning of the video, as stretches do; clips see nothing outside of theirs."""
     builder = ManifestBuilder("list.csv", "/data", multi_label=True)
@@ -316,7 +253,8 @@ def test_a_stretch_has_the_labels_whose_spans_share_a_moment_with_it(actions, st
     assert manifest.labels(1) == tuple(sorted(set(labels)))
 
 
-def test_a_label_without_a_span_is_that_of_the_whole_stretch():
+def test_a_label_without_a_span_is_that_of_the_whole_video_or_stretch():
+    assert build([("a", [2])]).labels_between(0, 100.0, 101.0) == (2,)
     builder = ManifestBuilder("list.csv", "/data")
     builder.add("a", [2], stretch=(1, 2), where="row 1")
     assert builder.build().labels(0) == builder.build().labels_between(0, 1.9, 3) == (2,)
@@ -339,9 +277,7 @@ def test_stretches_come_out_as_they_go_in_and_stay_when_videos_are_renamed(stret
 
 def test_stretches_that_are_refused():
     for stretch in ((2, 1), (1, 1), (-1, 1), (float("nan"), 1), (0, float("nan"))):
-        with pytest.raises(
-            ManifestError, match=r"list\.csv, line 7: a stretch from .* s\. Give a start from 0, and an end"
-        ):
+        with pytest.raises(ManifestError, match=r"line 7: a stretch from .* s\. Give a start from 0, and an end"):
             ManifestBuilder("list.csv", "/data").add("a", [0], stretch=stretch, where="line 7")
 
 
@@ -353,7 +289,7 @@ def test_spans_are_for_all_labels_or_for_none():
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Path:
+def disk(tmp_path):
     for name in ("run/a.mp4", "run/b c.mp4", "swim/a.mp4"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -365,9 +301,7 @@ def test_existing_only_leaves_out_and_counts(disk, caplog):
     names = ["run/a.mp4", "run/gone.mp4", "swim/a.mp4", "gone/a.mp4", "run/b c.mp4"]
     for label, name in enumerate(names):
         builder.add(name, [label], where=f"line {label + 1}")
-
     manifest = builder.build()
-
     assert rows_of(manifest) == [(str(disk / names[label]), (label,)) for label in (0, 2, 4)]
     assert manifest.missing == 2
     assert "5 classes, 2 missing" in repr(manifest)
@@ -384,7 +318,6 @@ def test_existing_only_lists_each_folder_once(disk, monkeypatch):
         for name in ("run/a.mp4", "swim/a.mp4", "gone/a.mp4"):
             builder.add(name, [0], where="line")
     monkeypatch.undo()
-
     assert len(builder.build()) == 6
     assert sorted(listed) == [str(disk / name) for name in ("gone", "run", "swim")]
 
@@ -392,7 +325,5 @@ def test_existing_only_lists_each_folder_once(disk, monkeypatch):
 def test_nothing_exists(disk):
     builder = ManifestBuilder("list.csv", disk / "wrong", existing_only=True)
     builder.add("run/a.mp4", [0], where="line 1")
-    with pytest.raises(
-        ManifestError, match=r"None of the 1 videos listed in list\.csv lies in .*wrong\. Give the folder"
-    ):
+    with pytest.raises(ManifestError, match=r"None of the 1 videos listed in list\.csv lies in .*wrong\. Give "):
         builder.build()

@@ -6,7 +6,6 @@ import random
 import shutil
 
 import pytest
-from hypothesis import given
 
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest_file import load_manifest, prepared_manifest, save_manifest
@@ -14,7 +13,7 @@ from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import VideoList, read_manifest
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.annotations import read_or_refused
-from tests.helpers.mutations import mutate, seeds
+from tests.helpers.mutations import fuzzed, mutate
 
 PATHS = ["a.mp4", "run/b c.mp4", "run/line\nbreak.mp4", "-dash.mp4", "run/été 漢.mp4", "\udcff.mp4", "...mp4"]
 PATHS += ["a/..b.mp4"]
@@ -225,19 +224,9 @@ def contents(tmp_path_factory):
     return folder, found
 
 
-def try_mutated(contents, seed):
-    """A mutated file is an error of ours, or a manifest whose rows are all in order."""
+@fuzzed(20_000)
+def test_mutated_files_are_read_or_refused(contents, numbers):
     folder, found = contents
-    (folder / "mutated").write_bytes(mutate(found[seed % 2], random.Random(seed)))
-    read_or_refused(lambda: load_manifest(folder / "mutated"))
-
-
-@given(seed=seeds())
-def test_mutated_files(contents, seed):
-    try_mutated(contents, seed)
-
-
-@pytest.mark.slow  # 20,000 files
-def test_many_mutated_files(contents):
-    for seed in range(20_000):
-        try_mutated(contents, seed)
+    for seed in numbers:
+        (folder / "mutated").write_bytes(mutate(found[seed % 2], random.Random(seed)))
+        read_or_refused(lambda: load_manifest(folder / "mutated"))

@@ -177,14 +177,9 @@ class TestOptimizer:
         return {names[id(p)]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
 
     def test_norm_layers_and_biases_have_their_own_weight_decay(self):
-        assert self.decays(weight_decay=1e-3, norm_weight_decay=1e-5) == {
-            "conv.weight": 1e-3,
-            "conv.bias": 1e-5,
-            "norm.weight": 1e-5,
-            "norm.bias": 1e-5,
-            "head.weight": 1e-3,
-            "head.bias": 1e-5,
-        }
+        others = dict.fromkeys(("conv.bias", "norm.weight", "norm.bias", "head.bias"), 1e-5)
+        expected = {"conv.weight": 1e-3, "head.weight": 1e-3, **others}
+        assert self.decays(weight_decay=1e-3, norm_weight_decay=1e-5) == expected
 
     def test_norm_layers_and_biases_do_not_decay_by_default(self):
         assert {name for name, decay in self.decays().items() if decay} == {"conv.weight", "head.weight"}
@@ -199,12 +194,10 @@ class TestOptimizer:
         """Two steps of one weight, written out."""
         model = nn.Sequential(nn.Flatten(), nn.Linear(3, 2, bias=False))
         nn.init.constant_(model[1].weight, 0.5)
-        classifier = VideoClassifier(
-            model, 2, schedule="constant", lr=0.2, momentum=0.5, nesterov=True, weight_decay=0.1
-        )
+        recipe = {"lr": 0.2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.1}
+        classifier = VideoClassifier(model, 2, schedule="constant", **recipe)
         clip, label = torch.ones(1, 3, 1, 1, 1), torch.zeros(1, dtype=torch.long)
         make_trainer(max_steps=2, max_epochs=-1).fit(classifier, batches_of((clip, label), (clip, label)))
-
         weights, velocity = np.full((2, 3), 0.5), np.zeros((2, 3))
         for _ in range(2):
             scores = np.exp(weights.sum(axis=1))
@@ -302,10 +295,9 @@ class TestMetrics:
         (logged,) = make_trainer().validate(VideoClassifier(model, CLASSES), loader, verbose=False)
         logits, labels = numpy_logits(model, loader)
         log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        losses = [-row[int(k)] for row, k in zip(log_probabilities, labels, strict=True)]
         assert logged == {
-            "val/loss": pytest.approx(
-                -np.mean([row[int(k)] for row, k in zip(log_probabilities, labels, strict=True)]), rel=1e-5
-            ),
+            "val/loss": pytest.approx(np.mean(losses), rel=1e-5),
             "val/top1": pytest.approx(numpy_top(logits, labels, 1)),
             "val/top5": pytest.approx(numpy_top(logits, labels, 5)),
         }
@@ -317,11 +309,10 @@ class TestMetrics:
         logits, labels = numpy_logits(model, loader)
         present = [index for index in range(CLASSES) if index != 2]
         losses = np.log1p(np.exp(-logits)) * labels + np.log1p(np.exp(logits)) * (1 - labels)
+        precisions = [numpy_average_precision(logits[:, index], labels[:, index]) for index in present]
         assert logged == {
             "test/loss": pytest.approx(losses.mean(), rel=1e-5),
-            "test/map": pytest.approx(
-                np.mean([numpy_average_precision(logits[:, index], labels[:, index]) for index in present])
-            ),
+            "test/map": pytest.approx(np.mean(precisions)),
         }
 
     def test_top5_of_five_classes_would_always_be_1(self):
@@ -477,7 +468,7 @@ class TestErrors:
             make_trainer(max_epochs=1).fit(VideoClassifier(TinyModel(), CLASSES), batches_of(batch))
 
 
-def test_metrics_are_logged_once_an_epoch() -> None:
+def test_metrics_are_logged_once_an_epoch():
     # In each step, all that was kept so far would be walked through: quadratic in the number of videos.
     class Counting(VideoClassifier):
         logged = 0

@@ -1,14 +1,10 @@
-from __future__ import annotations
-
 import os
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor, nn
+from torch import nn
 from torchmetrics import SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -20,14 +16,14 @@ from tests.helpers.tiny import trainer
 from tests.helpers.videos import write_video
 
 
-def scores(rows: int = 40, classes: int = 9, seed: int = 0) -> tuple[Tensor, Tensor]:
+def scores(rows=40, classes=9, seed=0):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(rows, classes, generator=generator)
     return logits.softmax(dim=1), torch.randint(0, classes, (rows,), generator=generator)
 
 
 @pytest.mark.parametrize("top_k", [1, 5])
-def test_accuracy_is_that_of_torchmetrics(top_k: int) -> None:
+def test_accuracy_is_that_of_torchmetrics(top_k):
     probabilities, labels = scores()
     ours, theirs = VideoAccuracy(top_k), MulticlassAccuracy(9, top_k=top_k, average="micro")
     for part in (slice(0, 3), slice(3, 40)):
@@ -36,11 +32,11 @@ def test_accuracy_is_that_of_torchmetrics(top_k: int) -> None:
     assert 0 < ours.compute() == theirs.compute() < 1
 
 
-def make_metrics() -> list[Any]:
+def make_metrics():
     return [VideoMean(), VideoAccuracy(), VideoAccuracy(top_k=2), MeanAveragePrecision()]
 
 
-def update(metrics: list[Any], rows: list[int], videos: list[int] | None, multi_hot: Tensor) -> None:
+def update(metrics, rows, videos, multi_hot):
     """Gives rows of the same scores to each metric, in one mini-batch."""
     probabilities, labels = scores()
     numbers = None if videos is None else torch.tensor(videos)
@@ -54,7 +50,7 @@ def update(metrics: list[Any], rows: list[int], videos: list[int] | None, multi_
 HOT = torch.randint(0, 2, (40, 9), generator=torch.Generator().manual_seed(1))
 
 
-def test_repeated_videos_count_once() -> None:
+def test_repeated_videos_count_once():
     once, repeated = make_metrics(), make_metrics()
     update(once, list(range(12)), list(range(12)), HOT)
     for rows in ([0, 1, 2, 3], [11, 10, 9], [3, 4, 5, 6, 0], [8, 7, 8]):
@@ -62,7 +58,7 @@ def test_repeated_videos_count_once() -> None:
     assert [metric.compute() for metric in repeated] == [metric.compute() for metric in once]
 
 
-def test_the_order_of_videos_changes_no_bit() -> None:
+def test_the_order_of_videos_changes_no_bit():
     results = set()
     for seed in range(5):
         metrics, order = make_metrics(), torch.randperm(40, generator=torch.Generator().manual_seed(seed)).tolist()
@@ -72,7 +68,7 @@ def test_the_order_of_videos_changes_no_bit() -> None:
     assert len(results) == 1
 
 
-def test_without_indices_every_row_counts() -> None:
+def test_without_indices_every_row_counts():
     numbered, unnumbered = make_metrics(), make_metrics()
     update(numbered, [0, 1, 2, 1], [0, 1, 2, 3], HOT)
     for rows in ([0, 1], [2, 1]):
@@ -80,7 +76,7 @@ def test_without_indices_every_row_counts() -> None:
     assert [metric.compute() for metric in unnumbered] == [metric.compute() for metric in numbered]
 
 
-def test_a_model_that_always_says_the_same_is_as_good_as_chance() -> None:
+def test_a_model_that_always_says_the_same_is_as_good_as_chance():
     labels = torch.arange(10)
     for top_k in (1, 5):
         metric = VideoAccuracy(top_k)
@@ -88,7 +84,7 @@ def test_a_model_that_always_says_the_same_is_as_good_as_chance() -> None:
         assert metric.compute() == pytest.approx(top_k / 10)
 
 
-def test_of_equally_probable_classes_the_first_is_named() -> None:
+def test_of_equally_probable_classes_the_first_is_named():
     probabilities = torch.tensor([[0.4, 0.4, 0.2]])
     for label, right in enumerate((1, 0, 0)):
         metric = VideoAccuracy()
@@ -96,7 +92,7 @@ def test_of_equally_probable_classes_the_first_is_named() -> None:
         assert metric.compute() == right
 
 
-def test_a_model_that_diverged_is_never_right() -> None:
+def test_a_model_that_diverged_is_never_right():
     metric = VideoAccuracy(top_k=5)
     metric.update(torch.full((10, 10), torch.nan), torch.arange(10))
     assert metric.compute() == 0
@@ -112,17 +108,17 @@ BROKEN = 4
 class Thermometer(nn.Module):
     """Class c of 6 where the mean gray is c sixths of the range. Noise makes each view score a little differently."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.levels = nn.Parameter(torch.linspace(0, 5 / 6, 6))
 
-    def forward(self, clips: Tensor) -> Tensor:
+    def forward(self, clips):
         gray = clips.mean(dim=(1, 2, 3, 4)) * 0.225 + 0.45
         return -50 * (gray[:, None] - self.levels) ** 2
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("videos")
     rows, several = [], []
     for index, gray in enumerate(GRAYS):
@@ -138,18 +134,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evaluate(folder: Path, ranks: int, stage: str, multi_label: bool) -> dict[str, float]:
+def evaluate(folder, ranks, stage, multi_label):
     source = folder / ("several.csv" if multi_label else "list.csv")
-    data = VideoDataModule(
-        **{{"validate": "val", "test": "test"}[stage]: source},
-        test_views=Views(clips=3, crops=3),
-        multi_label=multi_label,
-        num_classes=6,
-        batch_size=2,
-        frames=4,
-        size=16,
-    )
-    options: dict[str, Any] = {"loss": "bce", "view_fusion": "max"} if multi_label else {}
+    split = {{"validate": "val", "test": "test"}[stage]: source}
+    small = {"num_classes": 6, "batch_size": 2, "frames": 4, "size": 16}
+    data = VideoDataModule(**split, test_views=Views(clips=3, crops=3), multi_label=multi_label, **small)
+    options = {"loss": "bce", "view_fusion": "max"} if multi_label else {}
     module = VideoClassifier(Thermometer(), 6, **options)
     host = trainer(devices=ranks, strategy="ddp_fork" if ranks > 1 else "auto")
     [logged] = getattr(host, stage)(module, datamodule=data, verbose=False)
@@ -160,7 +150,7 @@ def evaluate(folder: Path, ranks: int, stage: str, multi_label: bool) -> dict[st
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
 @pytest.mark.parametrize(("stage", "multi_label"), [("test", False), ("test", True), ("validate", False)])
-def test_two_ranks_measure_what_one_does(folder: Path, stage: str, multi_label: bool) -> None:
+def test_two_ranks_measure_what_one_does(folder, stage, multi_label):
     alone, together = (evaluate(folder, ranks, stage, multi_label) for ranks in (1, 2))
     assert together == alone
     if not multi_label:
@@ -171,28 +161,28 @@ def test_two_ranks_measure_what_one_does(folder: Path, stage: str, multi_label: 
 class Counting(LightningModule):
     """A module of one's own, whose BatchNorm has DDP send its buffers in each forward."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.net = nn.Sequential(nn.BatchNorm3d(3), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 6))
         self.videos = SumMetric()
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def training_step(self, batch, batch_idx):
         clips, labels = batch
         return nn.functional.cross_entropy(self.net(clips), labels)
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(self, batch, batch_idx):
         clips, _ = batch
         self.videos(self.net(clips).new_ones(len(clips)))
         self.log("videos", self.videos, on_epoch=True)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or torch.cuda.is_available(), reason="forks this process")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("videos", [5, 6])
-def test_any_metric_counts_each_video_once_or_a_warning_says_that_it_does_not(folder: Path, videos: int) -> None:
+def test_any_metric_counts_each_video_once_or_a_warning_says_that_it_does_not(folder, videos):
     rows = [row for row in (folder / "list.csv").read_text().splitlines() if not row.startswith(f"{BROKEN}.")]
     (folder / "some.csv").write_text("\n".join(rows[:videos]))
     data = VideoDataModule(folder / "some.csv", folder / "some.csv", batch_size=2, frames=4, size=16)

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import csv
 import os
 import warnings
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import numpy as np
@@ -12,7 +9,7 @@ import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import CSVLogger
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_multigrid.clips.views import Views
 from lightning_multigrid.video.classifier import VideoClassifier
@@ -26,7 +23,7 @@ NAMES = ["3.mp4", "1.mp4", "broken.mp4", "0.mp4", "2.mp4"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Five videos in the order of the list, one of them broken; and training videos, whose folders name the classes."""
     folder = tmp_path_factory.mktemp("videos")
     for index in range(4):
@@ -43,20 +40,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Colours(nn.Module):
     """Seven classes from the mean of each half of each channel."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weights = nn.Parameter(torch.randn(6, 7, generator=torch.Generator().manual_seed(0)))
 
-    def forward(self, clips: Tensor) -> Tensor:
+    def forward(self, clips):
         return nn.functional.adaptive_avg_pool3d(clips, (1, 1, 2)).flatten(1) @ self.weights
 
 
-def make_data(folder: Path, **options: Any) -> VideoDataModule:
+def make_data(folder, **options):
     shape = {"batch_size": 4, "frames": 4, "size": 16, "test_views": Views(clips=2)}
     return VideoDataModule(predict=folder / "list.csv", **{**shape, **options})
 
 
-def predict(folder: Path, path: Path, ranks: int = 1, top_k: int = 5, **options: Any) -> tuple[Any, list[list[str]]]:
+def predict(folder, path, ranks=1, top_k=5, **options):
     host = trainer(PredictionWriter(str(path), top_k), devices=ranks, strategy="ddp_fork" if ranks > 1 else "auto")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Cannot read")
@@ -68,7 +65,7 @@ def predict(folder: Path, path: Path, ranks: int = 1, top_k: int = 5, **options:
         return returned, list(csv.reader(file))
 
 
-def test_a_row_per_video_in_the_order_of_the_list(folder: Path, tmp_path: Path) -> None:
+def test_a_row_per_video_in_the_order_of_the_list(folder, tmp_path):
     returned, [header, *rows] = predict(folder, tmp_path / "out.csv")
     assert header == ["path", *(f"{name}_{place}" for place in range(1, 6) for name in ("class", "probability"))]
     assert [row[0] for row in rows] == [str(folder / name) for name in NAMES if name != "broken.mp4"]
@@ -79,7 +76,7 @@ def test_a_row_per_video_in_the_order_of_the_list(folder: Path, tmp_path: Path) 
     assert len({row[1] for row in rows}) > 1
 
 
-def test_classes_have_the_names_that_training_gives_them(folder: Path, tmp_path: Path) -> None:
+def test_classes_have_the_names_that_training_gives_them(folder, tmp_path):
     _, ids = predict(folder, tmp_path / "ids.csv")
     _, names = predict(folder, tmp_path / "names.csv", train=folder / "train")
     for with_ids, with_names in zip(ids[1:], names[1:], strict=True):
@@ -87,14 +84,14 @@ def test_classes_have_the_names_that_training_gives_them(folder: Path, tmp_path:
         assert with_names[2::2] == with_ids[2::2]
 
 
-def test_names_of_other_classes_are_not_written(folder: Path, tmp_path: Path) -> None:
+def test_names_of_other_classes_are_not_written(folder, tmp_path):
     three = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten())
     host = trainer(PredictionWriter(str(tmp_path / "out.csv")))
     with pytest.raises(MisconfigurationException, match="tells 3 classes apart, but `train` has 7.*Leave `train` out"):
         host.predict(VideoClassifier(three, 3), make_data(folder, train=folder / "train"))
 
 
-def test_of_few_classes_all_are_written(folder: Path, tmp_path: Path) -> None:
+def test_of_few_classes_all_are_written(folder, tmp_path):
     _, rows = predict(folder, tmp_path / "out.csv", top_k=100)
     assert {len(row) for row in rows} == {1 + 2 * 7}
     for row in rows[1:]:
@@ -102,27 +99,25 @@ def test_of_few_classes_all_are_written(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or torch.cuda.is_available(), reason="forks this process")
-def test_two_ranks_write_what_one_does(folder: Path, tmp_path: Path) -> None:
+def test_two_ranks_write_what_one_does(folder, tmp_path):
     tables = [predict(folder, tmp_path / f"{ranks}.csv", ranks=ranks)[1] for ranks in (1, 2)]
     assert tables[0] == tables[1]
     assert len(tables[0]) == 1 + 4
 
 
-def test_a_mini_batch_of_broken_videos_adds_no_row(folder: Path, tmp_path: Path) -> None:
+def test_a_mini_batch_of_broken_videos_adds_no_row(folder, tmp_path):
     """With one video per mini-batch, another one stands in for the broken one, and would be written twice."""
     _, rows = predict(folder, tmp_path / "out.csv", batch_size=1)
     assert [row[0] for row in rows[1:]] == [str(folder / name) for name in NAMES if name != "broken.mp4"]
 
 
-def test_the_file_is_replaced_as_a_whole_and_its_place_is_said(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_file_is_replaced_as_a_whole_and_its_place_is_said(folder, tmp_path, monkeypatch, caplog):
     path = tmp_path / "out.csv"
     predict(folder, path)
     before = path.read_text()
     assert f"Predictions: {path}" in caplog.text
 
-    def fail(source: str, target: str) -> None:
+    def fail(source, target):
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
@@ -135,7 +130,7 @@ def test_the_file_is_replaced_as_a_whole_and_its_place_is_said(
     assert path.read_text() != before
 
 
-def test_a_writer_starts_anew_with_each_prediction(folder: Path, tmp_path: Path) -> None:
+def test_a_writer_starts_anew_with_each_prediction(folder, tmp_path):
     host = trainer(PredictionWriter(str(tmp_path / "out.csv")))
     (tmp_path / "one.csv").write_text(str(folder / "1.mp4"))
     for source in (folder / "list.csv", tmp_path / "one.csv"):
@@ -147,13 +142,13 @@ def test_a_writer_starts_anew_with_each_prediction(folder: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("path", ["", "missing/out.csv"])
-def test_a_place_that_cannot_be_written_to_is_refused_before_the_first_video(tmp_path: Path, path: str) -> None:
+def test_a_place_that_cannot_be_written_to_is_refused_before_the_first_video(tmp_path, path):
     writer = PredictionWriter(str(tmp_path / path))
     with pytest.raises(MisconfigurationException, match=r"can't be written to .*a `path` in a folder that exists"):
         trainer(writer).predict(VideoClassifier(Colours(), 7), torch.utils.data.DataLoader([torch.zeros(3, 1, 2, 2)]))
 
 
-def test_data_without_paths_are_refused(tmp_path: Path) -> None:
+def test_data_without_paths_are_refused(tmp_path):
     host = trainer(PredictionWriter(str(tmp_path / "out.csv")))
     with pytest.raises(MisconfigurationException, match=r"videos of a VideoDataModule, but the mini-batch is a Tensor"):
         host.predict(VideoClassifier(Colours(), 7), torch.utils.data.DataLoader([torch.zeros(3, 1, 2, 2)]))
@@ -163,11 +158,9 @@ def test_data_without_paths_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("prediction", "given"), [(torch.zeros(2), r"\(2,\)"), (torch.zeros(4, 7), r"\(4, 7\)"), ([0, 1], "list")]
 )
-def test_predictions_that_are_no_probabilities_are_refused(
-    folder: Path, tmp_path: Path, prediction: Any, given: str
-) -> None:
+def test_predictions_that_are_no_probabilities_are_refused(folder, tmp_path, prediction, given):
     class Other(L.LightningModule):
-        def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        def predict_step(self, batch, batch_idx):
             return prediction
 
     host = trainer(PredictionWriter(str(tmp_path / "out.csv")))
@@ -175,12 +168,12 @@ def test_predictions_that_are_no_probabilities_are_refused(
         host.predict(Other(), make_data(folder))  # 4 views, of 2 videos
 
 
-def test_no_classes_are_no_table() -> None:
+def test_no_classes_are_no_table():
     with pytest.raises(ValueError, match="`top_k` must be at least 1, got 0"):
         PredictionWriter(top_k=0)
 
 
-def test_the_table_lies_beside_the_files_of_the_logger(folder: Path, tmp_path: Path) -> None:
+def test_the_table_lies_beside_the_files_of_the_logger(folder, tmp_path):
     writer = PredictionWriter()
     host = L.Trainer(logger=CSVLogger(tmp_path), callbacks=[writer], enable_progress_bar=False, accelerator="cpu")
     with warnings.catch_warnings():

@@ -39,9 +39,8 @@ def test_a_resumed_training_does_not_need_them(weights, tmp_path):
     host.save_checkpoint(tmp_path / "last.ckpt")
     missing = PretrainedWeights(str(tmp_path / "moved.pyth"), submodule="net")
     resumed = trainer(missing, max_epochs=2, limit_train_batches=2)
-    other = Module()
+    other, seen = Module(), []
     nn.init.zeros_(other.net[0].weight)
-    seen = []
     other.on_train_start = lambda: seen.append(other.net[0].weight.detach().clone())
     resumed.fit(other, loader(), ckpt_path=tmp_path / "last.ckpt")
     assert torch.equal(seen[0], module.net[0].weight)
