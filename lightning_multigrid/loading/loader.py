@@ -2,8 +2,7 @@
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence, Sized
-from functools import partial
+from collections.abc import Callable, Iterator, Sized
 from typing import Any, Protocol, cast
 
 import torch
@@ -12,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
+from lightning_multigrid.loading.streams import StreamSamples
 from lightning_multigrid.schedule import Step
 
 _RANK_OF_ALL = 0  # whose random state all ranks have
@@ -148,13 +147,6 @@ class MultigridLoader(DataLoader[Any]):
                 mini_batch = self._join(pieces)
             yield mini_batch
 
-    def read(self, *mini_batches: list[ClipRequest]) -> list[Any]:
-        """Reads mini-batches one after the other, as a worker does; one that fails is its error."""
-        read: list[Any] = in_worker(self.like, self.like.dataset, partial(_each, self.dataset, mini_batches))
-        if not isinstance(collate := self.like.collate_fn, CollateAtOnce):
-            return read
-        return [batch if isinstance(batch, Exception) else collate.join([batch]) for batch in read]
-
     # Lightning warns about mid-epoch checkpoints of loaders without these methods.
     def state_dict(self) -> dict[str, Any]:
         """Returns nothing, as the training loop knows where it is."""
@@ -251,16 +243,6 @@ class _Job(_Batches):
             return self._job(), None
         except Exception as error:  # of the user's dataset
             return None, sendable(error)
-
-
-def _each(batches: Dataset[Any], mini_batches: Sequence[list[ClipRequest]]) -> list[Any]:
-    read = []
-    for requests in mini_batches:
-        try:
-            read.append(batches[requests])
-        except Exception as error:  # of the user's dataset
-            read.append(sendable(error))
-    return read
 
 
 def sendable(error: Exception) -> Exception:

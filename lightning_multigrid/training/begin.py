@@ -35,7 +35,9 @@ from lightning_multigrid.training.parts.on_grid import ArrivedClips, CompiledGra
 from lightning_multigrid.training.parts.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.parts.reporting import Reporting
 from lightning_multigrid.training.parts.validations import Validations
-from lightning_multigrid.training.rehearsal import PointsOnPlan, check_grids, script_batches
+from lightning_multigrid.training.rehearsal.batches import script_batches
+from lightning_multigrid.training.rehearsal.check_grids import check_grids
+from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.planning import make_plan
@@ -70,7 +72,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
         SubBatches(plan, trainer),
         positions,
         CompiledGraphs(plan, trainer),
-        ArrivedClips(plan, trainer, points),
+        *([] if points is None else [ArrivedClips(plan, trainer, points)]),
         Reporting(plan, trainer, report),
         EvaluationStatistics(plan, trainer, _estimate(arguments, trainer, loader), account),
         validations,
@@ -118,10 +120,10 @@ def _clips_of(arguments: Arguments, script: DataLoader[Any]) -> ClipDataset:
     return known or FixedClips(dataset, arguments.layout, arguments.clips, arguments.follow, look)
 
 
-def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> PointsOnPlan:
-    """Rehearses every grid of the plan on the module, and refuses those that it can't take."""
+def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> PointsOnPlan | None:
+    """Rehearses every grid of the plan on the module; see `check_grids`."""
     module, schedule = trainer.lightning_module, loader.sampler.plan.schedule
-    grids, points = [schedule.baseline.shape, *schedule.grids], PointsOnPlan()
+    grids = [schedule.baseline.shape, *schedule.grids]
     boxes_follow = any(set("xywh") & set(axes) for axes in (arguments.follow or {}).values())
     sharded = trainer.strategy.restore_checkpoint_after_setup
     if sharded:
@@ -130,8 +132,7 @@ def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) 
             "mix, and places that are counted from the first, are not seen."
         )
     host = None if sharded else trainer
-    check_grids(module, grids, script_batches(trainer, module, loader), points, boxes_follow, host)
-    return points
+    return check_grids(module, grids, script_batches(trainer, module, loader), boxes_follow, host)
 
 
 def _estimate(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> PopulationEstimate | None:

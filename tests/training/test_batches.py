@@ -132,7 +132,9 @@ def test_only_pixels_are_changed_and_nothing_in_the_sample_itself():
     sample = Sample(torch.rand(3, 4, 8, 8), torch.rand(5, 4), {"mask": np.arange(256, dtype=np.uint8)}, 3)
     before = sample.clip.clone()
     grid, clips = BatchShape(1, 4, 8), (REAL, NOISE, NOISE)
-    [batch] = batches_of_samples(lambda grid: sample).read({grid: [clips]}).values()
+    batches = batches_of_samples(lambda grid: sample)
+    batches.make({grid: [clips]})
+    batch = batches.arrived(grid, clips)
     assert torch.equal(sample.clip, before)
     assert torch.equal(batch.clip[0], before)
     assert set(batch.clip[1].flatten().tolist()) <= set(before.flatten().tolist())
@@ -150,9 +152,12 @@ def test_an_error_of_one_mini_batch_leaves_the_others():
         return torch.zeros(3)
 
     wanted = {BatchShape(1, frames, 8): [(REAL, REAL)] for frames in (2, 4)}
-    error, batch = batches_of_samples(sample_of).read(wanted).values()
-    assert isinstance(error, KeyError)
-    assert batch.shape == (2, 3)
+    batches = batches_of_samples(sample_of)
+    batches.make(wanted)
+    two, four = wanted
+    with pytest.raises(KeyError, match="two"):
+        batches.arrived(two, (REAL, REAL))
+    assert batches.arrived(four, (REAL, REAL)).shape == (2, 3)
 
 
 @pytest.mark.parametrize("collate", [default_collate, time_first, lists, folded])

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.training.rehearsal import meta_copy
-from lightning_multigrid.training.rehearsal.copies import Copies, held_by
+from lightning_multigrid.training.rehearsal.copies import Copies, held_by, meta_copy
 from tests.helpers.tiny import Module, clips, fit, trainer
 
 

@@ -10,7 +10,7 @@ from lightning_multigrid.norm import make_groups, set_sub_batch, sub_batchnorm_l
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.parts.part import Part
-from lightning_multigrid.training.rehearsal import PointsOnPlan
+from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
 from lightning_multigrid.training.trainer.torch_internals import raised_limits
 
 

@@ -4,9 +4,8 @@ In multigrid training that average mixes the grids of the short cycle. This modu
 current weights, on the baseline's grid: mean and variance of all values that a layer sees, on all ranks.
 """
 
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import nn
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
-from lightning_multigrid.loading import MultigridLoader, MultigridSampler, derive_seed, epoch_order, reseed, seeded
+from lightning_multigrid.loading import MultigridLoader, MultigridSampler, derive_seed, epoch_order
 from lightning_multigrid.norm import (
     BatchNorm,
     average_statistics,
@@ -27,10 +26,11 @@ from lightning_multigrid.norm import (
 )
 from lightning_multigrid.reports import STATISTICS, Account
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Plan, ShortCycle, Step
-from lightning_multigrid.training.mini_batches import first_clips, on_device, read_on_grid, run_step
+from lightning_multigrid.training.mini_batches import apart, error_text, hooks_of, run_forward, run_step
 from lightning_multigrid.training.parts.part import Part
 from lightning_multigrid.training.parts.reporting import add_callback
-from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer, stage_of_training
+from lightning_multigrid.training.rehearsal.batches import ALIKE, script_batches
+from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer
 
 _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 
@@ -61,8 +61,7 @@ class PopulationEstimate:
 
     def __init__(self, training: MultigridLoader, batches: int) -> None:
         self.sampler = population_sampler(training.sampler, batches)
-        self._dataset, self._like = training.clip_dataset, training.like
-        self._runs_step = True
+        self._training, self._step = training, run_step
 
     def check(self, trainer: Trainer, module: LightningModule) -> None:
         """Refuses a module without BatchNorm layers, or in which neither `training_step` nor `forward` runs."""
@@ -79,17 +78,17 @@ class PopulationEstimate:
             )
         shape = self.sampler.plan.schedule.baseline.shape
         failures = []
-        for self._runs_step in (True, False):
+        batches = script_batches(trainer, module, self._training)
+        for self._step in (run_step, run_forward):
             try:
                 with self._apart(trainer, module, epoch=0):
-                    loader = MultigridLoader(self._dataset, self.sampler, self._like)
-                    batch = on_device(trainer, module, read_on_grid(loader, shape, clips=2))
+                    batches.make({shape: [ALIKE]})
                     replica = _replica(module, {})
-                    set_sub_batch(replica, 2, of=2)  # so that these two clips need no other rank
+                    set_sub_batch(replica, len(ALIKE), of=len(ALIKE))  # so that these clips need no other rank
                     with observed_moments(tracking_layers(replica)) as moments:
-                        self._run(trainer, replica, batch, 0)
+                        self._run(trainer, replica, batches.arrived(shape, ALIKE), 0)
             except Exception as error:  # whatever a user's model may raise
-                failures.append(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+                failures.append(error_text(error))
                 continue
             if any(moments.values()):
                 return
@@ -102,38 +101,28 @@ class PopulationEstimate:
 
     def write(self, trainer: Trainer, module: LightningModule, epoch: int, modes: Mapping[str, bool]) -> None:
         """Sets statistics of the layers that train (`modes`, by name) to the population's, on the clips of an epoch."""
-        training, replica, schedule = (
-            _training_layers(module, modes),
-            _replica(module, modes),
-            self.sampler.plan.schedule,
-        )
+        training, replica = _training_layers(module, modes), _replica(module, modes)
+        schedule = self.sampler.plan.schedule
         set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips)
         self.sampler.set_epoch(epoch)
         with (
             self._apart(trainer, module, epoch),
             observed_moments({name: replica.get_submodule(name) for name in training}) as moments,
         ):
-            for index, batch in enumerate(MultigridLoader(self._dataset, self.sampler, self._like)):
-                self._run(trainer, replica, on_device(trainer, module, batch), index)
+            loader = MultigridLoader(self._training.clip_dataset, self.sampler, self._training.like)
+            for index, batch in enumerate(loader):
+                for hook in hooks_of(trainer, module):
+                    batch = hook.handle(batch)
+                self._run(trainer, replica, batch, index)
         write_statistics(training, moments)
 
     def _run(self, trainer: Trainer, replica: LightningModule, batch: Any, index: int) -> None:
         # To compile graphs for a few mini-batches would take longer than to run them.
         with torch.no_grad(), torch.compiler.set_stance("force_eager"), trainer.precision_plugin.train_step_context():
-            if self._runs_step:
-                run_step(replica, batch, index)
-            else:
-                replica(first_clips(batch))
+            self._step(replica, batch, index)
 
-    @contextmanager
-    def _apart(self, trainer: Trainer, module: LightningModule, epoch: int) -> Iterator[None]:
-        """Gives the estimate a random state of its own, and the hooks of the data the stage of training."""
-        seed = derive_seed(self.sampler.plan.seed, _RANDOM, epoch, self.sampler.rank)
-        devices = [module.device.index] if module.device.type == "cuda" else []
-        with seeded(seed), torch.random.fork_rng(devices), warnings.catch_warnings(), stage_of_training(trainer):
-            reseed(seed)
-            warnings.simplefilter("ignore")  # of `self.log` without a Trainer
-            yield
+    def _apart(self, trainer: Trainer, module: LightningModule, epoch: int) -> AbstractContextManager[None]:
+        return apart(trainer, module.device, derive_seed(self.sampler.plan.seed, _RANDOM, epoch, self.sampler.rank))
 
 
 def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, BatchNorm]:

@@ -6,7 +6,7 @@ A rehearsal changes samples, before the script's `collate_fn` sees them. So noth
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,23 +22,41 @@ from lightning_multigrid.training.rehearsal.copies import held_by
 REAL, NOISE = range(2)  # a sample of the dataset; with noise in the place of its pixels
 Clips = tuple[int, ...]  # the clips of a mini-batch, by these numbers
 Wanted = Mapping[BatchShape, Sequence[Clips]]
-Read = dict[tuple[BatchShape, Clips], Any]
+Made = dict[tuple[BatchShape, Clips], Any]  # mini-batches; one that fails is its error
 
 TRIED_CLIPS = 2  # clips of a small mini-batch: BatchNorm needs more than one value per channel
 ALIKE = (REAL,) * TRIED_CLIPS
 READING = "the dataset or its `collate_fn`"
 
 
-class ScriptBatches(NamedTuple):
-    """What a script makes of the clips that a rehearsal chooses.
+class ScriptBatches:
+    """What a script makes of the clips that a rehearsal chooses: a function that makes mini-batches, and hooks."""
 
-    Args:
-        read: Makes all wanted mini-batches, by grid and clips; one that fails is its error.
-        hooks: What changes them before a step, in its order.
-    """
+    def __init__(self, make: Callable[[Wanted], Made], hooks: Sequence[Handler] = ()) -> None:
+        self._make, self._hooks = make, hooks
+        self.made: Made = {}
 
-    read: Callable[[Wanted], Read]
-    hooks: Sequence[Handler] = ()
+    def make(self, wanted: Wanted) -> None:
+        """Makes all mini-batches that are wanted."""
+        self.made = self._make(wanted)
+
+    def handlers(self, grid: BatchShape, clips: Clips) -> list[Handler]:
+        """What a mini-batch goes through, in its order: the first handler is given None."""
+
+        def read(_: None) -> Any:
+            batch = self.made[grid, clips]
+            if isinstance(batch, Exception):
+                raise batch
+            return batch
+
+        return [Handler(READING, read), *self._hooks]
+
+    def arrived(self, grid: BatchShape, clips: Clips) -> Any:
+        """A mini-batch as a step gets it."""
+        batch: Any = None
+        for _, handle in self.handlers(grid, clips):
+            batch = handle(batch)
+        return batch
 
 
 def batches_of_samples(sample: Callable[[BatchShape], Any]) -> ScriptBatches:
@@ -51,23 +69,19 @@ def script_batches(trainer: Trainer, module: LightningModule, loader: MultigridL
     collate: Any = loader.like.collate_fn
     sample = partial(_sample, loader.clip_dataset)
 
-    def read(wanted: Wanted) -> Read:
+    def make(wanted: Wanted) -> Made:
         return in_worker(loader.like, loader.like.dataset, partial(_collated, sample, collate, wanted))  # type: ignore[no-any-return]
 
-    def join(batch: Any) -> Any:
-        with seeded(0):
-            joined = collate.join([batch]) if hasattr(collate, "join") else batch
-        return trainer.precision_plugin.convert_input(joined)
-
-    return ScriptBatches(read, [Handler(READING, join), *hooks_of(trainer, module)])
+    join = [Handler(READING, lambda batch: collate.join([batch]))] if hasattr(collate, "join") else []
+    return ScriptBatches(make, [*join, *hooks_of(trainer, module)])
 
 
 def _sample(clips: Any, grid: BatchShape) -> Any:
     return clips.read_clip(ClipRequest(getattr(clips, "first", 0), grid.frames, grid.size, seed=0))
 
 
-def _collated(sample_of: Callable[[BatchShape], Any], collate: Callable[[list[Any]], Any], wanted: Wanted) -> Read:
-    made: Read = {}
+def _collated(sample_of: Callable[[BatchShape], Any], collate: Callable[[list[Any]], Any], wanted: Wanted) -> Made:
+    made: Made = {}
     for grid, arrangements in wanted.items():
         sample = None
         for clips in arrangements:

@@ -32,7 +32,6 @@ class PointsOnPlan:
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[BatchShape, list[float]]] = {}
-        self.tried = False  # whether all that handles mini-batches before a step was tried on every grid
         self._real: set[BatchShape] = set()
 
     def check(self, where: str, grid: BatchShape, shapes: Sequence[Sequence[int]], clips: int) -> None:
@@ -66,7 +65,7 @@ class PointsOnPlan:
 
     def check_real(self, grid: BatchShape, batch: Any) -> None:
         """Checks the first real mini-batch of each grid where the trial failed, as if no hook changed the shape."""
-        if self.tried or grid.clip in self._real:
+        if grid.clip in self._real:
             return
         self._real.add(grid.clip)
         where = "a hook of the module or of the data"
