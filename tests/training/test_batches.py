@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from lightning_multigrid import LongCycle, MultigridCallback
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.rehearsal.batches import NOISE, REAL, batches_of_samples, enlarged
+from lightning_multigrid.training.rehearsal.batches import NOISE, REAL, batches_of_samples
 from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 HALF = LongCycle(((0.5, 1), (1, 1)))
@@ -158,20 +158,6 @@ def test_an_error_of_one_mini_batch_leaves_the_others():
     with pytest.raises(KeyError, match="two"):
         batches.arrived(two, (REAL, REAL))
     assert batches.arrived(four, (REAL, REAL)).shape == (2, 3)
-
-
-@pytest.mark.parametrize("collate", [default_collate, time_first, lists, folded])
-def test_shapes_of_any_number_of_clips_are_those_of_the_collate_fn(collate):
-    def of(number, frames=4):
-        return collate([(torch.zeros(3, frames, 8, 8), 1)] * number)
-
-    def shapes(batch):
-        parts = batch.values() if isinstance(batch, dict) else batch
-        flat = [one for part in parts for one in (part if isinstance(part, list) else [part])]
-        return [one.shape if isinstance(one, torch.Tensor) else one for one in flat]
-
-    for number, frames in ((1, 4), (2, 4), (9, 4), (6, 8)):
-        assert shapes(enlarged(of(2, frames), of(2), of(4), number / 2)) == shapes(of(number, frames))
 
 
 def test_datasets_are_read_once_on_each_grid_and_hooks_see_whole_mini_batches():

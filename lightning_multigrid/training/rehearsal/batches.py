@@ -107,24 +107,3 @@ def _varied(sample: Any, kind: int) -> Any:
             generator = torch.Generator().manual_seed(values.numel())
             values.copy_(values.flatten()[torch.randint(values.numel(), values.shape, generator=generator)])
     return copy.deepcopy(sample, memo)
-
-
-def enlarged(batch: Any, small: Any, large: Any, times: float) -> Any:
-    """The shapes of a mini-batch with so many times the clips, on the meta device.
-
-    Which axes and lists count clips is known from two mini-batches, of which the large one has twice the clips.
-    """
-    if isinstance(batch, Tensor):
-        pairs = zip(batch.shape, small.shape, large.shape, strict=True)
-        return batch.new_empty(
-            [round(length * times) if more == 2 * few != few else length for length, few, more in pairs], device="meta"
-        )
-    if isinstance(batch, Mapping):
-        return {name: enlarged(part, small[name], large[name], times) for name, part in batch.items()}
-    if isinstance(batch, (list, tuple)):
-        last = len(small) - 1  # a list of frames has more of them on finer grids
-        parts = [enlarged(part, small[min(i, last)], large[min(i, last)], times) for i, part in enumerate(batch)]
-        if len(large) == 2 * len(small) > 0:  # one for each clip
-            parts = [parts[0]] * round(len(parts) * times)
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from lightning_multigrid.training.rehearsal.batches import (
     TRIED_CLIPS,
     Clips,
     ScriptBatches,
-    enlarged,
 )
 from lightning_multigrid.training.rehearsal.counted import counted_from_first
 from lightning_multigrid.training.rehearsal.rules import PointsOnPlan, named
@@ -52,12 +50,12 @@ def check_grids(
     on grids of the full size.
     """
     shapes = [*dict.fromkeys(grid.clip for grid in grids)]
-    check = _Check(module, shapes, batches, boxes_follow, trainer)
+    check = _Check(module, shapes, grids[0].clips, batches, boxes_follow, trainer)
     quiet = trainer is None or trainer.progress_bar_callback is None or not trainer.is_global_zero
     if not all(map(check.try_grid, track(shapes, "Rehearsing the grids", disable=quiet, transient=True))):
         return check.points
     if trainer is not None and len({grid.clips for grid in grids}) > 1:
-        check.try_numbers_of_clips(grids)
+        check.try_numbers_of_clips()
     return None
 
 
@@ -68,6 +66,7 @@ class _Check:
         self,
         module: LightningModule,
         shapes: Sequence[BatchShape],
+        clips: int,
         batches: ScriptBatches,
         boxes_follow: bool,
         trainer: Trainer | None,
@@ -78,9 +77,10 @@ class _Check:
         self._rehearsal = Rehearsal(module, trainer, self._baseline)
         self._first: Trial | None = None  # on the baseline's grid
         self._kept_apart: set[str] | None = None  # layers that keep clips apart there
+        self._some = (REAL,) * clips  # as many as in the baseline's mini-batch
         wanted = {grid: [ALIKE, *(_OTHERS if trainer is not None else ())] for grid in shapes}
         if trainer is not None:
-            wanted[self._coarsest] += [ALIKE * 2, ALIKE * 4]
+            wanted[self._coarsest] += [self._some * n for n in (1, 2, 4)]
         with apart(trainer, module.device), torch.no_grad():
             batches.make(wanted)
 
@@ -106,7 +106,7 @@ class _Check:
             self._warn_of_failures(self._rehearsal.failures)
         if self._first is None:
             return True  # hooks may still refuse other grids
-        trial = self._first if grid == self._baseline else self._rehearsal.watch(grid, batch)
+        trial = self._first if grid == self._baseline else self._rehearsal.run([(grid, batch)], watched=True)
         if isinstance(trial.error, torch.OutOfMemoryError):  # a rehearsal keeps more than a step does
             self._warn_of_failures({f"a step on {grid}": error_text(trial.error)})
             return False
@@ -137,7 +137,7 @@ class _Check:
 
     def _mixing(self, grid: BatchShape, trial: Trial) -> dict[str, bool]:
         try:
-            others = [self._rehearsal.try_steps([(grid, self._arrived(grid, clips))]) for clips in _OTHERS]
+            others = [self._rehearsal.run([(grid, self._arrived(grid, clips))]) for clips in _OTHERS]
         except Exception:  # hooks may refuse noise
             return {}
         return {} if any(other.error for other in others) else rules.mixing(trial.outputs, *(o.outputs for o in others))
@@ -158,23 +158,21 @@ class _Check:
                 "a constant."
             )
 
-    def try_numbers_of_clips(self, grids: Sequence[BatchShape]) -> None:
+    def try_numbers_of_clips(self) -> None:
         """Refuses a loss that is a sum over clips, or state that has a size for each."""
         name, coarsest = type(self._module).__name__, self._coarsest
         try:
-            small, large, largest = ((coarsest, self._arrived(coarsest, ALIKE * times)) for times in (1, 2, 4))
+            once, twice, fourfold = ((coarsest, self._arrived(coarsest, self._some * n)) for n in (1, 2, 4))
+            full = self._baseline, self._arrived(self._baseline, ALIKE)
         except Exception:  # hooks may refuse such clips
             return
-        losses = (self._rehearsal.try_steps([step]).losses for step in (small, large, largest))
-        rules.check_sum_over_clips(name, *losses)
-        steps = [grids[0], *dict.fromkeys(grids)]  # the first one twice: what fails there says nothing of clips
-        on_shapes = [(grid.clip, self._enlarged(grid, small[1], large[1])) for grid in steps]
-        trial = self._rehearsal.try_steps(on_shapes, shapes_only=True)
-        if trial.error is not None and trial.steps < 2:  # values decide: a few clips with values
-            steps = [replace(coarsest, clips=clips) for clips in (2, 2, 4)]
-            trial = self._rehearsal.try_steps([small, small, large])
-        if trial.error is not None and trial.steps >= 2 and not isinstance(trial.error, NotImplementedError):
-            now, last = steps[trial.steps], steps[trial.steps - 1]
+        losses = (self._rehearsal.run([step]).losses for step in (once, twice, fourfold))
+        rules.check_sum_over_clips(name, len(self._some), *losses)
+        trial = self._rehearsal.run([once, once, twice, full])  # what fails at the first one says nothing of clips
+        if trial.error is not None and trial.steps >= 2:
+            grids = [replace(coarsest, clips=n * len(self._some)) for n in (1, 1, 2)]
+            grids.append(replace(self._baseline, clips=TRIED_CLIPS))
+            now, last = grids[trial.steps], grids[trial.steps - 1]
             raise ValueError(
                 f"{name} cannot take another number of clips in each step: {self._layer_name(trial.layer)} fails with "
                 f"{error_text(trial.error)}. The mini-batch of this step has {now.clips} clips of {now.frames} x "
@@ -183,10 +181,6 @@ class _Check:
                 "queue, a mask, a hidden state) has a size for each clip, frame or pixel, make it for the mini-batch "
                 "at hand, or let it not depend on their number."
             ) from trial.error
-
-    def _enlarged(self, grid: BatchShape, small: Any, large: Any) -> Any:
-        with suppress(Exception):  # else a mini-batch of a kind of its own
-            return enlarged(self._arrived(grid.clip, ALIKE), small, large, grid.clips / TRIED_CLIPS)
 
     def _warn_of_failures(self, failures: Mapping[str, str]) -> None:
         """Says what could not be rehearsed, and what is therefore not known."""

@@ -107,13 +107,15 @@ def check_finite(name: str, grid: BatchShape, first: Sequence[float], losses: Se
             )
 
 
-def check_sum_over_clips(name: str, once: Sequence[float], twice: Sequence[float], fourfold: Sequence[float]) -> None:
+def check_sum_over_clips(
+    name: str, clips: int, once: Sequence[float], twice: Sequence[float], fourfold: Sequence[float]
+) -> None:
     """Refuses a loss that is a sum over clips, given those of the same clips once, twice and four times."""
     # A contrastive loss grows by the logarithm of the clips at most: twice and three times, for instance.
     for one, two, four in zip(once, twice, fourfold, strict=False):
         if one and abs(two / one - 2) < 2 * _EXACT and abs(four / one - 4) < 4 * _EXACT:
             raise ValueError(
-                f"The loss of {name} is a sum over the clips: two clips have {one:.4g}, and the same clips twice "
+                f"The loss of {name} is a sum over the clips: {clips} clips have {one:.4g}, and the same clips twice "
                 f"{two:.4g}. Coarse grids have more clips, so gradients would grow with them, and the LR once more. "
                 "Return the mean: divide it by the clips of the mini-batch at hand, and with SGD multiply the LR by "
                 "the baseline's `batch_size`."

@@ -2,7 +2,7 @@
 
 import contextlib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from traceback import clear_frames
@@ -25,14 +25,12 @@ from lightning_multigrid.training.rehearsal.batches import TRIED_CLIPS
 from lightning_multigrid.training.rehearsal.copies import Copies
 from lightning_multigrid.training.rehearsal.counted import Encounter, TracedValues
 
-Mode = contextlib.AbstractContextManager[Any]
-
 _SEEN = 2**14  # numbers of a layer's output that are compared
 
 
 @dataclass
 class Trial:
-    """What was seen of the steps on a copy; of its first one, if there are several, and of the losses of all."""
+    """What was seen of steps on a copy."""
 
     flops: float = 0.0  # multiply-adds of a clip, forward
     convolved: Sequence[int] = ()  # shape of what the first convolution got
@@ -59,9 +57,9 @@ class Rehearsal:
         self.failures: dict[str, str] = {}  # what did not run on the baseline's grid, and the error
 
     def begin(self, batch: Any) -> Trial | None:
-        """Tries `training_step` on the baseline's grid, and `forward` if that fails; None if neither runs on a copy."""
+        """Tries `training_step` on the baseline's grid, and `forward` if that fails; None if neither runs."""
         for name, self._step in (("`training_step`", run_step), ("`forward`", run_forward)):
-            trial = self.watch(self._baseline, batch)
+            trial = self.run([(self._baseline, batch)], watched=True)
             if trial.error is None:
                 return trial
             self.failures[name if trial.copied else "a copy of it"] = error_text(trial.error)
@@ -70,34 +68,20 @@ class Rehearsal:
         self._step = run_step
         return None
 
-    def watch(self, grid: BatchShape, batch: Any) -> Trial:
-        """Tries a step, and watches each operation."""
-        counter, first = FlopCounterMode(display=False), _FirstConvolution()
+    def run(self, steps: Sequence[tuple[BatchShape, Any]], watched: bool = False) -> Trial:
+        """Tries steps one after the other on one copy. `watched` notes each operation, of a single step."""
         trial, shapes_only = Trial(), self._trainer is None
-        traced = contextlib.nullcontext() if shapes_only else TracedValues(tensors_in(batch), lambda: trial.layer)
-        self._run(trial, [(grid, batch)], shapes_only, counter, first, traced)
-        trial.encounters = traced.encounters if isinstance(traced, TracedValues) else ()
-        trial.convolved = first.shape
-        trial.flops = counter.get_total_flops() / 2 / TRIED_CLIPS  # a multiplication and an addition count as two
-        return trial
-
-    def try_steps(self, steps: Iterable[tuple[BatchShape, Any]], shapes_only: bool = False) -> Trial:
-        """Tries steps one after the other on one copy."""
-        self._run(trial := Trial(), steps, shapes_only)
-        return trial
-
-    def _run(self, trial: Trial, steps: Iterable[tuple[BatchShape, Any]], shapes_only: bool, *modes: Mode) -> None:
         losses: list[Tensor] = []
         try:
             with contextlib.ExitStack() as stack:
-                copied = stack.enter_context(self._copies.working(losses, shapes_only))
+                copied = stack.enter_context(self._copies.working(losses))
                 trial.copied = True
                 following = Following(copied, self._baseline.frames, self._baseline.size)
                 _watch(copied, trial)
                 stack.enter_context(apart(self._trainer, copied.device))
-                stack.enter_context(self._as_in_training(copied, shapes_only))
-                for mode in modes:
-                    stack.enter_context(mode)
+                stack.enter_context(self._as_in_training(copied))
+                if watched:
+                    stack.enter_context(self._watching(trial, steps[0][1]))
                 for grid, batch in steps:
                     following.set_grid(grid.frames, grid.size)
                     # A step may write to it.
@@ -113,9 +97,20 @@ class Rehearsal:
         except Exception as error:  # whatever a user's model may raise
             trial.error = error
             clear_frames(error.__traceback__)  # they hold what the step had made
+        return trial
 
     @contextlib.contextmanager
-    def _as_in_training(self, copied: LightningModule, shapes_only: bool) -> Iterator[None]:
+    def _watching(self, trial: Trial, batch: Any) -> Iterator[None]:
+        with FlopCounterMode(display=False) as counter, _FirstConvolution() as first, contextlib.ExitStack() as stack:
+            if self._trainer is not None:
+                traced = stack.enter_context(TracedValues(tensors_in(batch), lambda: trial.layer))
+                trial.encounters = traced.encounters
+            yield
+        trial.convolved = first.shape
+        trial.flops = counter.get_total_flops() / 2 / TRIED_CLIPS  # a multiplication and an addition count as two
+
+    @contextlib.contextmanager
+    def _as_in_training(self, copied: LightningModule) -> Iterator[None]:
         """Gives steps the modes of training, but for what is random, and keeps what they print."""
         for layer in copied.modules():
             # What is dropped would change the loss with the number of clips. Layers of all libraries are named so.
@@ -125,9 +120,9 @@ class Rehearsal:
         with contextlib.ExitStack() as stack:
             # To compile a graph for each grid would take minutes, and tell nothing.
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-            if shapes_only:
+            if self._trainer is None:
                 stack.enter_context(torch.no_grad())
-            if self._trainer is not None:
+            else:
                 stack.enter_context(self._trainer.precision_plugin.train_step_context())
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # others hide what meets the clips, and their FLOPs
                 stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
