@@ -3,6 +3,7 @@
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Sized
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -42,6 +43,13 @@ def _arguments(loader: DataLoader[Any], **changes: Any) -> dict[str, Any]:
     return {name: getattr(loader, name) for name in names.split()} | changes
 
 
+def _arguments_to_make(loader: DataLoader[Any], user: Any, make: Callable[..., Any], **changes: Any) -> dict[str, Any]:
+    """Arguments of a loader whose workers are like a loader's, but a function makes the mini-batches there."""
+    made: dict[str, Any] = {"dataset": _SeenAsUsers(user, make), "collate_fn": _as_is, "batch_size": None}
+    # A generator of its own, else it would draw from torch's, more often with more workers, and change the dropout.
+    return _arguments(loader, **made, drop_last=False, generator=torch.Generator(), **changes)
+
+
 def in_worker(loader: DataLoader[Any], dataset: Any, job: Callable[[], Any]) -> Any:
     """Returns what a job that reads samples of a dataset returns in a worker of a loader; here, if that has none.
 
@@ -50,11 +58,8 @@ def in_worker(loader: DataLoader[Any], dataset: Any, job: Callable[[], Any]) -> 
     """
     if not loader.num_workers:
         return job()
-    # A mini-batch of one index: the worker sees the user's dataset, as in training.
-    changes = {"dataset": _Job(dataset, job), "sampler": [0], "batch_size": None, "drop_last": False}
-    changes |= {"collate_fn": _as_is, "num_workers": 1, "prefetch_factor": None, "persistent_workers": False}
-    changes |= {"pin_memory": False, "generator": torch.Generator()}  # nothing is drawn from the loader's own
-    [(result, error)] = DataLoader(**_arguments(loader, **changes))
+    alone = {"num_workers": 1, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False}
+    [(result, error)] = DataLoader(**_arguments_to_make(loader, dataset, partial(_outcome, job), sampler=[0], **alone))
     if error is not None:
         raise error
     return result
@@ -87,14 +92,9 @@ class MultigridLoader(DataLoader[Any]):
         # `like.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
         schedule = sampler.plan.schedule
         most = max(shape.clips for shape in schedule.grids) / self.pieces
-        changes = {
-            "dataset": _Batches(dataset, like.dataset, cast("Any", like.collate_fn)),
-            **{"batch_size": None, "sampler": sampler, "drop_last": False, "collate_fn": _as_is},
-            "timeout": like.timeout * max(1, most / schedule.baseline.shape.clips),
-            # Its own, else it would draw from torch's, more often with more workers, and change the dropout.
-            "generator": torch.Generator(),
-        }
-        super().__init__(**_arguments(like, **changes))
+        timeout = like.timeout * max(1, most / schedule.baseline.shape.clips)
+        make = partial(_mini_batch, dataset, like.collate_fn)
+        super().__init__(**_arguments_to_make(like, like.dataset, make, sampler=sampler, timeout=timeout))
         self.clip_dataset, self.loop, self.like = dataset, loop, like
         self._samples = _length(like.dataset)
 
@@ -199,14 +199,14 @@ class ScriptLoader(DataLoader[Any]):
         return iter(MultigridLoader(self.multigrid.clip_dataset, self.multigrid.sampler.peek(self._epoch()), like))
 
 
-class _Batches(Dataset[Any]):
-    """The loader's dataset: in a worker it turns requests into a mini-batch, or into a piece of one.
+class _SeenAsUsers(Dataset[Any]):
+    """A dataset whose items a function makes, in a worker.
 
     To a `worker_init_fn`, which may open files in `get_worker_info().dataset`, it looks like the user's dataset.
     """
 
-    def __init__(self, clips: ClipDataset, user: Dataset[Any], collate_fn: Callable[[list[Any]], Any]) -> None:
-        vars(self).update(_clips=clips, _user=user, _collate_fn=collate_fn)
+    def __init__(self, user: Dataset[Any], item: Callable[[Any], Any]) -> None:
+        vars(self).update(_user=user, _item=item)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # unpickling asks for private names before there is a `_user`
@@ -219,30 +219,30 @@ class _Batches(Dataset[Any]):
     def __len__(self) -> int:
         return len(cast("Sized", self._user))
 
-    def __getitem__(self, requests: list[ClipRequest]) -> Any:
-        # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
-        with seeded(derive_seed(requests[0].seed, len(requests))):
-            try:
-                return self._collate_fn(read_clips(self._clips, requests))
-            except StopIteration as error:  # torch's loader would end the epoch there, without a word
-                raise RuntimeError(
-                    f"{type(self._user).__name__} raised StopIteration for an index, as an iterator in it does that "
-                    "has ended. The plan has more samples. Begin that iterator again, or give the loader an "
-                    "`IterableDataset`, which is begun again when it ends."
-                ) from error
-
-
-class _Job(_Batches):
-    """A dataset whose one item is what a job returns, and the error that it raised."""
-
-    def __init__(self, user: Dataset[Any], job: Callable[[], Any]) -> None:
-        vars(self).update(_user=user, _job=job)
-
-    def __getitem__(self, index: Any) -> tuple[Any, Exception | None]:
+    def __getitem__(self, index: Any) -> Any:
         try:
-            return self._job(), None
-        except Exception as error:  # of the user's dataset
-            return None, sendable(error)
+            return self._item(index)
+        except StopIteration as error:  # torch's loader would end the epoch there, without a word
+            raise RuntimeError(
+                f"{type(self._user).__name__} raised StopIteration for an index, as an iterator in it does that has "
+                "ended. The plan has more samples. Begin that iterator again, or give the loader an `IterableDataset`, "
+                "which is begun again when it ends."
+            ) from error
+
+
+def _mini_batch(clips: ClipDataset, collate: Callable[[list[Any]], Any], requests: list[ClipRequest]) -> Any:
+    """Turns requests into a mini-batch, or into a piece of one."""
+    # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
+    with seeded(derive_seed(requests[0].seed, len(requests))):
+        return collate(read_clips(clips, requests))
+
+
+def _outcome(job: Callable[[], Any], _: int) -> tuple[Any, Exception | None]:
+    """What a job returns, and the error that it raised."""
+    try:
+        return job(), None
+    except Exception as error:  # of the user's dataset
+        return None, sendable(error)
 
 
 def sendable(error: Exception) -> Exception:

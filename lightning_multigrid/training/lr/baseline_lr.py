@@ -50,7 +50,7 @@ class BaselineLR(Part):
         self._steps_elsewhere = 0
         self._modules = lightning_modules(self.module)
         own_clock = not by_hand and not (plan.schedule.constant_shape and plan.schedule.epoch_factor == 1)
-        refuse_other = partial(_refuse_by_hand, type(self.module).__name__) if own_clock else _accept
+        refuse_other = partial(_refuse_by_hand, type(self.module).__name__) if own_clock else lambda *_: None
         self._in_step = [LRInStep(one, refuse_other) for one in trainer.optimizers]
         self._calls = None if self.module.automatic_optimization else SchedulerCalls(plan, trainer, self._schedulers)
 
@@ -139,7 +139,7 @@ class BaselineLR(Part):
         # Lightning ticks before it counts the epoch, and after it has counted the optimizer step.
         steps = self._epoch.ticks(at, "step", frequency=1)
         view = TrainerView(self.trainer, **self._baseline, current_epoch=math.ceil(at) - 1, global_step=steps)
-        with sees(self.module, view, self._modules):
+        with sees(self._modules, view):
             if self._calls is None:
                 self.module.lr_scheduler_step(clocked.scheduler, None)
             else:
@@ -168,10 +168,6 @@ class BaselineLR(Part):
             clocked.ticks, clocked.interval = ticks, interval
         self._epoch = BaselineEpoch(*state["baseline_epoch_batches"])
         self._steps_elsewhere = found.steps_elsewhere
-
-
-def _accept(before: float, now: float) -> None:
-    pass
 
 
 def _refuse_by_hand(module: str, before: float, now: float) -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from lightning_multigrid.host import DummyLogger, LightningDataModule, LightningModule, Trainer
 from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer, told_optimizers
 from lightning_multigrid.training.trainer.torch_internals import forget_hooks
-from lightning_multigrid.training.trainer.trainer_view import TrainerView, sees
+from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules
 
 _LONG = 1000  # elements; those of longer containers are shared with a copy
 _LARGE = 2**20  # bytes of the tensors of a dataset or a loader; with more, they are shared with a copy
@@ -102,8 +102,9 @@ class Copies:
             probe = self._copy(Tensor.clone, memo)
             _fill(probe)
             vars(view).update(_told(trainer, losses, memo), lightning_module=probe)
-            with sees(probe, view):
-                yield probe
+            for part in lightning_modules(probe):
+                part.trainer = view
+            yield probe
         finally:
             vars(view).clear()  # what the copy and its view hold of each other
             memo.clear()

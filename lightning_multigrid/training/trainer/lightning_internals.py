@@ -16,9 +16,10 @@ from typing import Any, cast
 
 import torch
 
-from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, TrainerFn, is_a
+from lightning_multigrid.host import LightningModule, Trainer, TrainerFn
 from lightning_multigrid.schedule import MultigridSchedule, Place
 from lightning_multigrid.training.trainer.changes import Changes
+from lightning_multigrid.training.trainer.trainer_view import lightning_modules
 
 
 def training_source(trainer: Trainer) -> Any:
@@ -26,13 +27,7 @@ def training_source(trainer: Trainer) -> Any:
 
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._data_source`): a loader passed to `fit` is nowhere public.
     """
-    source = getattr(trainer.fit_loop, "_data_source", None)
-    if source is None or not callable(getattr(source, "dataloader", None)):
-        raise MisconfigurationException(
-            "MultigridCallback cannot find the training loader in this version of Lightning. Install a version that "
-            "the package's requirements name."
-        )
-    return source
+    return trainer.fit_loop._data_source
 
 
 def splits_data(trainer: Trainer) -> bool:
@@ -149,8 +144,7 @@ def attach(trainer: Trainer, module: LightningModule, changes: Changes) -> None:
     Lightning 2.5.3 to 2.6.6 (`trainer/trainer.py`, `Trainer.fit`, `_fit_impl` and `_run`): the Trainer knows its module
     through the strategy, and answers `estimated_stepping_batches` only in this state.
     """
-    parts = [part for part in module.modules() if is_a(part, "LightningModule")]
-    for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *parts):
+    for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *lightning_modules(module)):
         changes.callback(vars(owner).update, dict(vars(owner)))
         changes.callback(vars(owner).clear)  # comes before `update`
     trainer.state.fn = TrainerFn.FITTING
