@@ -216,16 +216,14 @@ def _parts(sample: Any) -> Mapping[Any, Any]:
     return sample if isinstance(sample, Mapping) else {}
 
 
-def _tensors(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    if isinstance(sample, (Tensor, np.ndarray)):
-        yield path, sample
-    yield from ((inner, part) for inner, part in _all_parts(sample, path) if isinstance(part, (Tensor, np.ndarray)))
+def _tensors(sample: Any, path: Path = ()) -> list[tuple[Path, Any]]:
+    return [pair for pair in _all_parts(sample, path) if isinstance(pair[1], (Tensor, np.ndarray))]
 
 
 def _all_parts(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """All that containers hold, and all that is within, by their paths."""
+    """A sample, and all that is within, by their paths."""
+    yield path, sample
     for key, part in _parts(sample).items():
-        yield (*path, key), part
         yield from _all_parts(part, (*path, key))
 
 

@@ -16,9 +16,9 @@ from lightning_multigrid.reports.comparison import (
     cpu_seconds,
 )
 from lightning_multigrid.reports.figures import LRPoint, plan_figure, save
-from lightning_multigrid.reports.run_report import ClosingWords, RunReport, step_values, ways_out
+from lightning_multigrid.reports.run_report import ClosingWords, RunReport
 from lightning_multigrid.reports.step_times import Clock
 
 __all__ = ["BASELINE", "MULTIGRID", "SHORTENED", "STATISTICS", "Account", "Clock", "ClosingWords", "Comparison"]
 __all__ += ["LRPoint", "Recorder", "RunRecord", "RunReport", "cpu_seconds", "plan_figure", "save"]
-__all__ += ["step_values", "tell_changed_meaning", "tell_few_steps", "ways_out"]
+__all__ += ["tell_changed_meaning", "tell_few_steps"]

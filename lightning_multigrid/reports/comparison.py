@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -51,7 +51,7 @@ class RunRecord:
     config: str = ""  # what the run was made from: another one is another comparison
     done: float = 0.0
     cpu: float = 0.0
-    machine: str = ""  # a file of before November 2026 has none
+    machine: str = ""
 
     @property
     def seconds(self) -> float:
@@ -70,6 +70,15 @@ class RunRecord:
         part = file.with_suffix(".part")
         part.write_text(json.dumps(asdict(self), indent=1) + "\n")
         os.replace(part, file)
+
+
+def _turning_to(kind: str) -> Callable[..., None]:
+    """A hook of `Recorder`: now the clock runs for this kind of time."""
+
+    def hook(recorder: Recorder, *_: Any, **__: Any) -> None:
+        recorder._account.turn(kind)
+
+    return hook
 
 
 class Recorder(Callback):
@@ -108,13 +117,8 @@ class Recorder(Callback):
                 "Leave the `Recorder` out, or train from the start."
             )
 
-    @override
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._account.turn(WAITING)
-
-    @override
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._account.turn(STEPS)
+    on_train_epoch_start, on_train_batch_start = _turning_to(WAITING), _turning_to(STEPS)
+    on_save_checkpoint, on_train_epoch_end = _turning_to(CHECKPOINTS), _turning_to(REST)
 
     @override
     def on_train_batch_end(
@@ -142,14 +146,6 @@ class Recorder(Callback):
             metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
             if self._fits:
                 self.record.validations.append((self._account.wall, self.record.done, metrics))
-
-    @override
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._account.turn(CHECKPOINTS)
-
-    @override
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._account.turn(REST)
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

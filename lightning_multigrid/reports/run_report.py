@@ -43,16 +43,9 @@ class RunReport:
     `fit` began.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        workers: int,
-        ways_out: str,
-        clock: Clock,
-        account: Account | None = None,
-    ) -> None:
+    def __init__(self, plan: Plan, workers: int, ways_out: str, clock: Clock, account: Account) -> None:
         self._plan, self._schedule, self._ways_out = plan, plan.schedule, ways_out
-        self._timer, self.account = StepTimer(clock), account or Account()
+        self._timer, self.account = StepTimer(clock), account
         self.baseline_validations = 1.0  # of the baseline, for each one of this run
         self._watch = LoaderWatch(workers)
         self._left: Counter[BatchShape] = Counter()
@@ -174,7 +167,7 @@ class RunReport:
         return sum(count * waiting(shape) for shape, count in self._left.items() if count > 0)
 
     def finish(self, trainer: Trainer) -> None:
-        """Computes how fast the run was, which `close` says; loggers get scalars."""
+        """Notes how fast the run was, for `close` to say; loggers get scalars."""
         self.tell = self._closing.append  # the bar may be gone
         self._take(wait=True)
         self.account.turn(REST)
@@ -183,10 +176,8 @@ class RunReport:
             self.stopped()
         if not self.times:
             return
-        self._closing.append(
-            f"Time per shape of mini-batch (clips x frames x size), on one device:\n{self.times.table()}"
-        )
-        self._closing.append(str(self.account))
+        table = f"Time per shape of mini-batch (clips x frames x size), on one device:\n{self.times.table()}"
+        self._closing += [table, str(self.account)]
         if (place := self.losses.first_not_finite()) is not None:
             self._closing.append(self._not_finite(self._plan.epoch(place.epoch)[place.batch]))
         speedup = None if self.losses.last_is_not_finite() else self._speedup()
@@ -310,19 +301,3 @@ class ClosingWords(Callback):
 
 def _compact(shape: BatchShape) -> str:
     return str(shape).replace(" ", "")
-
-
-def ways_out(dataset: object) -> str:
-    """Returns what makes a loader faster, other than workers, in words that a dataset may have."""
-    return str(getattr(dataset, "ways_out", "clips that are stored smaller"))
-
-
-def step_values(step: Step) -> dict[str, float]:
-    """Returns what is logged at the start of a step."""
-    return {
-        "multigrid/clips": step.shape.clips,
-        "multigrid/frames": step.shape.frames,
-        "multigrid/size": step.shape.size,
-        "multigrid/lr_scale": step.lr_scale,
-        "multigrid/phase": step.phase,
-    }

@@ -174,9 +174,6 @@ class EvaluationStatistics(Part, Callback):
     def begin(self, first: Step) -> None:
         self._parts = [*self.module.named_modules()]
 
-    def before(self, step: Step, mini_batch: Any) -> None:
-        self._callbacks_act = False
-
     def after(self, step: Step, following: Step) -> None:
         # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.
         self._training = [part.training for _, part in self._parts]

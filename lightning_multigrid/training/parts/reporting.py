@@ -4,7 +4,7 @@ from functools import wraps
 from typing import Any
 
 from lightning_multigrid.host import Callback, LightningModule, Trainer
-from lightning_multigrid.reports import ClosingWords, RunReport, step_values
+from lightning_multigrid.reports import ClosingWords, RunReport
 from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.parts.part import Part, log_values
 
@@ -41,7 +41,10 @@ class Reporting(Part):
 
     def before(self, step: Step, mini_batch: Any) -> None:
         self._report.announce(step)
-        log_values(self.trainer, lambda: step_values(step))
+        shape = step.shape
+        values: dict[str, float] = {"clips": shape.clips, "frames": shape.frames, "size": shape.size}
+        values |= {"lr_scale": step.lr_scale, "phase": step.phase}
+        log_values(self.trainer, lambda: {f"multigrid/{name}": value for name, value in values.items()})
 
     def after(self, step: Step, following: Step) -> None:
         times = self._report.ended(step, following)
