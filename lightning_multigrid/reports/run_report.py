@@ -10,13 +10,10 @@ from typing import Any
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import Tensor
-from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer
+from lightning_multigrid.host import Trainer
 from lightning_multigrid.reports.account import (
-    CHECKPOINTS,
     REST,
-    START,
     STATISTICS,
     STEPS,
     VALIDATION,
@@ -255,48 +252,6 @@ class FiniteLosses:
     def last_is_not_finite(self) -> bool:
         """Returns whether the last loss is nan or infinite; this waits for the device."""
         return self._finite is not None and not bool(self._finite)
-
-
-class ClosingWords(Callback):
-    """Closes a report when the progress bar is gone, after all other callbacks.
-
-    While it is there, it tells the report's account what other callbacks and the validation take.
-    """
-
-    def __init__(self, report: RunReport) -> None:
-        self.report = report
-
-    @override
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self.report.account.belonged(VALIDATION)  # its loader has started
-        self.report.account.turn(VALIDATION)
-
-    @override
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.report.account.turn(CHECKPOINTS)  # until this callback has its turn again, after the one that writes
-
-    @override
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        self.report.note_loss(outputs)
-        self._others_are_done(trainer)
-
-    def _others_are_done(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        self.report.account.turn(START if trainer.sanity_checking else REST)
-
-    on_validation_end = on_train_epoch_end = _others_are_done
-
-    @override
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self.report.close()
-
-    @override
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if isinstance(exception, KeyboardInterrupt):
-            self.report.stopped()
-        self.teardown(trainer, pl_module, "fit")
 
 
 def _compact(shape: BatchShape) -> str:
