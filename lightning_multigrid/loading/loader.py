@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.loading.streams import StreamSamples
+from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
 from lightning_multigrid.schedule import Step
 
 _RANK_OF_ALL = 0  # whose random state all ranks have
@@ -35,6 +35,16 @@ class Loop(Protocol):
 def same_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     """Makes another loader with the arguments of a loader, except for changed ones."""
     return DataLoader(**_arguments(loader, **changes))
+
+
+def stream_loader(loader: DataLoader[Any], clips: int) -> DataLoader[Any]:
+    """Returns a loader of a stream as one that `MultigridLoader` understands; `clips` is the epoch's on all devices."""
+    # Workers live for an epoch, as they begin the stream anew and must see its state of then.
+    changes: dict[str, Any] = {"sampler": None, "generator": None, "persistent_workers": False}
+    if loader.num_workers > 1 and not hasattr(loader.collate_fn, "join"):
+        # To pin would pin the samples one by one, and mini-batches are copies of them.
+        changes |= {"collate_fn": CollateAtOnce(loader.collate_fn), "pin_memory": False}
+    return same_loader(loader, dataset=StreamSamples(loader.dataset, clips), **changes)  # type: ignore[arg-type]
 
 
 def _arguments(loader: DataLoader[Any], **changes: Any) -> dict[str, Any]:
@@ -143,7 +153,7 @@ class MultigridLoader(DataLoader[Any]):
             while sum(map(len, pieces)) < step.shape.clips:
                 pieces.append(next(read))
             # A stream's `collate_fn` runs here, and may draw.
-            with seeded(self.sampler.collate_seed(step)):
+            with seeded(derive_seed(self.sampler.plan.seed, step.place.epoch, step.offset)):
                 mini_batch = self._join(pieces)
             yield mini_batch
 

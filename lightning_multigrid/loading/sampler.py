@@ -50,7 +50,6 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         self.seek(Place(epoch, 0))
 
     def seek(self, place: Place) -> None:
-        """Sets the start to a mini-batch."""
         self._start = place
 
     def order_in(self, epoch: int) -> Sequence[int]:
@@ -62,10 +61,6 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         twin = copy.copy(self)
         twin.seek(Place(epoch, 0))
         return twin
-
-    def collate_seed(self, step: Step) -> int:
-        """Seed of what a `collate_fn` draws in the main process, for a step."""
-        return derive_seed(self.plan.seed, step.place.epoch, step.offset)
 
     @property
     def remaining(self) -> Sequence[Step]:

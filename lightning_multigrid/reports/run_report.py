@@ -66,7 +66,6 @@ class RunReport:
         return left[::-1]
 
     def begin(self, first: Step) -> None:
-        """Notes that the loader starts to yield mini-batches, and from which on."""
         self.account.turn(WAITING)
         if self._began is None:
             self._position = self._plan.position(first)
@@ -76,7 +75,6 @@ class RunReport:
         self._left = later + Counter(step.shape for step in self._plan.epoch(epoch)[batch:])
 
     def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
-        """Yields mini-batches, and notes when each was asked for and handed over."""
         for mini_batch in self._timer.timed(mini_batches):
             self.account.turn(STEPS)
             yield mini_batch
@@ -226,10 +224,7 @@ class RunReport:
 
 
 class FiniteLosses:
-    """Keeps which loss of a run was the first that is nan or infinite, and whether the last one is.
-
-    No step waits for the device.
-    """
+    """Which loss of a run was the first that is nan or infinite, and whether the last one is: no step waits for it."""
 
     _NEVER, _BATCHES = 2**62, 2**31  # an epoch has at most so many
 
@@ -238,19 +233,16 @@ class FiniteLosses:
         self._finite: Tensor | None = None  # the last loss
 
     def note(self, step: Step, loss: Tensor) -> None:
-        """Notes the loss of a step, without reading it."""
         number = step.place.epoch * self._BATCHES + step.place.batch
         self._finite = loss.isfinite().all()
         found = torch.where(self._finite, self._NEVER, number)
         self._first = found if self._first is None else torch.minimum(self._first, found)
 
     def first_not_finite(self) -> Place | None:
-        """Returns the first step whose loss was not finite; this waits for the device."""
         first = self._NEVER if self._first is None else int(self._first)
         return None if first == self._NEVER else Place(*divmod(first, self._BATCHES))
 
     def last_is_not_finite(self) -> bool:
-        """Returns whether the last loss is nan or infinite; this waits for the device."""
         return self._finite is not None and not bool(self._finite)
 
 

@@ -18,7 +18,7 @@ from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.schedule import BaselineEpoch, Plan, Step, exact
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
-from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler, SchedulerCalls, clocked_schedulers
+from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler, SchedulerCalls
 from lightning_multigrid.training.parts.part import Part, log_values
 from lightning_multigrid.training.script.lr_stages import is_plateau
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
@@ -38,7 +38,8 @@ class BaselineLR(Part):
 
     def __init__(self, plan: Plan, trainer: Trainer, by_hand: bool = False) -> None:
         super().__init__(plan, trainer)
-        self._schedulers = clocked_schedulers(trainer)
+        configs = trainer.lr_scheduler_configs  # those of a plateau wait for a metric, and have no clock
+        self._schedulers = [ClockedScheduler(config) for config in configs if not is_plateau(config)]
         self._epoch = plan.baseline_epoch  # in which the schedulers count: the checkpoint's, if there is one
         # The length of the baseline, which schedulers see while they are ticked.
         self._baseline: dict[str, int | None] = {
@@ -119,7 +120,6 @@ class BaselineLR(Part):
         return next((group["lr"] for group in groups if group.get("lr") is not None), 0.0)
 
     def _prepare(self, step: Step) -> None:
-        """Brings everything to a step that comes."""
         for one in self._in_step:
             one.check_lr()
         self.go_to(step.baseline_epoch)
@@ -156,7 +156,6 @@ class BaselineLR(Part):
         }
 
     def load(self, found: Continuation) -> None:
-        """Takes over schedulers that a checkpoint has ticked already."""
         state = found.state
         if len(state["ticks"]) != len(self._schedulers):
             raise MisconfigurationException(
