@@ -12,15 +12,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import Tensor
 
 from lightning_multigrid.host import Trainer
-from lightning_multigrid.reports.account import (
-    REST,
-    STATISTICS,
-    STEPS,
-    VALIDATION,
-    WAITING,
-    Account,
-    faster_or_slower,
-)
+from lightning_multigrid.reports.account import REST, STATISTICS, STEPS, VALIDATION, WAITING, Account, faster_or_slower
 from lightning_multigrid.reports.step_times import (
     Clock,
     LoaderLimit,

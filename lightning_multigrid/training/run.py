@@ -51,7 +51,6 @@ class Run:
         self._begun = True
 
     def after(self, batch: int) -> None:
-        """A step has ended."""
         if not self._begun:  # Lightning skips a mini-batch of None, which trains nothing, but has its place
             self.before(batch, None)
         step = self._step_at(batch)
@@ -61,12 +60,10 @@ class Run:
             part.after(step, following)
 
     def end(self) -> None:
-        """An epoch has ended."""
         for part in self.parts:
             part.end()
 
     def finish(self) -> None:
-        """The training has ended."""
         for part in self.parts:
             part.finish()
 

@@ -28,12 +28,7 @@ class BaselineLR(Part):
     """Keeps the script's schedulers on the baseline's clock, and scales the LR within optimizer steps.
 
     Outside of `Optimizer.step`, `param_groups` hold the baseline's LR: for schedulers, callbacks, checkpoints, and
-    whatever a script computes or writes.
-
-    Args:
-        plan: The plan.
-        trainer: The Trainer, with the settings, optimizers and schedulers of its script.
-        by_hand: Whether the script writes LRs that go by this run.
+    whatever a script computes or writes. `by_hand` says that a script writes LRs that go by this run.
     """
 
     def __init__(self, plan: Plan, trainer: Trainer, by_hand: bool = False) -> None:

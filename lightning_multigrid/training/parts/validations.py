@@ -91,7 +91,6 @@ class Validations(Part):
         self._counts.append((owner, name, ends, values))
 
     def _set_for(self, epoch: int) -> None:
-        """Sets what Lightning compares with the number of an epoch."""
         if self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         for owner, name, ends, (due, otherwise) in self._counts:

@@ -16,14 +16,7 @@ from lightning_multigrid.positions import knows_grids
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.mini_batches import apart, error_text, shapes_of_clips
 from lightning_multigrid.training.rehearsal import rules
-from lightning_multigrid.training.rehearsal.batches import (
-    ALIKE,
-    NOISE,
-    REAL,
-    TRIED_CLIPS,
-    Clips,
-    ScriptBatches,
-)
+from lightning_multigrid.training.rehearsal.batches import ALIKE, NOISE, REAL, TRIED_CLIPS, Clips, ScriptBatches
 from lightning_multigrid.training.rehearsal.counted import counted_from_first
 from lightning_multigrid.training.rehearsal.rules import PointsOnPlan, named
 from lightning_multigrid.training.rehearsal.trial import Rehearsal, Trial
@@ -160,19 +153,18 @@ class _Check:
 
     def try_numbers_of_clips(self) -> None:
         """Refuses a loss that is a sum over clips, or state that has a size for each."""
-        name, coarsest = type(self._module).__name__, self._coarsest
+        name = type(self._module).__name__
         try:
-            once, twice, fourfold = ((coarsest, self._arrived(coarsest, self._some * n)) for n in (1, 2, 4))
-            full = self._baseline, self._arrived(self._baseline, ALIKE)
+            once, twice, fourfold = (self._step_with(self._coarsest, self._some * n) for n in (1, 2, 4))
+            full = self._step_with(self._baseline, ALIKE)
         except Exception:  # hooks may refuse such clips
             return
         losses = (self._rehearsal.run([step]).losses for step in (once, twice, fourfold))
         rules.check_sum_over_clips(name, len(self._some), *losses)
-        trial = self._rehearsal.run([once, once, twice, full])  # what fails at the first one says nothing of clips
-        if trial.error is not None and trial.steps >= 2:
-            grids = [replace(coarsest, clips=n * len(self._some)) for n in (1, 1, 2)]
-            grids.append(replace(self._baseline, clips=TRIED_CLIPS))
-            now, last = grids[trial.steps], grids[trial.steps - 1]
+        steps = [once, once, twice, full]
+        trial = self._rehearsal.run(steps)
+        if trial.error is not None and trial.steps >= 2:  # what fails before says nothing of clips
+            (now, _), (last, _) = steps[trial.steps], steps[trial.steps - 1]
             raise ValueError(
                 f"{name} cannot take another number of clips in each step: {self._layer_name(trial.layer)} fails with "
                 f"{error_text(trial.error)}. The mini-batch of this step has {now.clips} clips of {now.frames} x "
@@ -181,6 +173,9 @@ class _Check:
                 "queue, a mask, a hidden state) has a size for each clip, frame or pixel, make it for the mini-batch "
                 "at hand, or let it not depend on their number."
             ) from trial.error
+
+    def _step_with(self, grid: BatchShape, clips: Clips) -> tuple[BatchShape, Any]:
+        return replace(grid, clips=len(clips)), self._arrived(grid, clips)
 
     def _warn_of_failures(self, failures: Mapping[str, str]) -> None:
         """Says what could not be rehearsed, and what is therefore not known."""

@@ -43,10 +43,6 @@ class Copies:
 
     Arrays are shared with a copy, which can't write to them, and so are the tensors of large datasets and loaders, and
     elements of containers of over 1000. Everything else is the copy's own.
-
-    Args:
-        module: The module.
-        trainer: Its Trainer; None if it has none.
     """
 
     def __init__(self, module: LightningModule, trainer: Trainer | None = None) -> None:
