@@ -33,7 +33,7 @@ class Loop(Protocol):
 
 
 def same_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
-    """Makes another loader with the arguments of a loader, except for changed ones."""
+    """Makes another loader with the arguments of a loader, but for changed ones."""
     return DataLoader(**_arguments(loader, **changes))
 
 
@@ -157,13 +157,12 @@ class MultigridLoader(DataLoader[Any]):
                 mini_batch = self._join(pieces)
             yield mini_batch
 
-    # Lightning warns about mid-epoch checkpoints of loaders without these methods.
+    # The training loop knows where it is. But Lightning warns of checkpoints of loaders without these methods.
     def state_dict(self) -> dict[str, Any]:
-        """Returns nothing, as the training loop knows where it is."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Loads nothing."""
+        pass
 
 
 class ScriptLoader(DataLoader[Any]):

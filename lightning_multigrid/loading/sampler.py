@@ -43,7 +43,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         self.plan, self.order, self.rank = plan, order, rank
         self.pieces = 1
         self._start = Place(0, 0)
-        self._drawn: tuple[int, Sequence[int]] = (-1, ())  # the epoch that is iterated, and its order
+        self._drawn: tuple[int, Sequence[int]] = (-1, ())  # the last epoch, and its order
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the start to the first mini-batch of an epoch, from 0."""
@@ -53,7 +53,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         self._start = place
 
     def order_in(self, epoch: int) -> Sequence[int]:
-        """The order of an epoch. That of the epoch that is iterated is not drawn again."""
+        """The order of an epoch. That of the last one is not drawn again."""
         return self._drawn[1] if self._drawn[0] == epoch else self.order(epoch)
 
     def peek(self, epoch: int) -> "MultigridSampler":

@@ -1,6 +1,6 @@
 """One `fit`: its plan, and its parts in the order in which they act."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -32,6 +32,7 @@ class Run:
         self._begun = False  # whether a step is under way
         self._saved: State = {}  # when it was closed
         self._epoch = 0  # likewise
+        self.timed = report.timed
 
     @property
     def trainer(self) -> Trainer:
@@ -58,10 +59,12 @@ class Run:
         self._begun = False
         for part in self.parts:
             part.after(step, following)
+            part.rest()
 
     def end(self) -> None:
         for part in self.parts:
             part.end()
+            part.rest()
 
     def finish(self) -> None:
         for part in self.parts:
@@ -102,9 +105,6 @@ class Run:
         for part in self.parts:
             part.begin(first)
         return first
-
-    def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
-        return self.report.timed(mini_batches)
 
     # --- Checkpoints ---
 
