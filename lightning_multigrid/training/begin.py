@@ -6,7 +6,7 @@ from typing import Any, cast
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.host import MisconfigurationException, Trainer
+from lightning_multigrid.host import Trainer
 from lightning_multigrid.loading import (
     ClipDataset,
     FixedClips,
@@ -59,6 +59,8 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
     faster = str(getattr(loader.clip_dataset, "ways_out", "clips that are stored smaller"))  # than by more workers
     report = RunReport(plan, loader.num_workers, faster, Clock(module.device), account)
     positions = Positions(plan, trainer)
+    batches = arguments.precise_bn_batches
+    estimate = None if batches is None else PopulationEstimate(loader, batches, trainer)
     validations = Validations(plan, trainer, arguments.validations_per_phase)
     report.baseline_validations = validations.baseline_per_own
     parts = (
@@ -68,7 +70,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
         CompiledGraphs(plan, trainer),
         *([] if points is None else [ArrivedClips(plan, trainer, points)]),
         Reporting(plan, trainer, report),
-        EvaluationStatistics(plan, trainer, _estimate(arguments, trainer, loader), account),
+        EvaluationStatistics(plan, trainer, estimate, account),
         validations,
         BaselineLR(plan, trainer, by_hand=arguments.lr_by_hand is not None),
     )
@@ -127,18 +129,6 @@ def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) 
         )
     host = None if sharded else trainer
     return check_grids(module, grids, script_batches(trainer, module, loader), boxes_follow, host)
-
-
-def _estimate(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> PopulationEstimate | None:
-    if arguments.precise_bn_batches is None:
-        return None
-    if isinstance(loader.like.dataset, StreamSamples):
-        raise MisconfigurationException(
-            "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it out."
-        )
-    estimate = PopulationEstimate(loader, arguments.precise_bn_batches)
-    estimate.check(trainer, trainer.lightning_module)
-    return estimate
 
 
 def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list[str]) -> None:

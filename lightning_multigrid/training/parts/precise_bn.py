@@ -14,7 +14,7 @@ from torch import nn
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
-from lightning_multigrid.loading import MultigridLoader, MultigridSampler, derive_seed, epoch_order
+from lightning_multigrid.loading import MultigridLoader, MultigridSampler, StreamSamples, derive_seed, epoch_order
 from lightning_multigrid.norm import (
     BatchNorm,
     average_statistics,
@@ -56,17 +56,19 @@ class PopulationEstimate:
 
     It runs `training_step` without gradients, in the precision and the modes of training, on a copy of the module that
     shares its parameters. Metrics, logs, buffers, gradients and all random state stay as they are. If the step needs a
-    Trainer, `forward` is run on the clips instead. A loader is made `like` the user's each time, with new workers.
+    Trainer, `forward` is run on the clips instead. Each time it makes a loader, with new workers.
     """
 
-    def __init__(self, training: MultigridLoader, batches: int) -> None:
-        self.sampler = population_sampler(training.sampler, batches)
-        self._training, self._step = training, run_step
-
-    def check(self, trainer: Trainer, module: LightningModule) -> None:
-        """Refuses a module without BatchNorm layers, or in which neither `training_step` nor `forward` runs."""
-        name, layers = type(module).__name__, tracking_layers(module)
-        if not layers:
+    def __init__(self, training: MultigridLoader, batches: int, trainer: Trainer) -> None:
+        self._training, self._trainer, self._module = training, trainer, trainer.lightning_module
+        self._step = run_step
+        name = type(self._module).__name__
+        if isinstance(training.like.dataset, StreamSamples):
+            raise MisconfigurationException(
+                "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it "
+                "out."
+            )
+        if not tracking_layers(self._module):
             raise MisconfigurationException(
                 f"`precise_bn_batches` re-estimates the running statistics of BatchNorm layers, but {name} has none. "
                 "Leave the argument out."
@@ -76,17 +78,21 @@ class PopulationEstimate:
                 f"`precise_bn_batches` needs a copy of the module, but {type(trainer.strategy).__name__} shards it. "
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
-        shape = self.sampler.plan.schedule.baseline.shape
-        failures = []
-        batches = script_batches(trainer, module, self._training)
+        self.sampler = population_sampler(training.sampler, batches)
+        self._refuse_failing(name)
+
+    def _refuse_failing(self, name: str) -> None:
+        """Refuses a module in which neither `training_step` nor `forward` runs."""
+        shape, failures = self.sampler.plan.schedule.baseline.shape, []
+        batches = script_batches(self._trainer, self._module, self._training)
         for self._step in (run_step, run_forward):
             try:
-                with self._apart(trainer, module, epoch=0):
+                with self._apart(epoch=0):
                     batches.make({shape: [ALIKE]})
-                    replica = _replica(module, {})
+                    replica = _replica(self._module, {})
                     set_sub_batch(replica, len(ALIKE), of=len(ALIKE))  # so that these clips need no other rank
                     with observed_moments(tracking_layers(replica)) as moments:
-                        self._run(trainer, replica, batches.arrived(shape, ALIKE), 0)
+                        self._run(replica, batches.arrived(shape, ALIKE), 0)
             except Exception as error:  # whatever a user's model may raise
                 failures.append(error_text(error))
                 continue
@@ -99,30 +105,30 @@ class PopulationEstimate:
             "work without `self.trainer`, or leave the argument out."
         )
 
-    def write(self, trainer: Trainer, module: LightningModule, epoch: int, modes: Mapping[str, bool]) -> None:
+    def write(self, epoch: int, modes: Mapping[str, bool]) -> None:
         """Sets statistics of the layers that train (`modes`, by name) to the population's, on the clips of an epoch."""
-        training, replica = _training_layers(module, modes), _replica(module, modes)
-        schedule = self.sampler.plan.schedule
+        training, replica = _training_layers(self._module, modes), _replica(self._module, modes)
+        schedule, hooks = self.sampler.plan.schedule, hooks_of(self._trainer, self._module)
         set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips)
         self.sampler.set_epoch(epoch)
-        with (
-            self._apart(trainer, module, epoch),
-            observed_moments({name: replica.get_submodule(name) for name in training}) as moments,
-        ):
+        layers = {name: replica.get_submodule(name) for name in training}
+        with self._apart(epoch), observed_moments(layers) as moments:
             loader = MultigridLoader(self._training.clip_dataset, self.sampler, self._training.like)
             for index, batch in enumerate(loader):
-                for hook in hooks_of(trainer, module):
+                for hook in hooks:
                     batch = hook.handle(batch)
-                self._run(trainer, replica, batch, index)
+                self._run(replica, batch, index)
         write_statistics(training, moments)
 
-    def _run(self, trainer: Trainer, replica: LightningModule, batch: Any, index: int) -> None:
+    def _run(self, replica: LightningModule, batch: Any, index: int) -> None:
+        precision = self._trainer.precision_plugin.train_step_context()
         # To compile graphs for a few mini-batches would take longer than to run them.
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"), trainer.precision_plugin.train_step_context():
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"), precision:
             self._step(replica, batch, index)
 
-    def _apart(self, trainer: Trainer, module: LightningModule, epoch: int) -> AbstractContextManager[None]:
-        return apart(trainer, module.device, derive_seed(self.sampler.plan.seed, _RANDOM, epoch, self.sampler.rank))
+    def _apart(self, epoch: int) -> AbstractContextManager[None]:
+        seed = derive_seed(self.sampler.plan.seed, _RANDOM, epoch, self.sampler.rank)
+        return apart(self._trainer, self._module.device, seed)
 
 
 def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, BatchNorm]:
@@ -203,5 +209,5 @@ class EvaluationStatistics(Part, Callback):
             if self._estimate is None:
                 average_statistics(_training_layers(self.module, modes))
             elif _training_layers(self.module, modes):  # else all layers are frozen
-                self._estimate.write(self.trainer, self.module, epoch, modes)
+                self._estimate.write(epoch, modes)
         self._written = self._last
