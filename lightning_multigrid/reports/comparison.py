@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
+from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer, TrainerFn
 from lightning_multigrid.reports.account import CHECKPOINTS, REST, START, STEPS, VALIDATION, WAITING, Account
 from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.schedule import duration, text_table
@@ -96,7 +96,6 @@ class Recorder(Callback):
         if variant not in VARIANTS:
             raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}, got {variant!r}.")
         self._file, self._named, self._validate_at = Path(file), (variant, seed), validate_at
-        self._fits = False
         self._begin()
 
     def _begin(self) -> None:
@@ -104,8 +103,7 @@ class Recorder(Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._fits = stage == "fit"
-        if self._fits:
+        if stage == "fit":
             self._begin()
 
     @override
@@ -143,7 +141,7 @@ class Recorder(Callback):
         else:
             self._account.turn(REST if trainer.is_last_batch else WAITING)
             metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-            if self._fits:
+            if trainer.state.fn == TrainerFn.FITTING:
                 self.record.validations.append((self._account.wall, self.record.done, metrics))
 
     @override

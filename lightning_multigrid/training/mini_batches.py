@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lightning_multigrid.host import LightningModule, Trainer, is_overridden
-from lightning_multigrid.loading import reseed, seeded
+from lightning_multigrid.loading import has_pixels, reseed, seeded
 from lightning_multigrid.training.trainer.lightning_internals import stage_of_training
 
 
@@ -25,13 +24,6 @@ def tensors_in(batch: Any) -> list[Tensor]:
 
 def _clips_in(batch: Any) -> list[Tensor]:
     return [tensor for tensor in tensors_in(batch) if tensor.ndim in (4, 5)]
-
-
-def has_pixels(values: Any) -> bool:
-    """Returns whether a tensor or an array is of a type that pixels have, and labels don't."""
-    if isinstance(values, Tensor):
-        return values.dtype == torch.uint8 or values.is_floating_point()
-    return bool(values.dtype == np.uint8 or values.dtype.kind == "f")
 
 
 def first_clips(batch: Any) -> Tensor | None:
@@ -76,7 +68,7 @@ def apart(trainer: Trainer | None, device: torch.device, seed: int = 0) -> Itera
         yield
 
 
-def run_step(module: LightningModule, batch: Any, index: int = 0) -> Any:
+def run_step(module: LightningModule, batch: Any, index: int) -> Any:
     """Runs `training_step` outside of a training, with the arguments that it takes."""
     # Of the class: a compiled module has another step on the instance, which runs the original module.
     step: Any = type(module).training_step
@@ -85,7 +77,7 @@ def run_step(module: LightningModule, batch: Any, index: int = 0) -> Any:
     return step(module, batch, index) if takes_index else step(module, batch)
 
 
-def run_forward(module: LightningModule, batch: Any, index: int = 0) -> Any:
+def run_forward(module: LightningModule, batch: Any, index: int) -> Any:
     """Runs `forward` on the clips of a mini-batch."""
     return module(first_clips(batch))
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from lightning_multigrid.host import LightningModule, Trainer
-from lightning_multigrid.loading import ClipRequest, MultigridLoader, in_worker, seeded, sendable
+from lightning_multigrid.loading import ClipRequest, MultigridLoader, has_pixels, in_worker, seeded, sendable
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.mini_batches import Handler, has_pixels, hooks_of
+from lightning_multigrid.training.mini_batches import Handler, hooks_of
 from lightning_multigrid.training.rehearsal.copies import held_by
 
 REAL, NOISE = range(2)  # a sample of the dataset; with noise in the place of its pixels

@@ -1,7 +1,7 @@
 """What is judged of trials: how many points clips have, which clips a number is made of, and the loss."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -80,17 +80,13 @@ class PointsOnPlan:
 def mixing(outputs: Outputs, *others: Outputs) -> dict[str, bool]:
     """Of each layer, whether numbers of its output change with each of two clips, in the order of the step."""
     found: dict[str, bool] = {}
-    for name, changed in _changed(outputs, *others):
+    for (name, numbers), *alike in zip(outputs, *others, strict=False):
+        if any(other != name or values.shape != numbers.shape for other, values in alike):
+            break  # the clips' values decide which layers run
+        noise = max(_NOISE, 4 * torch.finfo(numbers.dtype).eps) * numbers.abs().max() if len(numbers) else 0
+        changed = [(values - numbers).abs() > noise for _, values in alike]
         found[name] = found.get(name, False) or bool(torch.stack(changed).all(dim=0).any())
     return found
-
-
-def _changed(noted: Outputs, *others: Outputs) -> Iterator[tuple[str, list[Tensor]]]:
-    for (name, numbers), *alike in zip(noted, *others, strict=False):
-        if any(other != name or values.shape != numbers.shape for other, values in alike):
-            return  # the clips' values decide which layers run
-        noise = max(_NOISE, 4 * torch.finfo(numbers.dtype).eps) * numbers.abs().max() if len(numbers) else 0
-        yield name, [(values - numbers).abs() > noise for _, values in alike]
 
 
 # --- The loss ---

@@ -36,7 +36,7 @@ class Trial:
     convolved: Sequence[int] = ()  # shape of what the first convolution got
     layer: str = ""  # the innermost one that did not return, if there was an error
     error: Exception | None = None
-    copied: bool = False
+    copied: bool = False  # whether the module could be
     steps: int = 0  # that ended without an error
     encounters: Sequence[Encounter] = ()  # what met the clips without being made of them
     outputs: list[tuple[str, Tensor]] = field(default_factory=list)  # of layers, in the order of the step
