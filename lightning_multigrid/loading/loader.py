@@ -42,7 +42,7 @@ def stream_loader(loader: DataLoader[Any], clips: int) -> DataLoader[Any]:
     # Workers live for an epoch, as they begin the stream anew and must see its state of then.
     changes: dict[str, Any] = {"sampler": None, "generator": None, "persistent_workers": False}
     if loader.num_workers > 1 and not hasattr(loader.collate_fn, "join"):
-        # To pin would pin the samples one by one, and mini-batches are copies of them.
+        # Samples would be pinned one by one, and mini-batches are copies of them.
         changes |= {"collate_fn": CollateAtOnce(loader.collate_fn), "pin_memory": False}
     return same_loader(loader, dataset=StreamSamples(loader.dataset, clips), **changes)  # type: ignore[arg-type]
 
