@@ -22,7 +22,7 @@ from lightning_multigrid.norm import convert_sub_batchnorm, set_sub_batch
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase
-from lightning_multigrid.training import PointsOnPlan, batches_of_samples, check_grids, meta_copy
+from lightning_multigrid.training import batches_of_samples, check_grids, meta_copy
 
 _CLIPS = 2  # BatchNorm needs more than one value per channel
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
@@ -51,7 +51,7 @@ def clip_flops(module: LightningModule, grids: Sequence[BatchShape]) -> dict[Bat
                 flops[clip] = counter.get_total_flops() / 2 / _CLIPS
     except Exception:  # whatever a user's model may raise
         # Names a grid that the model refuses.
-        check_grids(module, grids, batches_of_samples(lambda grid: clips_of(grid, 1)[0]), PointsOnPlan())
+        check_grids(module, grids, batches_of_samples(lambda grid: clips_of(grid, 1)[0]))
         return {}
     return flops if all(flops.values()) else {}
 

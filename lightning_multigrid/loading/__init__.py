@@ -6,14 +6,21 @@ dataset come to a grid in `fixed_clips.py`, `samples.py` and `reduction.py`; `st
 """
 
 from lightning_multigrid.loading.fixed_clips import FixedClips, clip_dataset
-from lightning_multigrid.loading.loader import MultigridLoader, ScriptLoader, in_worker, same_loader, sendable
+from lightning_multigrid.loading.loader import (
+    MultigridLoader,
+    ScriptLoader,
+    in_worker,
+    same_loader,
+    sendable,
+    stream_loader,
+)
 from lightning_multigrid.loading.order import epoch_order, order_of
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, visits
 from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.loading.samples import SampleParts
-from lightning_multigrid.loading.streams import StreamSamples, stream_loader
+from lightning_multigrid.loading.samples import SampleParts, has_pixels
+from lightning_multigrid.loading.streams import StreamSamples
 
 __all__ = ["ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler"]
-__all__ += ["SampleParts", "ScriptLoader", "StreamSamples", "clip_dataset", "derive_seed", "epoch_order"]
+__all__ += ["SampleParts", "ScriptLoader", "StreamSamples", "clip_dataset", "derive_seed", "epoch_order", "has_pixels"]
 __all__ += ["in_worker", "order_of", "reseed", "same_loader", "seeded", "sendable", "stream_loader", "visits"]

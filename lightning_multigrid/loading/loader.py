@@ -2,7 +2,7 @@
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sized
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -33,14 +33,31 @@ class Loop(Protocol):
 
 
 def same_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
-    """Makes another loader with the arguments of a loader, except for changed ones."""
+    """Makes another loader with the arguments of a loader, but for changed ones."""
     return DataLoader(**_arguments(loader, **changes))
+
+
+def stream_loader(loader: DataLoader[Any], clips: int) -> DataLoader[Any]:
+    """Returns a loader of a stream as one that `MultigridLoader` understands; `clips` is the epoch's on all devices."""
+    # Workers live for an epoch, as they begin the stream anew and must see its state of then.
+    changes: dict[str, Any] = {"sampler": None, "generator": None, "persistent_workers": False}
+    if loader.num_workers > 1 and not hasattr(loader.collate_fn, "join"):
+        # Samples would be pinned one by one, and mini-batches are copies of them.
+        changes |= {"collate_fn": CollateAtOnce(loader.collate_fn), "pin_memory": False}
+    return same_loader(loader, dataset=StreamSamples(loader.dataset, clips), **changes)  # type: ignore[arg-type]
 
 
 def _arguments(loader: DataLoader[Any], **changes: Any) -> dict[str, Any]:
     names = "dataset batch_size sampler drop_last collate_fn num_workers prefetch_factor pin_memory timeout"
     names += " worker_init_fn multiprocessing_context persistent_workers generator"
     return {name: getattr(loader, name) for name in names.split()} | changes
+
+
+def _arguments_to_make(loader: DataLoader[Any], user: Any, make: Callable[..., Any], **changes: Any) -> dict[str, Any]:
+    """Arguments of a loader whose workers are like a loader's, but a function makes the mini-batches there."""
+    made: dict[str, Any] = {"dataset": _SeenAsUsers(user, make), "collate_fn": _as_is, "batch_size": None}
+    # A generator of its own, else it would draw from torch's, more often with more workers, and change the dropout.
+    return _arguments(loader, **made, drop_last=False, generator=torch.Generator(), **changes)
 
 
 def in_worker(loader: DataLoader[Any], dataset: Any, job: Callable[[], Any]) -> Any:
@@ -51,11 +68,8 @@ def in_worker(loader: DataLoader[Any], dataset: Any, job: Callable[[], Any]) -> 
     """
     if not loader.num_workers:
         return job()
-    # A mini-batch of one index: the worker sees the user's dataset, as in training.
-    changes = {"dataset": _Job(dataset, job), "sampler": [0], "batch_size": None, "drop_last": False}
-    changes |= {"collate_fn": _as_is, "num_workers": 1, "prefetch_factor": None, "persistent_workers": False}
-    changes |= {"pin_memory": False, "generator": torch.Generator()}  # nothing is drawn from the loader's own
-    [(result, error)] = DataLoader(**_arguments(loader, **changes))
+    alone = {"num_workers": 1, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False}
+    [(result, error)] = DataLoader(**_arguments_to_make(loader, dataset, partial(_outcome, job), sampler=[0], **alone))
     if error is not None:
         raise error
     return result
@@ -88,14 +102,9 @@ class MultigridLoader(DataLoader[Any]):
         # `like.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
         schedule = sampler.plan.schedule
         most = max(shape.clips for shape in schedule.grids) / self.pieces
-        changes = {
-            "dataset": _Batches(dataset, like.dataset, cast("Any", like.collate_fn)),
-            **{"batch_size": None, "sampler": sampler, "drop_last": False, "collate_fn": _as_is},
-            "timeout": like.timeout * max(1, most / schedule.baseline.shape.clips),
-            # Its own, else it would draw from torch's, more often with more workers, and change the dropout.
-            "generator": torch.Generator(),
-        }
-        super().__init__(**_arguments(like, **changes))
+        timeout = like.timeout * max(1, most / schedule.baseline.shape.clips)
+        make = partial(_mini_batch, dataset, like.collate_fn)
+        super().__init__(**_arguments_to_make(like, like.dataset, make, sampler=sampler, timeout=timeout))
         self.clip_dataset, self.loop, self.like = dataset, loop, like
         self._samples = _length(like.dataset)
 
@@ -144,24 +153,16 @@ class MultigridLoader(DataLoader[Any]):
             while sum(map(len, pieces)) < step.shape.clips:
                 pieces.append(next(read))
             # A stream's `collate_fn` runs here, and may draw.
-            with seeded(self.sampler.collate_seed(step)):
+            with seeded(derive_seed(self.sampler.plan.seed, step.place.epoch, step.offset)):
                 mini_batch = self._join(pieces)
             yield mini_batch
 
-    def read(self, *mini_batches: list[ClipRequest]) -> list[Any]:
-        """Reads mini-batches one after the other, as a worker does; one that fails is its error."""
-        read: list[Any] = in_worker(self.like, self.like.dataset, partial(_each, self.dataset, mini_batches))
-        if not isinstance(collate := self.like.collate_fn, CollateAtOnce):
-            return read
-        return [batch if isinstance(batch, Exception) else collate.join([batch]) for batch in read]
-
-    # Lightning warns about mid-epoch checkpoints of loaders without these methods.
+    # The training loop knows where it is. But Lightning warns of checkpoints of loaders without these methods.
     def state_dict(self) -> dict[str, Any]:
-        """Returns nothing, as the training loop knows where it is."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Loads nothing."""
+        pass
 
 
 class ScriptLoader(DataLoader[Any]):
@@ -207,14 +208,14 @@ class ScriptLoader(DataLoader[Any]):
         return iter(MultigridLoader(self.multigrid.clip_dataset, self.multigrid.sampler.peek(self._epoch()), like))
 
 
-class _Batches(Dataset[Any]):
-    """The loader's dataset: in a worker it turns requests into a mini-batch, or into a piece of one.
+class _SeenAsUsers(Dataset[Any]):
+    """A dataset whose items a function makes, in a worker.
 
     To a `worker_init_fn`, which may open files in `get_worker_info().dataset`, it looks like the user's dataset.
     """
 
-    def __init__(self, clips: ClipDataset, user: Dataset[Any], collate_fn: Callable[[list[Any]], Any]) -> None:
-        vars(self).update(_clips=clips, _user=user, _collate_fn=collate_fn)
+    def __init__(self, user: Dataset[Any], item: Callable[[Any], Any]) -> None:
+        vars(self).update(_user=user, _item=item)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # unpickling asks for private names before there is a `_user`
@@ -227,40 +228,30 @@ class _Batches(Dataset[Any]):
     def __len__(self) -> int:
         return len(cast("Sized", self._user))
 
-    def __getitem__(self, requests: list[ClipRequest]) -> Any:
-        # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
-        with seeded(derive_seed(requests[0].seed, len(requests))):
-            try:
-                return self._collate_fn(read_clips(self._clips, requests))
-            except StopIteration as error:  # torch's loader would end the epoch there, without a word
-                raise RuntimeError(
-                    f"{type(self._user).__name__} raised StopIteration for an index, as an iterator in it does that "
-                    "has ended. The plan has more samples. Begin that iterator again, or give the loader an "
-                    "`IterableDataset`, which is begun again when it ends."
-                ) from error
-
-
-class _Job(_Batches):
-    """A dataset whose one item is what a job returns, and the error that it raised."""
-
-    def __init__(self, user: Dataset[Any], job: Callable[[], Any]) -> None:
-        vars(self).update(_user=user, _job=job)
-
-    def __getitem__(self, index: Any) -> tuple[Any, Exception | None]:
+    def __getitem__(self, index: Any) -> Any:
         try:
-            return self._job(), None
-        except Exception as error:  # of the user's dataset
-            return None, sendable(error)
+            return self._item(index)
+        except StopIteration as error:  # torch's loader would end the epoch there, without a word
+            raise RuntimeError(
+                f"{type(self._user).__name__} raised StopIteration for an index, as an iterator in it does that has "
+                "ended. The plan has more samples. Begin that iterator again, or give the loader an `IterableDataset`, "
+                "which is begun again when it ends."
+            ) from error
 
 
-def _each(batches: Dataset[Any], mini_batches: Sequence[list[ClipRequest]]) -> list[Any]:
-    read = []
-    for requests in mini_batches:
-        try:
-            read.append(batches[requests])
-        except Exception as error:  # of the user's dataset
-            read.append(sendable(error))
-    return read
+def _mini_batch(clips: ClipDataset, collate: Callable[[list[Any]], Any], requests: list[ClipRequest]) -> Any:
+    """Turns requests into a mini-batch, or into a piece of one."""
+    # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
+    with seeded(derive_seed(requests[0].seed, len(requests))):
+        return collate(read_clips(clips, requests))
+
+
+def _outcome(job: Callable[[], Any], _: int) -> tuple[Any, Exception | None]:
+    """What a job returns, and the error that it raised."""
+    try:
+        return job(), None
+    except Exception as error:  # of the user's dataset
+        return None, sendable(error)
 
 
 def sendable(error: Exception) -> Exception:

@@ -43,30 +43,24 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         self.plan, self.order, self.rank = plan, order, rank
         self.pieces = 1
         self._start = Place(0, 0)
-        self._drawn: tuple[int, Sequence[int]] = (-1, ())  # the epoch that is iterated, and its order
-        self._peeks = False
+        self._drawn: tuple[int, Sequence[int]] = (-1, ())  # the last epoch, and its order
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the start to the first mini-batch of an epoch, from 0."""
         self.seek(Place(epoch, 0))
 
     def seek(self, place: Place) -> None:
-        """Sets the start to a mini-batch."""
         self._start = place
 
     def order_in(self, epoch: int) -> Sequence[int]:
-        """The order of an epoch. That of the epoch that is iterated is not drawn again."""
+        """The order of an epoch. That of the last one is not drawn again."""
         return self._drawn[1] if self._drawn[0] == epoch else self.order(epoch)
 
     def peek(self, epoch: int) -> "MultigridSampler":
         """Returns a sampler of an epoch's mini-batches, whose use doesn't change this one."""
         twin = copy.copy(self)
-        twin._peeks, twin._start = True, Place(epoch, 0)
+        twin.seek(Place(epoch, 0))
         return twin
-
-    def collate_seed(self, step: Step) -> int:
-        """Seed of what a `collate_fn` draws in the main process, for a step."""
-        return derive_seed(self.plan.seed, step.place.epoch, step.offset)
 
     @property
     def remaining(self) -> Sequence[Step]:
@@ -78,7 +72,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
 
     def __iter__(self) -> Iterator[list[ClipRequest]]:  # type: ignore[override]
         epoch, world = self._start.epoch, self.plan.world
-        order = self.order_in(epoch) if self._peeks else self.order(epoch)
+        order = self.order_in(epoch)
         self._drawn, steps, pieces = (epoch, order), self.remaining, self.pieces
         required = (steps[-1].offset + steps[-1].shape.clips) * world if steps else 0
         if self.plan.schedule.constant_shape and len(order) < required < len(order) + world:

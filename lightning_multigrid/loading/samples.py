@@ -103,7 +103,7 @@ class SampleParts:
                 f"got {type(sample).__name__}. Let `__getitem__` return the tensor, or a tuple, list, dict or "
                 "namedtuple that holds it."
             )
-        masks = {shown(path): clip for path, clip in found.items() if _is_of_labels(clip.values)}
+        masks = {shown(path): clip for path, clip in found.items() if not has_pixels(clip.values)}
         if self.clips is None and len(found) > 1:
             line = f"clips=[{', '.join(name for name in map(shown, found) if name not in masks)}]"
             follow = ", ".join(f"{name}: {clip.axes!r}" for name, clip in masks.items())
@@ -216,16 +216,14 @@ def _parts(sample: Any) -> Mapping[Any, Any]:
     return sample if isinstance(sample, Mapping) else {}
 
 
-def _tensors(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    if isinstance(sample, (Tensor, np.ndarray)):
-        yield path, sample
-    yield from ((inner, part) for inner, part in _all_parts(sample, path) if isinstance(part, (Tensor, np.ndarray)))
+def _tensors(sample: Any, path: Path = ()) -> list[tuple[Path, Any]]:
+    return [pair for pair in _all_parts(sample, path) if isinstance(pair[1], (Tensor, np.ndarray))]
 
 
 def _all_parts(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """All that containers hold, and all that is within, by their paths."""
+    """A sample, and all that is within, by their paths."""
+    yield path, sample
     for key, part in _parts(sample).items():
-        yield (*path, key), part
         yield from _all_parts(part, (*path, key))
 
 
@@ -282,6 +280,8 @@ def _is_in(path: Path, paths: Sequence[Path]) -> bool:
     return any(path[: len(other)] == other for other in paths)
 
 
-def _is_of_labels(values: Any) -> bool:
-    dtype = torch.as_tensor(values[:0]).dtype
-    return not (dtype.is_floating_point or dtype == torch.uint8)
+def has_pixels(values: Any) -> bool:
+    """Whether a tensor or an array is of a type that pixels have, and labels don't."""
+    if isinstance(values, Tensor):
+        return values.dtype == torch.uint8 or values.is_floating_point()
+    return bool(values.dtype == np.uint8 or values.dtype.kind == "f")

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 
 class StreamSamples:
@@ -79,16 +79,3 @@ class CollateAtOnce:
 
     def join(self, pieces: list[list[Any]]) -> Any:
         return self.collate_fn([sample for piece in pieces for sample in piece])
-
-
-def stream_loader(loader: DataLoader[Any], clips: int) -> DataLoader[Any]:
-    """Returns a loader of a stream as one that `MultigridLoader` understands; `clips` is the epoch's on all devices."""
-    collate = loader.collate_fn
-    if loader.num_workers > 1 and not hasattr(collate, "join"):
-        collate = CollateAtOnce(collate)
-    names = "batch_size drop_last num_workers prefetch_factor pin_memory timeout worker_init_fn multiprocessing_context"
-    arguments: dict[str, Any] = {name: getattr(loader, name) for name in names.split()}
-    if isinstance(collate, CollateAtOnce):
-        arguments["pin_memory"] = False  # it would pin the samples one by one, and mini-batches are copies of them
-    # Workers live for an epoch, as they begin the stream anew and must see its state of then.
-    return DataLoader(StreamSamples(loader.dataset, clips), collate_fn=collate, **arguments)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ It only watches, and changes nothing in the training. Begin with `run_report.py`
 `account.py` sums the seconds of `fit`, and `comparison.py` compares whole runs.
 """
 
-from lightning_multigrid.reports.account import STATISTICS, Account
+from lightning_multigrid.reports.account import CHECKPOINTS, REST, START, STATISTICS, VALIDATION, Account
 from lightning_multigrid.reports.changed_meaning import tell_changed_meaning, tell_few_steps
 from lightning_multigrid.reports.comparison import (
     BASELINE,
@@ -16,9 +16,10 @@ from lightning_multigrid.reports.comparison import (
     cpu_seconds,
 )
 from lightning_multigrid.reports.figures import LRPoint, plan_figure, save
-from lightning_multigrid.reports.run_report import ClosingWords, RunReport, step_values, ways_out
+from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.step_times import Clock
 
-__all__ = ["BASELINE", "MULTIGRID", "SHORTENED", "STATISTICS", "Account", "Clock", "ClosingWords", "Comparison"]
+__all__ = ["BASELINE", "CHECKPOINTS", "MULTIGRID", "REST", "SHORTENED", "START", "STATISTICS", "VALIDATION"]
+__all__ += ["Account", "Clock", "Comparison"]
 __all__ += ["LRPoint", "Recorder", "RunRecord", "RunReport", "cpu_seconds", "plan_figure", "save"]
-__all__ += ["step_values", "tell_changed_meaning", "tell_few_steps", "ways_out"]
+__all__ += ["tell_changed_meaning", "tell_few_steps"]

@@ -11,23 +11,22 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
+from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer, TrainerFn
 from lightning_multigrid.reports.account import CHECKPOINTS, REST, START, STEPS, VALIDATION, WAITING, Account
-from lightning_multigrid.reports.run_report import ClosingWords
+from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.schedule import duration, text_table
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
-_Clock = Literal["wall", "cpu"]
 _SPENT = "steps", "waiting", "validation", "the rest", "CPU time"
 
 
@@ -51,7 +50,7 @@ class RunRecord:
     config: str = ""  # what the run was made from: another one is another comparison
     done: float = 0.0
     cpu: float = 0.0
-    machine: str = ""  # a file of before November 2026 has none
+    machine: str = ""
 
     @property
     def seconds(self) -> float:
@@ -72,6 +71,15 @@ class RunRecord:
         os.replace(part, file)
 
 
+def _turning_to(kind: str) -> Callable[..., None]:
+    """A hook of `Recorder`: now the clock runs for this kind of time."""
+
+    def hook(recorder: Recorder, *_: Any, **__: Any) -> None:
+        recorder._account.turn(kind)
+
+    return hook
+
+
 class Recorder(Callback):
     """Writes what `Comparison` needs of a run when its `fit` ends. It must be the last of the callbacks.
 
@@ -88,7 +96,6 @@ class Recorder(Callback):
         if variant not in VARIANTS:
             raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}, got {variant!r}.")
         self._file, self._named, self._validate_at = Path(file), (variant, seed), validate_at
-        self._fits = False
         self._begin()
 
     def _begin(self) -> None:
@@ -96,8 +103,7 @@ class Recorder(Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._fits = stage == "fit"
-        if self._fits:
+        if stage == "fit":
             self._begin()
 
     @override
@@ -108,13 +114,8 @@ class Recorder(Callback):
                 "Leave the `Recorder` out, or train from the start."
             )
 
-    @override
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._account.turn(WAITING)
-
-    @override
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._account.turn(STEPS)
+    on_train_epoch_start, on_train_batch_start = _turning_to(WAITING), _turning_to(STEPS)
+    on_save_checkpoint, on_train_epoch_end = _turning_to(CHECKPOINTS), _turning_to(REST)
 
     @override
     def on_train_batch_end(
@@ -140,16 +141,8 @@ class Recorder(Callback):
         else:
             self._account.turn(REST if trainer.is_last_batch else WAITING)
             metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-            if self._fits:
+            if trainer.state.fn == TrainerFn.FITTING:
                 self.record.validations.append((self._account.wall, self.record.done, metrics))
-
-    @override
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._account.turn(CHECKPOINTS)
-
-    @override
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._account.turn(REST)
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -181,8 +174,8 @@ def _machine(device: torch.device) -> str:
 def _share_done(trainer: Trainer, batch_idx: int) -> float:
     """The share of the training that has passed after a mini-batch: of the baseline's clock, with the callback."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, ClosingWords):
-            return callback.report.done
+        if isinstance(report := getattr(callback, "report", None), RunReport):
+            return report.done
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     of_epochs = (trainer.current_epoch + (batch_idx + 1) / trainer.num_training_batches) / epochs
     return max(of_epochs, trainer.global_step / steps)  # what has no limit, -1, gives a negative one
@@ -210,12 +203,10 @@ class Comparison:
         folder: str | os.PathLike[str],
         metric: str | None = None,
         mode: str | None = None,
-        clock: _Clock = "wall",
+        clock: Literal["wall", "cpu"] = "wall",
     ) -> None:
         if mode not in ("max", "min", None):
             raise ValueError(f"`mode` must be max or min, got {mode!r}.")
-        if clock not in get_args(_Clock):
-            raise ValueError(f"`clock` must be wall or cpu, got {clock!r}.")
         self._clock = clock
         files = [file for variant in VARIANTS for file in sorted(Path(folder).glob(f"{variant}*.json"))]
         records = [RunRecord.read(file) for file in files]

@@ -10,20 +10,9 @@ from typing import Any
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import Tensor
-from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer
-from lightning_multigrid.reports.account import (
-    CHECKPOINTS,
-    REST,
-    START,
-    STATISTICS,
-    STEPS,
-    VALIDATION,
-    WAITING,
-    Account,
-    faster_or_slower,
-)
+from lightning_multigrid.host import Trainer
+from lightning_multigrid.reports.account import REST, STATISTICS, STEPS, VALIDATION, WAITING, Account, faster_or_slower
 from lightning_multigrid.reports.step_times import (
     Clock,
     LoaderLimit,
@@ -43,16 +32,9 @@ class RunReport:
     `fit` began.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        workers: int,
-        ways_out: str,
-        clock: Clock,
-        account: Account | None = None,
-    ) -> None:
+    def __init__(self, plan: Plan, workers: int, ways_out: str, clock: Clock, account: Account) -> None:
         self._plan, self._schedule, self._ways_out = plan, plan.schedule, ways_out
-        self._timer, self.account = StepTimer(clock), account or Account()
+        self._timer, self.account = StepTimer(clock), account
         self.baseline_validations = 1.0  # of the baseline, for each one of this run
         self._watch = LoaderWatch(workers)
         self._left: Counter[BatchShape] = Counter()
@@ -76,7 +58,6 @@ class RunReport:
         return left[::-1]
 
     def begin(self, first: Step) -> None:
-        """Notes that the loader starts to yield mini-batches, and from which on."""
         self.account.turn(WAITING)
         if self._began is None:
             self._position = self._plan.position(first)
@@ -86,7 +67,6 @@ class RunReport:
         self._left = later + Counter(step.shape for step in self._plan.epoch(epoch)[batch:])
 
     def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
-        """Yields mini-batches, and notes when each was asked for and handed over."""
         for mini_batch in self._timer.timed(mini_batches):
             self.account.turn(STEPS)
             yield mini_batch
@@ -174,7 +154,7 @@ class RunReport:
         return sum(count * waiting(shape) for shape, count in self._left.items() if count > 0)
 
     def finish(self, trainer: Trainer) -> None:
-        """Computes how fast the run was, which `close` says; loggers get scalars."""
+        """Notes how fast the run was, for `close` to say; loggers get scalars."""
         self.tell = self._closing.append  # the bar may be gone
         self._take(wait=True)
         self.account.turn(REST)
@@ -183,10 +163,8 @@ class RunReport:
             self.stopped()
         if not self.times:
             return
-        self._closing.append(
-            f"Time per shape of mini-batch (clips x frames x size), on one device:\n{self.times.table()}"
-        )
-        self._closing.append(str(self.account))
+        table = f"Time per shape of mini-batch (clips x frames x size), on one device:\n{self.times.table()}"
+        self._closing += [table, str(self.account)]
         if (place := self.losses.first_not_finite()) is not None:
             self._closing.append(self._not_finite(self._plan.epoch(place.epoch)[place.batch]))
         speedup = None if self.losses.last_is_not_finite() else self._speedup()
@@ -238,10 +216,7 @@ class RunReport:
 
 
 class FiniteLosses:
-    """Keeps which loss of a run was the first that is nan or infinite, and whether the last one is.
-
-    No step waits for the device.
-    """
+    """Which loss of a run was the first that is nan or infinite, and whether the last one is: no step waits for it."""
 
     _NEVER, _BATCHES = 2**62, 2**31  # an epoch has at most so many
 
@@ -250,79 +225,18 @@ class FiniteLosses:
         self._finite: Tensor | None = None  # the last loss
 
     def note(self, step: Step, loss: Tensor) -> None:
-        """Notes the loss of a step, without reading it."""
         number = step.place.epoch * self._BATCHES + step.place.batch
         self._finite = loss.isfinite().all()
         found = torch.where(self._finite, self._NEVER, number)
         self._first = found if self._first is None else torch.minimum(self._first, found)
 
     def first_not_finite(self) -> Place | None:
-        """Returns the first step whose loss was not finite; this waits for the device."""
         first = self._NEVER if self._first is None else int(self._first)
         return None if first == self._NEVER else Place(*divmod(first, self._BATCHES))
 
     def last_is_not_finite(self) -> bool:
-        """Returns whether the last loss is nan or infinite; this waits for the device."""
         return self._finite is not None and not bool(self._finite)
-
-
-class ClosingWords(Callback):
-    """Closes a report when the progress bar is gone, after all other callbacks.
-
-    While it is there, it tells the report's account what other callbacks and the validation take.
-    """
-
-    def __init__(self, report: RunReport) -> None:
-        self.report = report
-
-    @override
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self.report.account.belonged(VALIDATION)  # its loader has started
-        self.report.account.turn(VALIDATION)
-
-    @override
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.report.account.turn(CHECKPOINTS)  # until this callback has its turn again, after the one that writes
-
-    @override
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        self.report.note_loss(outputs)
-        self._others_are_done(trainer)
-
-    def _others_are_done(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        self.report.account.turn(START if trainer.sanity_checking else REST)
-
-    on_validation_end = on_train_epoch_end = _others_are_done
-
-    @override
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self.report.close()
-
-    @override
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if isinstance(exception, KeyboardInterrupt):
-            self.report.stopped()
-        self.teardown(trainer, pl_module, "fit")
 
 
 def _compact(shape: BatchShape) -> str:
     return str(shape).replace(" ", "")
-
-
-def ways_out(dataset: object) -> str:
-    """Returns what makes a loader faster, other than workers, in words that a dataset may have."""
-    return str(getattr(dataset, "ways_out", "clips that are stored smaller"))
-
-
-def step_values(step: Step) -> dict[str, float]:
-    """Returns what is logged at the start of a step."""
-    return {
-        "multigrid/clips": step.shape.clips,
-        "multigrid/frames": step.shape.frames,
-        "multigrid/size": step.shape.size,
-        "multigrid/lr_scale": step.lr_scale,
-        "multigrid/phase": step.phase,
-    }

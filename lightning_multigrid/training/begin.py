@@ -6,7 +6,7 @@ from typing import Any, cast
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.host import MisconfigurationException, Trainer
+from lightning_multigrid.host import Trainer
 from lightning_multigrid.loading import (
     ClipDataset,
     FixedClips,
@@ -19,14 +19,7 @@ from lightning_multigrid.loading import (
     order_of,
 )
 from lightning_multigrid.norm import tracking_layers
-from lightning_multigrid.reports import (
-    Account,
-    Clock,
-    RunReport,
-    tell_changed_meaning,
-    tell_few_steps,
-    ways_out,
-)
+from lightning_multigrid.reports import Account, Clock, RunReport, tell_changed_meaning, tell_few_steps
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
@@ -35,7 +28,9 @@ from lightning_multigrid.training.parts.on_grid import ArrivedClips, CompiledGra
 from lightning_multigrid.training.parts.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.parts.reporting import Reporting
 from lightning_multigrid.training.parts.validations import Validations
-from lightning_multigrid.training.rehearsal import PointsOnPlan, check_grids, script_batches
+from lightning_multigrid.training.rehearsal.batches import script_batches
+from lightning_multigrid.training.rehearsal.check_grids import check_grids
+from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.planning import make_plan
@@ -61,8 +56,11 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
     seen = ScriptLoader(own, loader, lambda: trainer.current_epoch)
     points = _try_grids(arguments, trainer, loader)
     plan = loader.sampler.plan
-    report = RunReport(plan, loader.num_workers, ways_out(loader.clip_dataset), Clock(module.device), account)
+    faster = str(getattr(loader.clip_dataset, "ways_out", "clips that are stored smaller"))  # than by more workers
+    report = RunReport(plan, loader.num_workers, faster, Clock(module.device), account)
     positions = Positions(plan, trainer)
+    batches = arguments.precise_bn_batches
+    estimate = None if batches is None else PopulationEstimate(loader, batches, trainer)
     validations = Validations(plan, trainer, arguments.validations_per_phase)
     report.baseline_validations = validations.baseline_per_own
     parts = (
@@ -70,9 +68,9 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
         SubBatches(plan, trainer),
         positions,
         CompiledGraphs(plan, trainer),
-        ArrivedClips(plan, trainer, points),
+        *([] if points is None else [ArrivedClips(plan, trainer, points)]),
         Reporting(plan, trainer, report),
-        EvaluationStatistics(plan, trainer, _estimate(arguments, trainer, loader), account),
+        EvaluationStatistics(plan, trainer, estimate, account),
         validations,
         BaselineLR(plan, trainer, by_hand=arguments.lr_by_hand is not None),
     )
@@ -118,10 +116,10 @@ def _clips_of(arguments: Arguments, script: DataLoader[Any]) -> ClipDataset:
     return known or FixedClips(dataset, arguments.layout, arguments.clips, arguments.follow, look)
 
 
-def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> PointsOnPlan:
-    """Rehearses every grid of the plan on the module, and refuses those that it can't take."""
+def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> PointsOnPlan | None:
+    """Rehearses every grid of the plan on the module; see `check_grids`."""
     module, schedule = trainer.lightning_module, loader.sampler.plan.schedule
-    grids, points = [schedule.baseline.shape, *schedule.grids], PointsOnPlan()
+    grids = [schedule.baseline.shape, *schedule.grids]
     boxes_follow = any(set("xywh") & set(axes) for axes in (arguments.follow or {}).values())
     sharded = trainer.strategy.restore_checkpoint_after_setup
     if sharded:
@@ -130,20 +128,7 @@ def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) 
             "mix, and places that are counted from the first, are not seen."
         )
     host = None if sharded else trainer
-    check_grids(module, grids, script_batches(trainer, module, loader), points, boxes_follow, host)
-    return points
-
-
-def _estimate(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> PopulationEstimate | None:
-    if arguments.precise_bn_batches is None:
-        return None
-    if isinstance(loader.like.dataset, StreamSamples):
-        raise MisconfigurationException(
-            "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it out."
-        )
-    estimate = PopulationEstimate(loader, arguments.precise_bn_batches)
-    estimate.check(trainer, trainer.lightning_module)
-    return estimate
+    return check_grids(module, grids, script_batches(trainer, module, loader), boxes_follow, host)
 
 
 def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list[str]) -> None:

@@ -1,17 +1,18 @@
-"""Mini-batches as `training_step` is given them, made or moved outside of Lightning's loop."""
+"""Mini-batches as `training_step` is given them, and steps on them, outside of Lightning's loop."""
 
 import inspect
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lightning_multigrid.host import LightningModule, Trainer, is_overridden
-from lightning_multigrid.loading import ClipRequest, MultigridLoader
-from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid.loading import has_pixels, reseed, seeded
+from lightning_multigrid.training.trainer.lightning_internals import stage_of_training
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
@@ -23,13 +24,6 @@ def tensors_in(batch: Any) -> list[Tensor]:
 
 def _clips_in(batch: Any) -> list[Tensor]:
     return [tensor for tensor in tensors_in(batch) if tensor.ndim in (4, 5)]
-
-
-def has_pixels(values: Any) -> bool:
-    """Returns whether a tensor or an array is of a type that pixels have, and labels don't."""
-    if isinstance(values, Tensor):
-        return values.dtype == torch.uint8 or values.is_floating_point()
-    return bool(values.dtype == np.uint8 or values.dtype.kind == "f")
 
 
 def first_clips(batch: Any) -> Tensor | None:
@@ -50,33 +44,31 @@ class Handler(NamedTuple):
     handle: Callable[[Any], Any]  # given what the one before it returned
 
 
-def _owner(name: str, trainer: Trainer, module: LightningModule) -> Any:
-    """Returns whose hook is given mini-batches: the data module if it overrides the hook, as Lightning chooses."""
-    data = trainer.datamodule  # type: ignore[attr-defined]
-    return data if data is not None and is_overridden(name, data) else module
-
-
-def read_on_grid(loader: MultigridLoader, grid: BatchShape, clips: int) -> Any:
-    """Makes a mini-batch of some clips on a grid out of one clip, as a worker does."""
-    first = getattr(loader.clip_dataset, "first", 0)
-    [batch] = loader.read([ClipRequest(first, grid.frames, grid.size, seed=0)] * clips)
-    if isinstance(batch, Exception):
-        raise batch
-    return batch
-
-
 def hooks_of(trainer: Trainer, module: LightningModule) -> list[Handler]:
-    """Returns what the script's hooks do to a mini-batch before a step, in its order."""
+    """Returns all that Lightning does to a mini-batch of a loader before a step, in its order."""
+    data = trainer.datamodule  # type: ignore[attr-defined]
 
     def hook(name: str, *arguments: Any) -> Handler:
-        owner = _owner(name, trainer, module)
+        owner = data if data is not None and is_overridden(name, data) else module  # as Lightning chooses
         return Handler(f"`{name}` of {type(owner).__name__}", lambda batch: getattr(owner, name)(batch, *arguments, 0))
 
     transfer = hook("transfer_batch_to_device", trainer.strategy.root_device)
-    return [hook("on_before_batch_transfer"), transfer, hook("on_after_batch_transfer")]
+    convert = Handler("the precision of the Trainer", trainer.precision_plugin.convert_input)
+    return [convert, hook("on_before_batch_transfer"), transfer, hook("on_after_batch_transfer")]
 
 
-def run_step(module: LightningModule, batch: Any, index: int = 0) -> Any:
+@contextmanager
+def apart(trainer: Trainer | None, device: torch.device, seed: int = 0) -> Iterator[None]:
+    """Within it, the script's code finds the stage of training; what it draws and warns of leaves no trace."""
+    stage = nullcontext() if trainer is None else stage_of_training(trainer)
+    devices = [device] if device.type == "cuda" else []
+    with stage, seeded(seed), torch.random.fork_rng(devices), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reseed(seed)
+        yield
+
+
+def run_step(module: LightningModule, batch: Any, index: int) -> Any:
     """Runs `training_step` outside of a training, with the arguments that it takes."""
     # Of the class: a compiled module has another step on the instance, which runs the original module.
     step: Any = type(module).training_step
@@ -85,9 +77,11 @@ def run_step(module: LightningModule, batch: Any, index: int = 0) -> Any:
     return step(module, batch, index) if takes_index else step(module, batch)
 
 
-def on_device(trainer: Trainer, module: LightningModule, batch: Any) -> Any:
-    """Moves a mini-batch of a loader to the device, with all that Lightning does to it on the way."""
-    batch = trainer.precision_plugin.convert_input(batch)
-    for handler in hooks_of(trainer, module):
-        batch = handler.handle(batch)
-    return batch
+def run_forward(module: LightningModule, batch: Any, index: int) -> Any:
+    """Runs `forward` on the clips of a mini-batch."""
+    return module(first_clips(batch))
+
+
+def error_text(error: Exception) -> str:
+    """The type of an error and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"

@@ -1,6 +1,6 @@
 """One `fit`: its plan, and its parts in the order in which they act."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,10 +27,12 @@ class Run:
     def __init__(self, plan: Plan, trainer: Trainer, parts: Sequence[Part], report: RunReport) -> None:
         self.plan, self.report, self.parts = plan, report, parts
         self._trainer: Trainer | None = trainer
+        self._planned = Place(trainer.current_epoch, 0)  # where the next epoch begins; of a second `fit`, not at 0
         self._next: Step | None = None
         self._begun = False  # whether a step is under way
         self._saved: State = {}  # when it was closed
         self._epoch = 0  # likewise
+        self.timed = report.timed
 
     @property
     def trainer(self) -> Trainer:
@@ -50,7 +52,6 @@ class Run:
         self._begun = True
 
     def after(self, batch: int) -> None:
-        """A step has ended."""
         if not self._begun:  # Lightning skips a mini-batch of None, which trains nothing, but has its place
             self.before(batch, None)
         step = self._step_at(batch)
@@ -58,14 +59,14 @@ class Run:
         self._begun = False
         for part in self.parts:
             part.after(step, following)
+            part.rest()
 
     def end(self) -> None:
-        """An epoch has ended."""
         for part in self.parts:
             part.end()
+            part.rest()
 
     def finish(self) -> None:
-        """The training has ended."""
         for part in self.parts:
             part.finish()
 
@@ -95,17 +96,15 @@ class Run:
         """Begins the current epoch, or the rest of it; returns its first step."""
         # Lightning knows the place in every case of resuming only when it asks for the first batch, and after a resume
         # in mid-epoch it does not call `on_train_epoch_start`.
-        steps, batch = self.plan.epoch(self.epoch), internals.batch_index(self.trainer) + 1
-        if batch >= len(steps):
-            refuse_other(self.trainer, "continues at", steps[-1].place, Place(self.epoch, batch))
-        first = self._next = steps[batch]
+        found = Place(self.epoch, internals.batch_index(self.trainer) + 1)
+        if found != self._planned:
+            refuse_other(self.trainer, "continues at", self._planned, found)
+        first = self._next = self.plan.epoch(found.epoch)[found.batch]
+        self._planned = Place(found.epoch + 1, 0)  # a script may skip the rest of this one
         self._begun = False
         for part in self.parts:
             part.begin(first)
         return first
-
-    def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
-        return self.report.timed(mini_batches)
 
     # --- Checkpoints ---
 
@@ -129,5 +128,6 @@ class Run:
     def load(self, checkpoint: dict[str, Any], state: State) -> None:
         """Continues from a checkpoint, before Lightning reads its counters."""
         found = find_continuation(checkpoint, state, self.plan)
+        self._planned = found.first.place
         for part in self.parts:
             part.load(found)

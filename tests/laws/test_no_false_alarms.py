@@ -11,7 +11,7 @@ import torch
 
 from lightning_multigrid.norm import convert_sub_batchnorm
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training import PointsOnPlan, batches_of_samples, check_grids
+from lightning_multigrid.training import batches_of_samples, check_grids
 from tests.helpers.tiny import trainer
 
 
@@ -37,7 +37,7 @@ def said_of(module, frames, size, coarse):
 
     grids = [BatchShape(2, frames, size), *(BatchShape(2, *grid) for grid in coarse)]
     try:
-        check_grids(module, grids, batches_of_samples(clip_of), PointsOnPlan(), trainer=trainer())
+        check_grids(module, grids, batches_of_samples(clip_of), trainer=trainer())
     except ValueError as error:
         return str(error)
     return None

@@ -10,6 +10,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
 from lightning_multigrid import MultigridCallback
+from lightning_multigrid.reports.account import Account
 from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.step_times import ShapeTimes, StepTime, StepTotals
 from lightning_multigrid.schedule import Place, Plan, Step
@@ -88,7 +89,7 @@ def clock(monkeypatch):
 
 
 def report_of(clock, plan=PLAN):
-    return RunReport(plan, workers=1, ways_out="x", clock=clock)
+    return RunReport(plan, workers=1, ways_out="x", clock=clock, account=Account())
 
 
 def driven(clock, until, seconds):

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from lightning_multigrid import LongCycle, MultigridCallback
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.rehearsal.batches import NOISE, REAL, batches_of_samples, enlarged
+from lightning_multigrid.training.rehearsal.batches import NOISE, REAL, batches_of_samples
 from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 HALF = LongCycle(((0.5, 1), (1, 1)))
@@ -132,7 +132,9 @@ def test_only_pixels_are_changed_and_nothing_in_the_sample_itself():
     sample = Sample(torch.rand(3, 4, 8, 8), torch.rand(5, 4), {"mask": np.arange(256, dtype=np.uint8)}, 3)
     before = sample.clip.clone()
     grid, clips = BatchShape(1, 4, 8), (REAL, NOISE, NOISE)
-    [batch] = batches_of_samples(lambda grid: sample).read({grid: [clips]}).values()
+    batches = batches_of_samples(lambda grid: sample)
+    batches.make({grid: [clips]})
+    batch = batches.arrived(grid, clips)
     assert torch.equal(sample.clip, before)
     assert torch.equal(batch.clip[0], before)
     assert set(batch.clip[1].flatten().tolist()) <= set(before.flatten().tolist())
@@ -150,23 +152,12 @@ def test_an_error_of_one_mini_batch_leaves_the_others():
         return torch.zeros(3)
 
     wanted = {BatchShape(1, frames, 8): [(REAL, REAL)] for frames in (2, 4)}
-    error, batch = batches_of_samples(sample_of).read(wanted).values()
-    assert isinstance(error, KeyError)
-    assert batch.shape == (2, 3)
-
-
-@pytest.mark.parametrize("collate", [default_collate, time_first, lists, folded])
-def test_shapes_of_any_number_of_clips_are_those_of_the_collate_fn(collate):
-    def of(number, frames=4):
-        return collate([(torch.zeros(3, frames, 8, 8), 1)] * number)
-
-    def shapes(batch):
-        parts = batch.values() if isinstance(batch, dict) else batch
-        flat = [one for part in parts for one in (part if isinstance(part, list) else [part])]
-        return [one.shape if isinstance(one, torch.Tensor) else one for one in flat]
-
-    for number, frames in ((1, 4), (2, 4), (9, 4), (6, 8)):
-        assert shapes(enlarged(of(2, frames), of(2), of(4), number / 2)) == shapes(of(number, frames))
+    batches = batches_of_samples(sample_of)
+    batches.make(wanted)
+    two, four = wanted
+    with pytest.raises(KeyError, match="two"):
+        batches.arrived(two, (REAL, REAL))
+    assert batches.arrived(four, (REAL, REAL)).shape == (2, 3)
 
 
 def test_datasets_are_read_once_on_each_grid_and_hooks_see_whole_mini_batches():

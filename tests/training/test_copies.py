@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.training.rehearsal import meta_copy
-from lightning_multigrid.training.rehearsal.copies import Copies, held_by
+from lightning_multigrid.training.rehearsal.copies import Copies, held_by, meta_copy
 from tests.helpers.tiny import Module, clips, fit, trainer
 
 
@@ -37,7 +36,7 @@ def test_data_of_datasets_and_loaders_is_shared_and_nothing_else():
     module, host = Holding(), trainer()
     parameters = sum(parameter.nbytes for parameter in (*module.parameters(), *module.buffers()))
     host.strategy.connect(module)
-    with Copies(module, host).working([], shapes_only=False) as copied:
+    with Copies(module, host).working([]) as copied:
         assert owned(copied, module) == parameters + 3 * 4 + 500_000 * 4
         assert copied.loaders["again"][0].tensors[0] is module.loaders["again"][0].tensors[0]
         assert copied.loaders["again"][0].own is copied.net[0].weight

@@ -57,7 +57,7 @@ def by_hand(self, x, y):
 def test_a_sum_over_clips_is_refused(step):
     module = Script(step)
     module.automatic_optimization = step is not by_hand
-    message = r"The loss of Script is a sum over the clips: two clips have .*, and the same clips twice .*the mean"
+    message = r"The loss of Script is a sum over the clips: 4 clips have .*, and the same clips twice .*the mean"
     with pytest.raises(ValueError, match=message):
         fit(module, MultigridCallback())
 
@@ -137,7 +137,7 @@ def masked(self, scores, y):
 
 
 @pytest.mark.filterwarnings("ignore:The grids could not be rehearsed")  # a mask of four clips, with two
-@pytest.mark.parametrize(("keep", "now", "last"), [(hidden, 64, 4), (read, 4, 2), (masked, 64, 4)])
+@pytest.mark.parametrize(("keep", "now", "last"), [(hidden, 8, 4), (read, 8, 4), (masked, 8, 4)])
 def test_state_with_a_size_for_each_clip_is_refused_with_both_numbers(keep, now, last):
     message = rf"Recurrent cannot take another number of clips in each step.* has {now} clips of .* had {last} of"
     with pytest.raises(ValueError, match=message):

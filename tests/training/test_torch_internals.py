@@ -8,7 +8,6 @@ from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR
 from lightning_multigrid.training.trainer import torch_internals
 from lightning_multigrid.training.trainer.torch_internals import (
     forget_hooks,
-    name_in_state_dict,
     raised_limits,
     scheduler_parts,
     version_of,
@@ -76,9 +75,3 @@ def test_raised_limits():
             double(torch.ones(size))
     assert len(made) == 10
     assert config.cache_size_limit == before
-
-
-def test_name_in_state_dict():
-    from torch.distributed.fsdp._common_utils import FSDP_PREFIX
-
-    assert name_in_state_dict(f"net.{FSDP_PREFIX}0.{FSDP_PREFIX}weight") == "net.0.weight"

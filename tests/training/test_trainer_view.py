@@ -4,7 +4,7 @@ import lightning as L
 import pytest
 from torch import nn
 
-from lightning_multigrid.training.trainer.trainer_view import TrainerView, sees
+from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
 from tests.helpers.tiny import Module, trainer
 
 
@@ -27,7 +27,7 @@ def test_each_lightning_module_sees_it_for_the_time_of_the_block():
     module, host = Outer(), trainer()
     module.trainer = host
     view = TrainerView(host)
-    with sees(module, view):
+    with sees(lightning_modules(module), view):
         assert module.trainer is module.parts[0].trainer is view
     assert module.trainer is host
     with pytest.raises(RuntimeError, match="not attached"):

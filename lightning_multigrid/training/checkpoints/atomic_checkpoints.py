@@ -28,7 +28,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: StrPath, storage_options: Any = None) -> None:
-        if storage_options is not None or not _is_local(path):
+        if storage_options is not None or "://" in os.fspath(path):
             super().save_checkpoint(checkpoint, os.fspath(path), storage_options)
             return
         target = Path(path)
@@ -68,10 +68,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 f"({_reason(error)}). If you trust them, give `fit` or `validate` `weights_only=False` (Lightning 2.6)."
             ) from error
         return checkpoint
-
-
-def _is_local(path: StrPath) -> bool:
-    return "://" not in os.fspath(path)
 
 
 def _reason(error: BaseException) -> str:

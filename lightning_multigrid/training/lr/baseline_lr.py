@@ -18,7 +18,7 @@ from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.schedule import BaselineEpoch, Plan, Step, exact
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
-from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler, SchedulerCalls, clocked_schedulers
+from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler, SchedulerCalls
 from lightning_multigrid.training.parts.part import Part, log_values
 from lightning_multigrid.training.script.lr_stages import is_plateau
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
@@ -28,17 +28,13 @@ class BaselineLR(Part):
     """Keeps the script's schedulers on the baseline's clock, and scales the LR within optimizer steps.
 
     Outside of `Optimizer.step`, `param_groups` hold the baseline's LR: for schedulers, callbacks, checkpoints, and
-    whatever a script computes or writes.
-
-    Args:
-        plan: The plan.
-        trainer: The Trainer, with the settings, optimizers and schedulers of its script.
-        by_hand: Whether the script writes LRs that go by this run.
+    whatever a script computes or writes. `by_hand` says that a script writes LRs that go by this run.
     """
 
     def __init__(self, plan: Plan, trainer: Trainer, by_hand: bool = False) -> None:
         super().__init__(plan, trainer)
-        self._schedulers = clocked_schedulers(trainer)
+        configs = trainer.lr_scheduler_configs  # those of a plateau wait for a metric, and have no clock
+        self._schedulers = [ClockedScheduler(config) for config in configs if not is_plateau(config)]
         self._epoch = plan.baseline_epoch  # in which the schedulers count: the checkpoint's, if there is one
         # The length of the baseline, which schedulers see while they are ticked.
         self._baseline: dict[str, int | None] = {
@@ -50,7 +46,7 @@ class BaselineLR(Part):
         self._steps_elsewhere = 0
         self._modules = lightning_modules(self.module)
         own_clock = not by_hand and not (plan.schedule.constant_shape and plan.schedule.epoch_factor == 1)
-        refuse_other = partial(_refuse_by_hand, type(self.module).__name__) if own_clock else _accept
+        refuse_other = partial(_refuse_by_hand, type(self.module).__name__) if own_clock else lambda *_: None
         self._in_step = [LRInStep(one, refuse_other) for one in trainer.optimizers]
         self._calls = None if self.module.automatic_optimization else SchedulerCalls(plan, trainer, self._schedulers)
 
@@ -119,7 +115,6 @@ class BaselineLR(Part):
         return next((group["lr"] for group in groups if group.get("lr") is not None), 0.0)
 
     def _prepare(self, step: Step) -> None:
-        """Brings everything to a step that comes."""
         for one in self._in_step:
             one.check_lr()
         self.go_to(step.baseline_epoch)
@@ -139,7 +134,7 @@ class BaselineLR(Part):
         # Lightning ticks before it counts the epoch, and after it has counted the optimizer step.
         steps = self._epoch.ticks(at, "step", frequency=1)
         view = TrainerView(self.trainer, **self._baseline, current_epoch=math.ceil(at) - 1, global_step=steps)
-        with sees(self.module, view, self._modules):
+        with sees(self._modules, view):
             if self._calls is None:
                 self.module.lr_scheduler_step(clocked.scheduler, None)
             else:
@@ -156,7 +151,6 @@ class BaselineLR(Part):
         }
 
     def load(self, found: Continuation) -> None:
-        """Takes over schedulers that a checkpoint has ticked already."""
         state = found.state
         if len(state["ticks"]) != len(self._schedulers):
             raise MisconfigurationException(
@@ -168,10 +162,6 @@ class BaselineLR(Part):
             clocked.ticks, clocked.interval = ticks, interval
         self._epoch = BaselineEpoch(*state["baseline_epoch_batches"])
         self._steps_elsewhere = found.steps_elsewhere
-
-
-def _accept(before: float, now: float) -> None:
-    pass
 
 
 def _refuse_by_hand(module: str, before: float, now: float) -> None:

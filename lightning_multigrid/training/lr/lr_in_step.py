@@ -22,13 +22,8 @@ class LRInStep:
     hooks run), the groups hold the very objects that the script and its schedulers have put there: the baseline's
     values. Tensors stay the same objects, too, and are changed in place. An error in an update leaves the baseline's.
 
-    Args:
-        optimizer: The optimizer, which may hold others that update for it, as `Lookahead` and SAM do.
-        refuse_other: Called with the LR as `note_lr` found it and as it is now, if another one was written meanwhile.
-
-    Raises:
-        MisconfigurationException: If the `step` of an optimizer can't be replaced; while it updates, if something else
-            writes a scaled LR.
+    The optimizer may hold others that update for it, as `Lookahead` and SAM do. `refuse_other` is called with the LR as
+    `note_lr` found it and as it is now, if another one was written meanwhile.
     """
 
     def __init__(self, optimizer: Optimizer, refuse_other: Callable[[float, float], None]) -> None:
@@ -74,8 +69,6 @@ class LRInStep:
         return [_NotedLR(group) for group in self._groups().values() if group.get("lr") is not None]
 
     def _with_scale(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `step` with the scale."""
-
         @wraps(getattr(own, "__func__", own))
         def step(one: Any, *args: Any, **kwargs: Any) -> Any:
             if all(one is not other for other in self._optimizers):  # a copy, which is not this run's

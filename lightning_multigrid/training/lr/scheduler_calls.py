@@ -5,7 +5,7 @@ from typing import Any
 
 from lightning_multigrid.host import LRSchedulerConfig, MisconfigurationException, Trainer
 from lightning_multigrid.schedule import Plan, Step
-from lightning_multigrid.training.script.lr_stages import has_stages, is_plateau
+from lightning_multigrid.training.script.lr_stages import has_stages
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
 
@@ -21,11 +21,6 @@ class ClockedScheduler:
         self.calls = 0  # of the script in this epoch, with manual optimization
 
 
-def clocked_schedulers(trainer: Trainer) -> list[ClockedScheduler]:
-    """Returns all schedulers but those that wait for a metric, which only Lightning or the script knows."""
-    return [ClockedScheduler(config) for config in trainer.lr_scheduler_configs if not is_plateau(config)]
-
-
 class SchedulerCalls:
     """The calls by which a script with manual optimization steps its schedulers: they only say when it means to.
 
@@ -38,7 +33,6 @@ class SchedulerCalls:
         self._epoch: int | None = None  # that is counted from its first mini-batch on
 
     def start(self, changes: Changes) -> None:
-        """Counts the calls until `changes` are undone."""
         for clocked in self._schedulers:
             names = [name for name in ("step", "step_update") if hasattr(clocked.scheduler, name)]  # timm has both
             changes.subclass(clocked.scheduler, dict.fromkeys(names, self._method(clocked)))

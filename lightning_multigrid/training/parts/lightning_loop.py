@@ -6,8 +6,7 @@ from typing import Any, NoReturn
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader
-from lightning_multigrid.schedule import Place, Plan, Step
-from lightning_multigrid.training.checkpoints.continuation import Continuation
+from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.parts.part import Part
 from lightning_multigrid.training.trainer import lightning_internals as internals
 
@@ -23,7 +22,6 @@ class LightningLoop(Part):
         super().__init__(plan, trainer)
         self._source, self._loader, self._seen = source, loader, seen
         self._optimizers = list(trainer.optimizers)
-        self._next = Place(trainer.current_epoch, 0)  # of a second `fit`, not 0
         self._first: Step | None = None  # of the epoch, or of the rest of it
 
     def start(self) -> None:
@@ -42,15 +40,9 @@ class LightningLoop(Part):
             every = max(1, min(every, math.ceil(batches / plan.accumulate)))
             self.changes.set_attribute(trainer, "log_every_n_steps", every)
 
-    def load(self, found: Continuation) -> None:
-        self._next = found.first.place
-
     def begin(self, first: Step) -> None:
         # Lightning has just requested the training loader. It must not request those for validation again.
         internals.reload_every(self.trainer, 0)
-        # A script may have skipped the rest of the last epoch.
-        planned = self._next if self._first is None else Place(self._first.place.epoch + 1, 0)
-        self._check("continues at", planned, first.place)
         self._first = first
 
     def before(self, step: Step, mini_batch: Any) -> None:

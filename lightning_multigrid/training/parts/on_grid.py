@@ -10,7 +10,7 @@ from lightning_multigrid.norm import make_groups, set_sub_batch, sub_batchnorm_l
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.parts.part import Part
-from lightning_multigrid.training.rehearsal import PointsOnPlan
+from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
 from lightning_multigrid.training.trainer.torch_internals import raised_limits
 
 
@@ -38,13 +38,7 @@ class Positions(Part):
     def before(self, step: Step, mini_batch: Any) -> None:
         self.following.set_grid(step.shape.frames, step.shape.size)
 
-    def after(self, step: Step, following: Step) -> None:
-        self.following.restore()
-
-    def end(self) -> None:
-        self.following.restore()
-
-    def close(self) -> None:
+    def rest(self) -> None:
         self.following.restore()
 
 
@@ -66,15 +60,8 @@ class CompiledGraphs(Part):
         if (step.shape, step.sub_batch) not in self._grids:
             self._eager.enter_context(torch.compiler.set_stance("force_eager"))
 
-    def after(self, step: Step, following: Step) -> None:
+    def rest(self) -> None:
         self._eager.close()
-
-    def end(self) -> None:
-        self._eager.close()
-
-    def close(self) -> None:
-        self._eager.close()
-        super().close()
 
 
 class ArrivedClips(Part):

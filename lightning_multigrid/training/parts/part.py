@@ -15,9 +15,9 @@ from lightning_multigrid.training.trainer.lightning_internals import step_is_log
 class Part:
     """Something that acts with the steps of a run. It knows the plan, and no other part.
 
-    Its life: `start`, perhaps `load`; for each epoch `begin`, for each step `before` and `after`, and `end`; `finish`
-    and `close`. Making a part changes nothing. What it changes goes through `changes`, which `close` undoes, also after
-    an error at any point.
+    Its life: `start`, perhaps `load`; for each epoch `begin`, for each step `before` and `after`, and `end`; `rest`
+    after both; `finish` and `close`. Making a part changes nothing. What it changes goes through `changes`, which
+    `close` undoes, also after an error at any point.
     """
 
     def __init__(self, plan: Plan, trainer: Trainer) -> None:
@@ -45,6 +45,9 @@ class Part:
     def end(self) -> None:
         """An epoch has ended, or the script skips the rest of it."""
 
+    def rest(self) -> None:
+        """No step is under way: one has ended, or was left, or the run closes."""
+
     def finish(self) -> None:
         """The training has ended without an error."""
 
@@ -57,6 +60,7 @@ class Part:
 
     def close(self) -> None:
         """Undoes what it has changed."""
+        self.rest()
         self.changes.close()
 
 

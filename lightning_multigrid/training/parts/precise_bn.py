@@ -4,9 +4,8 @@ In multigrid training that average mixes the grids of the short cycle. This modu
 current weights, on the baseline's grid: mean and variance of all values that a layer sees, on all ranks.
 """
 
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import nn
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
-from lightning_multigrid.loading import MultigridLoader, MultigridSampler, derive_seed, epoch_order, reseed, seeded
+from lightning_multigrid.loading import MultigridLoader, MultigridSampler, StreamSamples, derive_seed, epoch_order
 from lightning_multigrid.norm import (
     BatchNorm,
     average_statistics,
@@ -27,10 +26,11 @@ from lightning_multigrid.norm import (
 )
 from lightning_multigrid.reports import STATISTICS, Account
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Plan, ShortCycle, Step
-from lightning_multigrid.training.mini_batches import first_clips, on_device, read_on_grid, run_step
+from lightning_multigrid.training.mini_batches import apart, error_text, hooks_of, run_forward, run_step
 from lightning_multigrid.training.parts.part import Part
 from lightning_multigrid.training.parts.reporting import add_callback
-from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer, stage_of_training
+from lightning_multigrid.training.rehearsal.batches import ALIKE, script_batches
+from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer
 
 _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 
@@ -56,18 +56,19 @@ class PopulationEstimate:
 
     It runs `training_step` without gradients, in the precision and the modes of training, on a copy of the module that
     shares its parameters. Metrics, logs, buffers, gradients and all random state stay as they are. If the step needs a
-    Trainer, `forward` is run on the clips instead. A loader is made `like` the user's each time, with new workers.
+    Trainer, `forward` is run on the clips instead. Each time it makes a loader, with new workers.
     """
 
-    def __init__(self, training: MultigridLoader, batches: int) -> None:
-        self.sampler = population_sampler(training.sampler, batches)
-        self._dataset, self._like = training.clip_dataset, training.like
-        self._runs_step = True
-
-    def check(self, trainer: Trainer, module: LightningModule) -> None:
-        """Refuses a module without BatchNorm layers, or in which neither `training_step` nor `forward` runs."""
-        name, layers = type(module).__name__, tracking_layers(module)
-        if not layers:
+    def __init__(self, training: MultigridLoader, batches: int, trainer: Trainer) -> None:
+        self._training, self._trainer, self._module = training, trainer, trainer.lightning_module
+        self._step = run_step
+        name = type(self._module).__name__
+        if isinstance(training.like.dataset, StreamSamples):
+            raise MisconfigurationException(
+                "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it "
+                "out."
+            )
+        if not tracking_layers(self._module):
             raise MisconfigurationException(
                 f"`precise_bn_batches` re-estimates the running statistics of BatchNorm layers, but {name} has none. "
                 "Leave the argument out."
@@ -77,19 +78,23 @@ class PopulationEstimate:
                 f"`precise_bn_batches` needs a copy of the module, but {type(trainer.strategy).__name__} shards it. "
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
-        shape = self.sampler.plan.schedule.baseline.shape
-        failures = []
-        for self._runs_step in (True, False):
+        self.sampler = population_sampler(training.sampler, batches)
+        self._refuse_failing(name)
+
+    def _refuse_failing(self, name: str) -> None:
+        """Refuses a module in which neither `training_step` nor `forward` runs."""
+        shape, failures = self.sampler.plan.schedule.baseline.shape, []
+        batches = script_batches(self._trainer, self._module, self._training)
+        for self._step in (run_step, run_forward):
             try:
-                with self._apart(trainer, module, epoch=0):
-                    loader = MultigridLoader(self._dataset, self.sampler, self._like)
-                    batch = on_device(trainer, module, read_on_grid(loader, shape, clips=2))
-                    replica = _replica(module, {})
-                    set_sub_batch(replica, 2, of=2)  # so that these two clips need no other rank
+                with self._apart(epoch=0):
+                    batches.make({shape: [ALIKE]})
+                    replica = _replica(self._module, {})
+                    set_sub_batch(replica, len(ALIKE), of=len(ALIKE))  # so that these clips need no other rank
                     with observed_moments(tracking_layers(replica)) as moments:
-                        self._run(trainer, replica, batch, 0)
+                        self._run(replica, batches.arrived(shape, ALIKE), 0)
             except Exception as error:  # whatever a user's model may raise
-                failures.append(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+                failures.append(error_text(error))
                 continue
             if any(moments.values()):
                 return
@@ -100,40 +105,30 @@ class PopulationEstimate:
             "work without `self.trainer`, or leave the argument out."
         )
 
-    def write(self, trainer: Trainer, module: LightningModule, epoch: int, modes: Mapping[str, bool]) -> None:
+    def write(self, epoch: int, modes: Mapping[str, bool]) -> None:
         """Sets statistics of the layers that train (`modes`, by name) to the population's, on the clips of an epoch."""
-        training, replica, schedule = (
-            _training_layers(module, modes),
-            _replica(module, modes),
-            self.sampler.plan.schedule,
-        )
+        training, replica = _training_layers(self._module, modes), _replica(self._module, modes)
+        schedule, hooks = self.sampler.plan.schedule, hooks_of(self._trainer, self._module)
         set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips)
         self.sampler.set_epoch(epoch)
-        with (
-            self._apart(trainer, module, epoch),
-            observed_moments({name: replica.get_submodule(name) for name in training}) as moments,
-        ):
-            for index, batch in enumerate(MultigridLoader(self._dataset, self.sampler, self._like)):
-                self._run(trainer, replica, on_device(trainer, module, batch), index)
+        layers = {name: replica.get_submodule(name) for name in training}
+        with self._apart(epoch), observed_moments(layers) as moments:
+            loader = MultigridLoader(self._training.clip_dataset, self.sampler, self._training.like)
+            for index, batch in enumerate(loader):
+                for hook in hooks:
+                    batch = hook.handle(batch)
+                self._run(replica, batch, index)
         write_statistics(training, moments)
 
-    def _run(self, trainer: Trainer, replica: LightningModule, batch: Any, index: int) -> None:
+    def _run(self, replica: LightningModule, batch: Any, index: int) -> None:
+        precision = self._trainer.precision_plugin.train_step_context()
         # To compile graphs for a few mini-batches would take longer than to run them.
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"), trainer.precision_plugin.train_step_context():
-            if self._runs_step:
-                run_step(replica, batch, index)
-            else:
-                replica(first_clips(batch))
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"), precision:
+            self._step(replica, batch, index)
 
-    @contextmanager
-    def _apart(self, trainer: Trainer, module: LightningModule, epoch: int) -> Iterator[None]:
-        """Gives the estimate a random state of its own, and the hooks of the data the stage of training."""
+    def _apart(self, epoch: int) -> AbstractContextManager[None]:
         seed = derive_seed(self.sampler.plan.seed, _RANDOM, epoch, self.sampler.rank)
-        devices = [module.device.index] if module.device.type == "cuda" else []
-        with seeded(seed), torch.random.fork_rng(devices), warnings.catch_warnings(), stage_of_training(trainer):
-            reseed(seed)
-            warnings.simplefilter("ignore")  # of `self.log` without a Trainer
-            yield
+        return apart(self._trainer, self._module.device, seed)
 
 
 def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, BatchNorm]:
@@ -185,9 +180,6 @@ class EvaluationStatistics(Part, Callback):
     def begin(self, first: Step) -> None:
         self._parts = [*self.module.named_modules()]
 
-    def before(self, step: Step, mini_batch: Any) -> None:
-        self._callbacks_act = False
-
     def after(self, step: Step, following: Step) -> None:
         # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.
         self._training = [part.training for _, part in self._parts]
@@ -217,5 +209,5 @@ class EvaluationStatistics(Part, Callback):
             if self._estimate is None:
                 average_statistics(_training_layers(self.module, modes))
             elif _training_layers(self.module, modes):  # else all layers are frozen
-                self._estimate.write(self.trainer, self.module, epoch, modes)
+                self._estimate.write(epoch, modes)
         self._written = self._last

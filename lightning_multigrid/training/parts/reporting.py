@@ -3,14 +3,20 @@
 from functools import wraps
 from typing import Any
 
+from typing_extensions import override
+
 from lightning_multigrid.host import Callback, LightningModule, Trainer
-from lightning_multigrid.reports import ClosingWords, RunReport, step_values
+from lightning_multigrid.reports import CHECKPOINTS, REST, START, VALIDATION, RunReport
 from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.parts.part import Part, log_values
 
 
-class Reporting(Part):
-    """Times of steps, and what is logged and shown of them."""
+class Reporting(Part, Callback):
+    """Times of steps, and what is logged and shown of them.
+
+    As a callback after those of the script, it tells the account what they and the validation take, and has the last
+    word, when the progress bar is gone.
+    """
 
     def __init__(self, plan: Plan, trainer: Trainer, report: RunReport) -> None:
         super().__init__(plan, trainer)
@@ -19,7 +25,7 @@ class Reporting(Part):
     def start(self) -> None:
         """Shows items of the report on the progress bar, and what it tells on the way above the bar."""
         trainer, report = self.trainer, self._report
-        add_callback(self, ClosingWords(report))
+        add_callback(self, self)
         bar: Any = trainer.progress_bar_callback
         if bar is None:
             return
@@ -41,7 +47,10 @@ class Reporting(Part):
 
     def before(self, step: Step, mini_batch: Any) -> None:
         self._report.announce(step)
-        log_values(self.trainer, lambda: step_values(step))
+        shape = step.shape
+        values: dict[str, float] = {"clips": shape.clips, "frames": shape.frames, "size": shape.size}
+        values |= {"lr_scale": step.lr_scale, "phase": step.phase}
+        log_values(self.trainer, lambda: {f"multigrid/{name}": value for name, value in values.items()})
 
     def after(self, step: Step, following: Step) -> None:
         times = self._report.ended(step, following)
@@ -49,6 +58,38 @@ class Reporting(Part):
 
     def finish(self) -> None:
         self._report.finish(self.trainer)
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._report.account.belonged(VALIDATION)  # its loader has started
+        self._report.account.turn(VALIDATION)
+
+    @override
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._report.account.turn(CHECKPOINTS)  # until this callback has its turn again, after the one that writes
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._report.note_loss(outputs)
+        self._others_are_done(trainer)
+
+    def _others_are_done(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        self._report.account.turn(START if trainer.sanity_checking else REST)
+
+    on_validation_end = on_train_epoch_end = _others_are_done
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._report.close()
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if isinstance(exception, KeyboardInterrupt):
+            self._report.stopped()
+        self._report.close()
 
 
 def add_callback(part: Part, callback: Callback) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Set
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 from lightning_multigrid.host import Trainer, is_a
@@ -48,7 +48,7 @@ class Validations(Part):
         self._held: dict[Any, int] = {}  # the patience of each `EarlyStopping`, while it does not count
         self._counts: list[tuple[Any, str, Set[int], tuple[Any, Any]]] = []  # owner, name, epochs that are due, values
 
-    @cached_property
+    @property
     def baseline_per_own(self) -> float:
         """How many validations the baseline has for each one of this run."""
         if self._every is None or self.trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -91,7 +91,6 @@ class Validations(Part):
         self._counts.append((owner, name, ends, values))
 
     def _set_for(self, epoch: int) -> None:
-        """Sets what Lightning compares with the number of an epoch."""
         if self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         for owner, name, ends, (due, otherwise) in self._counts:

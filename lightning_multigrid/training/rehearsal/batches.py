@@ -6,7 +6,7 @@ A rehearsal changes samples, before the script's `collate_fn` sees them. So noth
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,31 +14,49 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from lightning_multigrid.host import LightningModule, Trainer
-from lightning_multigrid.loading import ClipRequest, MultigridLoader, in_worker, seeded, sendable
+from lightning_multigrid.loading import ClipRequest, MultigridLoader, has_pixels, in_worker, seeded, sendable
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.mini_batches import Handler, has_pixels, hooks_of
+from lightning_multigrid.training.mini_batches import Handler, hooks_of
 from lightning_multigrid.training.rehearsal.copies import held_by
 
 REAL, NOISE = range(2)  # a sample of the dataset; with noise in the place of its pixels
 Clips = tuple[int, ...]  # the clips of a mini-batch, by these numbers
 Wanted = Mapping[BatchShape, Sequence[Clips]]
-Read = dict[tuple[BatchShape, Clips], Any]
+Made = dict[tuple[BatchShape, Clips], Any]  # mini-batches; one that fails is its error
 
 TRIED_CLIPS = 2  # clips of a small mini-batch: BatchNorm needs more than one value per channel
 ALIKE = (REAL,) * TRIED_CLIPS
 READING = "the dataset or its `collate_fn`"
 
 
-class ScriptBatches(NamedTuple):
-    """What a script makes of the clips that a rehearsal chooses.
+class ScriptBatches:
+    """What a script makes of the clips that a rehearsal chooses: a function that makes mini-batches, and hooks."""
 
-    Args:
-        read: Makes all wanted mini-batches, by grid and clips; one that fails is its error.
-        hooks: What changes them before a step, in its order.
-    """
+    def __init__(self, make: Callable[[Wanted], Made], hooks: Sequence[Handler] = ()) -> None:
+        self._make, self._hooks = make, hooks
+        self.made: Made = {}
 
-    read: Callable[[Wanted], Read]
-    hooks: Sequence[Handler] = ()
+    def make(self, wanted: Wanted) -> None:
+        """Makes all mini-batches that are wanted."""
+        self.made = self._make(wanted)
+
+    def handlers(self, grid: BatchShape, clips: Clips) -> list[Handler]:
+        """What a mini-batch goes through, in its order: the first handler is given None."""
+
+        def read(_: None) -> Any:
+            batch = self.made[grid, clips]
+            if isinstance(batch, Exception):
+                raise batch
+            return batch
+
+        return [Handler(READING, read), *self._hooks]
+
+    def arrived(self, grid: BatchShape, clips: Clips) -> Any:
+        """A mini-batch as a step gets it."""
+        batch: Any = None
+        for _, handle in self.handlers(grid, clips):
+            batch = handle(batch)
+        return batch
 
 
 def batches_of_samples(sample: Callable[[BatchShape], Any]) -> ScriptBatches:
@@ -51,23 +69,19 @@ def script_batches(trainer: Trainer, module: LightningModule, loader: MultigridL
     collate: Any = loader.like.collate_fn
     sample = partial(_sample, loader.clip_dataset)
 
-    def read(wanted: Wanted) -> Read:
+    def make(wanted: Wanted) -> Made:
         return in_worker(loader.like, loader.like.dataset, partial(_collated, sample, collate, wanted))  # type: ignore[no-any-return]
 
-    def join(batch: Any) -> Any:
-        with seeded(0):
-            joined = collate.join([batch]) if hasattr(collate, "join") else batch
-        return trainer.precision_plugin.convert_input(joined)
-
-    return ScriptBatches(read, [Handler(READING, join), *hooks_of(trainer, module)])
+    join = [Handler(READING, lambda batch: collate.join([batch]))] if hasattr(collate, "join") else []
+    return ScriptBatches(make, [*join, *hooks_of(trainer, module)])
 
 
 def _sample(clips: Any, grid: BatchShape) -> Any:
     return clips.read_clip(ClipRequest(getattr(clips, "first", 0), grid.frames, grid.size, seed=0))
 
 
-def _collated(sample_of: Callable[[BatchShape], Any], collate: Callable[[list[Any]], Any], wanted: Wanted) -> Read:
-    made: Read = {}
+def _collated(sample_of: Callable[[BatchShape], Any], collate: Callable[[list[Any]], Any], wanted: Wanted) -> Made:
+    made: Made = {}
     for grid, arrangements in wanted.items():
         sample = None
         for clips in arrangements:
@@ -93,24 +107,3 @@ def _varied(sample: Any, kind: int) -> Any:
             generator = torch.Generator().manual_seed(values.numel())
             values.copy_(values.flatten()[torch.randint(values.numel(), values.shape, generator=generator)])
     return copy.deepcopy(sample, memo)
-
-
-def enlarged(batch: Any, small: Any, large: Any, times: float) -> Any:
-    """The shapes of a mini-batch with so many times the clips, on the meta device.
-
-    Which axes and lists count clips is known from two mini-batches, of which the large one has twice the clips.
-    """
-    if isinstance(batch, Tensor):
-        pairs = zip(batch.shape, small.shape, large.shape, strict=True)
-        return batch.new_empty(
-            [round(length * times) if more == 2 * few != few else length for length, few, more in pairs], device="meta"
-        )
-    if isinstance(batch, Mapping):
-        return {name: enlarged(part, small[name], large[name], times) for name, part in batch.items()}
-    if isinstance(batch, (list, tuple)):
-        last = len(small) - 1  # a list of frames has more of them on finer grids
-        parts = [enlarged(part, small[min(i, last)], large[min(i, last)], times) for i, part in enumerate(batch)]
-        if len(large) == 2 * len(small) > 0:  # one for each clip
-            parts = [parts[0]] * round(len(parts) * times)
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from lightning_multigrid.host import DummyLogger, LightningDataModule, LightningModule, Trainer
 from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer, told_optimizers
 from lightning_multigrid.training.trainer.torch_internals import forget_hooks
-from lightning_multigrid.training.trainer.trainer_view import TrainerView, sees
+from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules
 
 _LONG = 1000  # elements; those of longer containers are shared with a copy
 _LARGE = 2**20  # bytes of the tensors of a dataset or a loader; with more, they are shared with a copy
@@ -43,10 +43,6 @@ class Copies:
 
     Arrays are shared with a copy, which can't write to them, and so are the tensors of large datasets and loaders, and
     elements of containers of over 1000. Everything else is the copy's own.
-
-    Args:
-        module: The module.
-        trainer: Its Trainer; None if it has none.
     """
 
     def __init__(self, module: LightningModule, trainer: Trainer | None = None) -> None:
@@ -85,12 +81,12 @@ class Copies:
         return self._copy(lambda tensor: tensor.to("meta"), {}).train().to("meta")
 
     @contextmanager
-    def working(self, losses: list[Tensor], shapes_only: bool) -> Iterator[LightningModule]:
+    def working(self, losses: list[Tensor]) -> Iterator[LightningModule]:
         """Gives a copy that can train for a step: nobody hears what it logs, and its optimizers don't move it.
 
         It has the module's values, but for parameters of zeros alone, which training has not filled yet. They become a
-        ramp, so that what they multiply can be seen, and the places of a table be told apart. Or it has shapes only.
-        What `manual_backward` gets goes to `losses`.
+        ramp, so that what they multiply can be seen, and the places of a table be told apart. Without a Trainer it has
+        shapes only. What `manual_backward` gets goes to `losses`.
         """
         if self._trainer is None:
             yield self.on_shapes()
@@ -99,14 +95,12 @@ class Copies:
         trainer = self._trainer
         view = memo[id(trainer)] = TrainerView(trainer, barebones=True, progress_bar_callback=None)  # it logs nothing
         try:
-            probe = self._copy((lambda tensor: tensor.to("meta")) if shapes_only else Tensor.clone, memo)
-            if shapes_only:
-                probe.to("meta")  # its own word for its device
-            else:
-                _fill(probe)
+            probe = self._copy(Tensor.clone, memo)
+            _fill(probe)
             vars(view).update(_told(trainer, losses, memo), lightning_module=probe)
-            with sees(probe, view):
-                yield probe
+            for part in lightning_modules(probe):
+                part.trainer = view
+            yield probe
         finally:
             vars(view).clear()  # what the copy and its view hold of each other
             memo.clear()
@@ -122,10 +116,9 @@ def _told(trainer: Trainer, losses: list[Tensor], memo: dict[int, Any]) -> dict[
 
     def backward(loss: Tensor, optimizer: Any, *arguments: Any, **named: Any) -> None:
         losses.append(loss.detach())
-        if not loss.is_meta:
-            # In a thread of its own, where nothing watches the operations: they are no part of the step forward.
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(loss.backward, *arguments, **named).result()
+        # In a thread of its own, where nothing watches the operations: they are no part of the step forward.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(loss.backward, *arguments, **named).result()
 
     optimizers: list[Any] = []  # those that can't be copied: most steps need none
     schedulers: list[Any] = []

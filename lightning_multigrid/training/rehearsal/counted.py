@@ -5,12 +5,14 @@ table, or positions 0, 1, 2 ... of its tokens, reads them as the beginning of th
 this. The values do that meet the data without being made of it: those of weights, buffers and constants only.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode  # torch's notes on extending it document this path
+
+from lightning_multigrid.training.mini_batches import tensors_in
 
 _aten = torch.ops.aten
 # Of the data, they take the shape and the type, and no values.
@@ -41,12 +43,12 @@ class TracedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._layer = layer
         # By address, and kept, so that no other memory gets the address of what is free again.
         self._data: dict[int, torch.UntypedStorage] = {}
-        for tensor in _tensors(data):
+        for tensor in tensors_in(data):
             self._add(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        inputs = list(_tensors((args, kwargs)))
+        inputs = tensors_in((args, kwargs))
         others = [tensor for tensor in inputs if _address(tensor) not in self._data]
         in_place = func.overloadpacket.__name__.endswith("_")
         before = [tensor.clone() if in_place else tensor for tensor in others]
@@ -54,10 +56,10 @@ class TracedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.nondeterministic_seeded not in func.tags:
             if len(others) == len(inputs) or func.overloadpacket in _LIKE:
                 return result
-            if any(map(_is_of_numbers, _tensors(result))):
+            if any(map(_is_of_numbers, tensors_in(result))):
                 self._meet(func, before)
         viewed = () if in_place else [_address(tensor) for tensor in others]
-        for tensor in _tensors(result):
+        for tensor in tensors_in(result):
             if _address(tensor) not in viewed:
                 self._add(tensor)
         return result
@@ -82,14 +84,6 @@ def _address(tensor: Tensor) -> int:
 
 def _is_of_numbers(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple, dict)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(part)
 
 
 def counted_from_first(full: Sequence[Encounter], coarse: Sequence[Encounter], ratios: Sequence[float]) -> str | None:

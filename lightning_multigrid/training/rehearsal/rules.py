@@ -1,7 +1,7 @@
 """What is judged of trials: how many points clips have, which clips a number is made of, and the loss."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -32,7 +32,6 @@ class PointsOnPlan:
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[BatchShape, list[float]]] = {}
-        self.tried = False  # whether all that handles mini-batches before a step was tried on every grid
         self._real: set[BatchShape] = set()
 
     def check(self, where: str, grid: BatchShape, shapes: Sequence[Sequence[int]], clips: int) -> None:
@@ -66,7 +65,7 @@ class PointsOnPlan:
 
     def check_real(self, grid: BatchShape, batch: Any) -> None:
         """Checks the first real mini-batch of each grid where the trial failed, as if no hook changed the shape."""
-        if self.tried or grid.clip in self._real:
+        if grid.clip in self._real:
             return
         self._real.add(grid.clip)
         where = "a hook of the module or of the data"
@@ -81,17 +80,13 @@ class PointsOnPlan:
 def mixing(outputs: Outputs, *others: Outputs) -> dict[str, bool]:
     """Of each layer, whether numbers of its output change with each of two clips, in the order of the step."""
     found: dict[str, bool] = {}
-    for name, changed in _changed(outputs, *others):
+    for (name, numbers), *alike in zip(outputs, *others, strict=False):
+        if any(other != name or values.shape != numbers.shape for other, values in alike):
+            break  # the clips' values decide which layers run
+        noise = max(_NOISE, 4 * torch.finfo(numbers.dtype).eps) * numbers.abs().max() if len(numbers) else 0
+        changed = [(values - numbers).abs() > noise for _, values in alike]
         found[name] = found.get(name, False) or bool(torch.stack(changed).all(dim=0).any())
     return found
-
-
-def _changed(noted: Outputs, *others: Outputs) -> Iterator[tuple[str, list[Tensor]]]:
-    for (name, numbers), *alike in zip(noted, *others, strict=False):
-        if any(other != name or values.shape != numbers.shape for other, values in alike):
-            return  # the clips' values decide which layers run
-        noise = max(_NOISE, 4 * torch.finfo(numbers.dtype).eps) * numbers.abs().max() if len(numbers) else 0
-        yield name, [(values - numbers).abs() > noise for _, values in alike]
 
 
 # --- The loss ---
@@ -108,13 +103,15 @@ def check_finite(name: str, grid: BatchShape, first: Sequence[float], losses: Se
             )
 
 
-def check_sum_over_clips(name: str, once: Sequence[float], twice: Sequence[float], fourfold: Sequence[float]) -> None:
+def check_sum_over_clips(
+    name: str, clips: int, once: Sequence[float], twice: Sequence[float], fourfold: Sequence[float]
+) -> None:
     """Refuses a loss that is a sum over clips, given those of the same clips once, twice and four times."""
     # A contrastive loss grows by the logarithm of the clips at most: twice and three times, for instance.
     for one, two, four in zip(once, twice, fourfold, strict=False):
         if one and abs(two / one - 2) < 2 * _EXACT and abs(four / one - 4) < 4 * _EXACT:
             raise ValueError(
-                f"The loss of {name} is a sum over the clips: two clips have {one:.4g}, and the same clips twice "
+                f"The loss of {name} is a sum over the clips: {clips} clips have {one:.4g}, and the same clips twice "
                 f"{two:.4g}. Coarse grids have more clips, so gradients would grow with them, and the LR once more. "
                 "Return the mean: divide it by the clips of the mini-batch at hand, and with SGD multiply the LR by "
                 "the baseline's `batch_size`."

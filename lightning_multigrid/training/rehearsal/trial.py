@@ -2,8 +2,7 @@
 
 import contextlib
 import io
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from traceback import clear_frames
@@ -17,30 +16,27 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid.host import LightningModule, Trainer
-from lightning_multigrid.loading import seeded
+from lightning_multigrid.loading import reseed
 from lightning_multigrid.norm import BatchNorm
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.mini_batches import first_clips, run_step, tensors_in
+from lightning_multigrid.training.mini_batches import apart, error_text, run_forward, run_step, tensors_in
 from lightning_multigrid.training.rehearsal.batches import TRIED_CLIPS
 from lightning_multigrid.training.rehearsal.copies import Copies
 from lightning_multigrid.training.rehearsal.counted import Encounter, TracedValues
-from lightning_multigrid.training.trainer.lightning_internals import stage_of_training
-
-Mode = contextlib.AbstractContextManager[Any]
 
 _SEEN = 2**14  # numbers of a layer's output that are compared
 
 
 @dataclass
 class Trial:
-    """What was seen of the steps on a copy; of its first one, if there are several, and of the losses of all."""
+    """What was seen of steps on a copy."""
 
     flops: float = 0.0  # multiply-adds of a clip, forward
     convolved: Sequence[int] = ()  # shape of what the first convolution got
     layer: str = ""  # the innermost one that did not return, if there was an error
     error: Exception | None = None
-    copied: bool = False
+    copied: bool = False  # whether the module could be
     steps: int = 0  # that ended without an error
     encounters: Sequence[Encounter] = ()  # what met the clips without being made of them
     outputs: list[tuple[str, Tensor]] = field(default_factory=list)  # of layers, in the order of the step
@@ -57,102 +53,80 @@ class Rehearsal:
 
     def __init__(self, module: LightningModule, trainer: Trainer | None, baseline: BatchShape) -> None:
         self._copies, self._trainer, self._baseline = Copies(module, trainer), trainer, baseline
-        self._step: Callable[[LightningModule, Any], Any] = _run_step
+        self._step = run_step
         self.failures: dict[str, str] = {}  # what did not run on the baseline's grid, and the error
 
     def begin(self, batch: Any) -> Trial | None:
-        """Tries `training_step` on the baseline's grid, and `forward` if that fails; None if neither runs on a copy."""
-        for name, self._step in (("`training_step`", _run_step), ("`forward`", _run_forward)):
-            trial = self.watch(self._baseline, batch)
+        """Tries `training_step` on the baseline's grid, and `forward` if that fails; None if neither runs."""
+        for name, self._step in (("`training_step`", run_step), ("`forward`", run_forward)):
+            trial = self.run([(self._baseline, batch)], watched=True)
             if trial.error is None:
                 return trial
             self.failures[name if trial.copied else "a copy of it"] = error_text(trial.error)
             if not trial.copied:
                 break
-        self._step = _run_step
+        self._step = run_step
         return None
 
-    def watch(self, grid: BatchShape, batch: Any) -> Trial:
-        """Tries a step, and watches each operation."""
-        counter, first = FlopCounterMode(display=False), _FirstConvolution()
+    def run(self, steps: Sequence[tuple[BatchShape, Any]], watched: bool = False) -> Trial:
+        """Tries steps one after the other on one copy. `watched` notes each operation, of a single step."""
         trial, shapes_only = Trial(), self._trainer is None
-        traced = contextlib.nullcontext() if shapes_only else TracedValues(tensors_in(batch), lambda: trial.layer)
-        self._run(trial, [(grid, batch)], shapes_only, counter, first, traced)
-        trial.encounters = traced.encounters if isinstance(traced, TracedValues) else ()
-        trial.convolved = first.shape
-        trial.flops = counter.get_total_flops() / 2 / TRIED_CLIPS  # a multiplication and an addition count as two
-        return trial
-
-    def try_steps(self, steps: Iterable[tuple[BatchShape, Any]], shapes_only: bool = False) -> Trial:
-        """Tries steps one after the other on one copy."""
-        self._run(trial := Trial(), steps, shapes_only)
-        return trial
-
-    def _run(self, trial: Trial, steps: Iterable[tuple[BatchShape, Any]], shapes_only: bool, *modes: Mode) -> None:
         losses: list[Tensor] = []
         try:
             with contextlib.ExitStack() as stack:
-                copied = stack.enter_context(self._copies.working(losses, shapes_only))
+                copied = stack.enter_context(self._copies.working(losses))
                 trial.copied = True
                 following = Following(copied, self._baseline.frames, self._baseline.size)
                 _watch(copied, trial)
-                stack.enter_context(self._apart(copied, shapes_only))
-                for mode in modes:
-                    stack.enter_context(mode)
+                stack.enter_context(apart(self._trainer, copied.device))
+                stack.enter_context(self._as_in_training(copied))
+                if watched:
+                    stack.enter_context(self._watching(trial, steps[0][1]))
                 for grid, batch in steps:
                     following.set_grid(grid.frames, grid.size)
                     # A step may write to it.
                     own = apply_to_collection(batch, Tensor, lambda t: t.to("meta") if shapes_only else t.clone())
                     # What is random differs between grids, so that it is not taken for the same table.
-                    with seeded(seed := grid.frames * grid.size):
-                        if copied.device.type == "cuda":
-                            torch.cuda.manual_seed(seed)
-                        returned = self._step(copied, own)
+                    reseed(grid.frames * grid.size)
+                    returned = self._step(copied, own, 1)  # many scripts write pictures at mini-batch 0
                     loss = returned.get("loss") if isinstance(returned, Mapping) else returned
-                    if self._step is _run_step and isinstance(loss, Tensor):
+                    if self._step is run_step and isinstance(loss, Tensor):
                         losses.append(loss.detach())
                     trial.steps += 1
             trial.losses = [] if shapes_only else [float(loss) for loss in losses if loss.numel() == 1]
         except Exception as error:  # whatever a user's model may raise
             trial.error = error
             clear_frames(error.__traceback__)  # they hold what the step had made
+        return trial
 
     @contextlib.contextmanager
-    def _apart(self, copied: LightningModule, shapes_only: bool) -> Iterator[None]:
-        """Gives steps the modes of training, and keeps what they draw, say and warn of from the rest."""
+    def _watching(self, trial: Trial, batch: Any) -> Iterator[None]:
+        with FlopCounterMode(display=False) as counter, _FirstConvolution() as first, contextlib.ExitStack() as stack:
+            if self._trainer is not None:
+                traced = stack.enter_context(TracedValues(tensors_in(batch), lambda: trial.layer))
+                trial.encounters = traced.encounters
+            yield
+        trial.convolved = first.shape
+        trial.flops = counter.get_total_flops() / 2 / TRIED_CLIPS  # a multiplication and an addition count as two
+
+    @contextlib.contextmanager
+    def _as_in_training(self, copied: LightningModule) -> Iterator[None]:
+        """Gives steps the modes of training, but for what is random, and keeps what they print."""
         for layer in copied.modules():
             # What is dropped would change the loss with the number of clips. Layers of all libraries are named so.
             drops = "Drop" in type(layer).__name__ and not any(layer.children())
             if drops or isinstance(layer, BatchNorm):
                 layer.eval()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")
             # To compile a graph for each grid would take minutes, and tell nothing.
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-            if shapes_only:
+            if self._trainer is None:
                 stack.enter_context(torch.no_grad())
-            if self._trainer is not None:
-                devices = [copied.device] if copied.device.type == "cuda" else []
-                stack.enter_context(torch.random.fork_rng(devices))
-                stack.enter_context(stage_of_training(self._trainer))
+            else:
                 stack.enter_context(self._trainer.precision_plugin.train_step_context())
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # others hide what meets the clips, and their FLOPs
                 stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
             yield
-
-
-def error_text(error: Exception) -> str:
-    """The type of an error and the first line of its message."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
-
-
-def _run_step(module: LightningModule, batch: Any) -> Any:
-    return run_step(module, batch, 1)  # many scripts write pictures at mini-batch 0
-
-
-def _run_forward(module: LightningModule, batch: Any) -> Any:
-    return module(first_clips(batch))
 
 
 def _watch(module: nn.Module, trial: Trial) -> None:

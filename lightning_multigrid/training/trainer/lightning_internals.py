@@ -16,23 +16,18 @@ from typing import Any, cast
 
 import torch
 
-from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, TrainerFn, is_a
+from lightning_multigrid.host import LightningModule, Trainer, TrainerFn
 from lightning_multigrid.schedule import MultigridSchedule, Place
 from lightning_multigrid.training.trainer.changes import Changes
+from lightning_multigrid.training.trainer.trainer_view import lightning_modules
 
 
 def training_source(trainer: Trainer) -> Any:
-    """Returns what Lightning asks for the training loader; its attribute `instance` may be replaced by a loader.
+    """What Lightning asks for the training loader; its attribute `instance` may be replaced by a loader.
 
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._data_source`): a loader passed to `fit` is nowhere public.
     """
-    source = getattr(trainer.fit_loop, "_data_source", None)
-    if source is None or not callable(getattr(source, "dataloader", None)):
-        raise MisconfigurationException(
-            "MultigridCallback cannot find the training loader in this version of Lightning. Install a version that "
-            "the package's requirements name."
-        )
-    return source
+    return trainer.fit_loop._data_source
 
 
 def splits_data(trainer: Trainer) -> bool:
@@ -47,8 +42,8 @@ def loader_seen_as(trainer: Trainer, loader: Any, seen: Any) -> Any:
     """Returns a loader that Lightning iterates as it would `loader`, while `trainer.train_dataloader` is `seen`.
 
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`; `trainer/trainer.py`,
-    `Trainer.train_dataloader`): of a `CombinedLoader` the loop iterates `flattened`, and scripts see `iterables`. Both
-    are public, but not that they may differ. Nothing else tells a script's `iter` from Lightning's.
+    `Trainer.train_dataloader`): of a `CombinedLoader` the loop iterates `flattened`, and scripts see `iterables`. That
+    they may differ is not public, but nothing else tells a script's `iter` from Lightning's.
     """
     # Of `lightning.pytorch` or `pytorch_lightning`, as the Trainer.
     combined = sys.modules[type(trainer.fit_loop).__module__].CombinedLoader
@@ -67,9 +62,7 @@ def reload_every(trainer: Trainer, epochs: int) -> None:
 
 
 def loop_limits(trainer: Trainer, schedule: MultigridSchedule) -> list[tuple[Any, str, Any]]:
-    """Returns what to set for the epochs of a schedule and no other upper limit, as (owner, attribute, value).
-
-    The least epochs and steps, before which nothing may stop a training, are the baseline's, at its clock.
+    """What to set for the epochs of a schedule and the baseline's least length, as (owner, attribute, value).
 
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.max_epochs` and `min_epochs`;
     `loops/training_epoch_loop.py`, `_TrainingEpochLoop.max_steps` and `min_steps`): the Trainer's own are read-only.
@@ -104,28 +97,26 @@ def set_batch_size(trainer: Trainer, clips: int) -> None:
 
 
 def step_is_logged(trainer: Trainer) -> bool:
-    """Returns whether Lightning hands what this step logs on to the loggers.
+    """Whether Lightning hands what this step logs on to the loggers.
 
     Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `_TrainingEpochLoop._batches_that_stepped`): this counter
-    decides (`_LoggerConnector.should_update_logs`), and the public `global_step` counts the steps of all optimizers.
+    decides, and the public `global_step` counts the steps of all optimizers.
     """
     step, every = trainer.fit_loop.epoch_loop._batches_that_stepped + 1, trainer.log_every_n_steps  # type: ignore[attr-defined]
     return bool(every > 0 and step % every == 0)
 
 
 CHECKS_AT_EPOCH_END, EVERY_N_EPOCHS = "_check_on_train_epoch_end", "_every_n_epochs"
-"""Attributes of `EarlyStopping` and `ModelCheckpoint`: whether, and after how many epochs, they act at the end of one.
+"""Attributes by which `EarlyStopping` and `ModelCheckpoint` decide in each epoch whether they act at its end.
 
-Lightning 2.5.3 to 2.6.6 (`callbacks/early_stopping.py`, `callbacks/model_checkpoint.py`): a callback takes them as
-arguments when it is made, and reads them in each epoch.
+Lightning 2.5.3 to 2.6.6 (`callbacks/early_stopping.py`, `callbacks/model_checkpoint.py`): public only as arguments.
 """
 
 
 def global_seed(trainer: Trainer) -> int:
     """Returns the seed that was given to `seed_everything`, else one that rank 0 draws.
 
-    Lightning 2.5.3 to 2.6.6 (`fabric/utilities/seed.py`): `seed_everything` leaves its seed in this variable for the
-    processes that it starts; no function returns it.
+    Lightning 2.5.3 to 2.6.6 (`fabric/utilities/seed.py`): no function returns it.
     """
     given = os.environ.get("PL_GLOBAL_SEED")
     drawn = torch.randint(2**31, ()).item() if given is None else int(given)
@@ -135,9 +126,8 @@ def global_seed(trainer: Trainer) -> int:
 def slurms_checkpoint(trainer: Trainer) -> set[str]:
     """Returns the newest checkpoint that Lightning has written when SLURM requeued a job, if there is one.
 
-    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/checkpoint_connector.py`, `_hpc_resume_path`, and `_parse_ckpt_path`,
-    which takes the newest file of `ModelCheckpoint._find_last_checkpoints` for `ckpt_path="last"`): "last" does not
-    look at these, and None, which does, looks at nothing else.
+    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/checkpoint_connector.py`, `_hpc_resume_path` and `_parse_ckpt_path`):
+    `ckpt_path="last"` takes the newest file of `ModelCheckpoint._find_last_checkpoints`, and not these.
     """
     path = trainer._checkpoint_connector._hpc_resume_path
     return {path} if path else set()
@@ -149,8 +139,7 @@ def attach(trainer: Trainer, module: LightningModule, changes: Changes) -> None:
     Lightning 2.5.3 to 2.6.6 (`trainer/trainer.py`, `Trainer.fit`, `_fit_impl` and `_run`): the Trainer knows its module
     through the strategy, and answers `estimated_stepping_batches` only in this state.
     """
-    parts = [part for part in module.modules() if is_a(part, "LightningModule")]
-    for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *parts):
+    for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *lightning_modules(module)):
         changes.callback(vars(owner).update, dict(vars(owner)))
         changes.callback(vars(owner).clear)  # comes before `update`
     trainer.state.fn = TrainerFn.FITTING
@@ -173,8 +162,7 @@ def replace_loader(trainer: Trainer, loader: Any, changes: Changes) -> None:
 def stage_of_training(trainer: Trainer) -> Iterator[None]:
     """Within it, `trainer.training` is true, as some hooks of the data ask; callbacks may be in another stage.
 
-    Lightning 2.5.3 to 2.6.6 (`trainer/trainer.py`, setter of `Trainer.training`; `trainer/states.py`): only the loops
-    are meant to set the stage.
+    Lightning 2.5.3 to 2.6.6 (`trainer/trainer.py`, setter of `Trainer.training`): only the loops are meant to set it.
     """
     stage = trainer.state.stage
     trainer.training = True
@@ -187,9 +175,8 @@ def stage_of_training(trainer: Trainer) -> Iterator[None]:
 def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
     """Returns a deep copy of a module, which has no Trainer; `memo` has replacements for parts, by their `id`.
 
-    Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.__getstate__`): that the copy leaves the Trainer out,
-    with its loaders and callbacks, is not documented. A module that `torch.compile` has wrapped
-    (`utilities/compile.py`, `from_compiled`) has steps of its own, which would run the original.
+    Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.__getstate__`): it leaves the Trainer out. A module
+    that `torch.compile` has wrapped (`utilities/compile.py`, `from_compiled`) has steps that would run the original.
     """
     copied = copy.deepcopy(module, memo)
     own = vars(copied)
@@ -201,9 +188,9 @@ def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> Light
 
 
 def told_optimizers(optimizers: list[Any]) -> dict[str, Any]:
-    """Returns what a view of a strategy is told so that `LightningModule.optimizers()` returns these optimizers.
+    """What a view of a strategy is told so that `LightningModule.optimizers()` returns these optimizers.
 
-    Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.optimizers`): it reads an attribute of the strategy.
+    Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.optimizers`).
     """
     return {"_lightning_optimizers": optimizers}
 
@@ -245,8 +232,7 @@ class LoopCounters:
         """Makes Lightning begin the next epoch if the last `on_train_batch_end` of one wrote the checkpoint.
 
         Lightning itself compares the batches of that epoch with the length of the *next* one, which differs here
-        (`loops/training_epoch_loop.py`, `reset`), and leaves out the next `on_train_epoch_start` (`loops/fit_loop.py`).
-        As without the callback, the validation of the finished epoch is left out.
+        (`loops/training_epoch_loop.py`, `reset`). The validation of that epoch is left out, as ever.
         """
         current = self._batches["current"]
         if self._batches["is_last_batch"] and current["completed"] + 1 == current["processed"] == current["ready"]:

@@ -55,12 +55,3 @@ def raised_limits(graphs: int) -> Iterator[None]:
         accumulated_cache_size_limit=max(64 * graphs, config.accumulated_cache_size_limit),
     ):
         yield
-
-
-def name_in_state_dict(name: str) -> str:
-    """Returns the name that a state dict has for a parameter or buffer of a module that FSDP may have wrapped.
-
-    torch 2.6 to 2.15 (`distributed/fsdp/_common_utils.py`, `FSDP_WRAPPED_MODULE`): `named_buffers` has the names of the
-    wrappers, state dicts don't.
-    """
-    return name.replace("_fsdp_wrapped_module.", "")
