@@ -210,11 +210,17 @@ class LoaderLimit:
         mended = f"{workers}, or {ways_out}, would mend it."
         if self.workers_needed > cpus:
             mended = f"That needs {workers}, and this machine has {cpus} CPUs: {ways_out} would help."
-        return (
+        limit = (
             f"The loader is the limit: this phase needs {self.needed:.0f} clips/s on each device, the loader gives "
-            f"{self.given:.0f} ({_workers(self.workers)}). At that speed, about {duration(lost)} of the rest of the "
-            f"training will be waiting. {mended}"
+            f"{self.given:.0f} ({_workers(self.workers)})."
         )
+        if not self.workers:
+            limit = (
+                f"Without workers no step runs while clips are loaded: in this phase steps take {self.needed:.0f} "
+                f"clips/s on each device, and loading {self.given:.0f}."
+            )
+        waiting = f"At that speed, about {duration(lost)} of the rest of the training will be waiting."
+        return f"{limit} {waiting} {mended}"
 
 
 def _workers(number: int) -> str:

@@ -15,7 +15,7 @@ Clips = int | Fraction
 
 
 @dataclass(frozen=True)
-class BaselineEpoch:
+class EpochLength:
     """An epoch of the baseline on one device, in mini-batches.
 
     A *tick* is one `step()` of an LR scheduler, after epochs or optimizer steps, as its `interval` says.
@@ -91,10 +91,11 @@ class Plan:
         return self.schedule.epochs
 
     @property
-    def baseline_epoch(self) -> BaselineEpoch:
+    def baseline_length(self) -> EpochLength:
+        """The length of an epoch of the baseline, on one device."""
         batches = self.clips / self.schedule.baseline.shape.clips
         counted = math.floor(batches) if self.drop_last else math.ceil(batches)
-        return BaselineEpoch(counted if self.batches is None else self.batches, self.accumulate)
+        return EpochLength(counted if self.batches is None else self.batches, self.accumulate)
 
     # --- Steps ---
 

@@ -35,7 +35,7 @@ from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.planning import make_plan
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
-from lightning_multigrid.training.script.refusals import refuse_batchnorm, tell_left_alone
+from lightning_multigrid.training.script.refusals import refuse_synced_batchnorm, tell_left_alone
 from lightning_multigrid.training.trainer import lightning_internals as internals
 
 
@@ -46,12 +46,13 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
     `saved_seed` is that of the checkpoint that the `fit` continues.
     """
     module = trainer.lightning_module
-    refuse_batchnorm(module)
+    refuse_synced_batchnorm(module)
     tell_left_alone(module)
     source = internals.training_source(trainer).dataloader()
     script = user_loader(source, trainer, arguments.clips_per_epoch)
     loader = _plan_loader(arguments, trainer, script, saved_seed)
-    # What a script sees as its loader is its own. If that has no batch size, others can't be made of it.
+    # `trainer.train_dataloader` shall look like the script's loader. One without a batch size can't be copied: then the
+    # converted one is shown.
     own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
     seen = ScriptLoader(own, loader, lambda: trainer.current_epoch)
     points = _try_grids(arguments, trainer, loader)

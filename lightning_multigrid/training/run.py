@@ -21,7 +21,8 @@ from lightning_multigrid.training.trainer import lightning_internals as internal
 class Run:
     """One `fit`: hands what happens on to its parts, in their order. It is the `Loop` of its loader.
 
-    Where it is, is Lightning's to say: its counters are the only thing that moves. `begin.py` makes it.
+    Lightning's counters say where it is. `_next` is what the plan expects there, and any difference is refused.
+    `begin.py` makes a run.
     """
 
     def __init__(self, plan: Plan, trainer: Trainer, parts: Sequence[Part], report: RunReport) -> None:
@@ -29,7 +30,7 @@ class Run:
         self._trainer: Trainer | None = trainer
         self._planned = Place(trainer.current_epoch, 0)  # where the next epoch begins; of a second `fit`, not at 0
         self._next: Step | None = None
-        self._begun = False  # whether a step is under way
+        self._in_step = False
         self._saved: State = {}  # when it was closed
         self._epoch = 0  # likewise
         self.timed = report.timed
@@ -49,14 +50,14 @@ class Run:
         step = self._step_at(batch)
         for part in self.parts:
             part.before(step, mini_batch)
-        self._begun = True
+        self._in_step = True
 
     def after(self, batch: int) -> None:
-        if not self._begun:  # Lightning skips a mini-batch of None, which trains nothing, but has its place
+        if not self._in_step:  # Lightning skips a mini-batch of None, which trains nothing, but has its place
             self.before(batch, None)
         step = self._step_at(batch)
         following = self._next = self.plan.after(step)
-        self._begun = False
+        self._in_step = False
         for part in self.parts:
             part.after(step, following)
             part.rest()
@@ -101,7 +102,7 @@ class Run:
             refuse_other(self.trainer, "continues at", self._planned, found)
         first = self._next = self.plan.epoch(found.epoch)[found.batch]
         self._planned = Place(found.epoch + 1, 0)  # a script may skip the rest of this one
-        self._begun = False
+        self._in_step = False
         for part in self.parts:
             part.begin(first)
         return first

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
-from lightning_multigrid.schedule import BaselineEpoch, Plan
+from lightning_multigrid.schedule import EpochLength, Plan
 from lightning_multigrid.training.script.lr_stages import lr_stages
 from tests.helpers.recipe_sources import CLIPS, PAGE, settings
 
@@ -149,7 +149,7 @@ def schedule(recipe: str) -> tuple[MultigridSchedule, int]:
     if epochs < 0:
         epochs = steps / math.ceil(clips / shape.clips)
     stepwise = values[model + "schedule"] == "steps"
-    inferred = lr_stages([], BaselineEpoch(1), Fraction(epochs)).milestones  # a cosine has none of its own
+    inferred = lr_stages([], EpochLength(1), Fraction(epochs)).milestones  # a cosine has none of its own
     milestones = tuple(values[model + "milestones"]) if stepwise else inferred
     stage = MultigridSchedule(
         Baseline(shape, epochs, milestones, warmup_epochs=values.get(model + "warmup_epochs", 0)),

@@ -16,7 +16,7 @@ from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.script.refusals import refuse_batchnorm, refuse_other_seed, refuse_split_models
+from lightning_multigrid.training.script.refusals import refuse_other_seed, refuse_split_models, refuse_synced_batchnorm
 from tests.helpers.launchers import by_forks, by_lightning, by_slurm, by_torchrun, variables_of_torchrun
 from tests.helpers.on_ranks import NUMBER
 from tests.helpers.processes import start_method
@@ -147,7 +147,7 @@ def test_a_batchnorm_layer_that_is_sharded_itself_is_refused():
     layer = nn.BatchNorm3d(3)
     layer.__class__ = type("FSDPBatchNorm3d", (FSDPModule, nn.BatchNorm3d), {})  # as `fully_shard` does
     with pytest.raises(MisconfigurationException, match="in `1`, because `fully_shard` was called on this BatchNorm"):
-        refuse_batchnorm(nn.Sequential(nn.BatchNorm3d(3), layer))
+        refuse_synced_batchnorm(nn.Sequential(nn.BatchNorm3d(3), layer))
 
 
 def test_the_seed_of_a_checkpoint_that_is_loaded_late():

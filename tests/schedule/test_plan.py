@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.plan import BaselineEpoch, Place, Plan
+from lightning_multigrid.schedule.plan import EpochLength, Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
@@ -62,9 +62,9 @@ def test_mini_batches_of_an_optimizer_step_share_its_clock_its_scales_and_its_ph
 
 
 def test_an_epoch_of_the_baseline_has_the_mini_batches_of_its_clips_unless_given():
-    assert Plan(SCHEDULE, 101).baseline_epoch == BaselineEpoch(51)
-    assert Plan(SCHEDULE, 101, drop_last=True, accumulate=4).baseline_epoch == BaselineEpoch(50, 4)
-    assert Plan(SCHEDULE, 101, batches=7).baseline_epoch == BaselineEpoch(7)
+    assert Plan(SCHEDULE, 101).baseline_length == EpochLength(51)
+    assert Plan(SCHEDULE, 101, drop_last=True, accumulate=4).baseline_length == EpochLength(50, 4)
+    assert Plan(SCHEDULE, 101, batches=7).baseline_length == EpochLength(7)
 
 
 def test_the_last_phase_of_a_long_training_has_the_momentum_of_the_script():
@@ -82,7 +82,7 @@ def test_the_last_phase_of_a_long_training_has_the_momentum_of_the_script():
 @pytest.mark.parametrize("accumulate", [1, 2, 3])
 @pytest.mark.parametrize("frequency", [1, 2, 4])
 def test_ticks_are_those_of_lightnings_rule(batches, accumulate, frequency):
-    epoch = BaselineEpoch(batches, accumulate)
+    epoch = EpochLength(batches, accumulate)
     ticks = 0
     for done in range(3 * batches):
         assert epoch.ticks(Fraction(done, batches), "step", frequency) == ticks
@@ -93,7 +93,7 @@ def test_ticks_are_those_of_lightnings_rule(batches, accumulate, frequency):
 
 
 def test_epoch_ticks():
-    epoch = BaselineEpoch(10)
+    epoch = EpochLength(10)
     assert [epoch.ticks(Fraction(e, 2), "epoch", 2) for e in range(9)] == [0, 0, 0, 0, 1, 1, 1, 1, 2]
     assert epoch.after_ticks(3, "epoch", 2) == 6
 
@@ -101,7 +101,7 @@ def test_epoch_ticks():
 @pytest.mark.parametrize(("accumulate", "frequency"), [(1, 11), (4, 3), (4, 10), (1, 10), (3, 1)])
 def test_an_epoch_after_so_many_ticks_is_the_first_that_has_had_them(accumulate, frequency):
     """With 10 batches, a scheduler of every 11th step never ticks, nor one of every 3rd where every 4th is a step."""
-    epoch = BaselineEpoch(batches=10, accumulate=accumulate)
+    epoch = EpochLength(batches=10, accumulate=accumulate)
     assert epoch.after_ticks(0, "step", frequency) in (0, 10**9)
     for ticks in range(1, 12):
         at = epoch.after_ticks(ticks, "step", frequency)

@@ -7,13 +7,13 @@ import torch
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.optim import SGD, lr_scheduler
 
-from lightning_multigrid.schedule.plan import BaselineEpoch
+from lightning_multigrid.schedule.plan import EpochLength
 from lightning_multigrid.training.script.lr_stages import lr_stages
 
 
 def stages(scheduler, interval="epoch", epochs=10, batches=20):
     config = LRSchedulerConfig(scheduler, interval=interval)
-    return lr_stages([config], BaselineEpoch(batches), Fraction(epochs))
+    return lr_stages([config], EpochLength(batches), Fraction(epochs))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_warmup_and_milestones_are_read_inside_other_schedulers(optimizer):
 def test_other_schedulers_get_the_papers_kinetics_proportions(optimizer):
     kinetics = tuple(Fraction(share, 112) * 10 for share in (44, 72, 92))
     assert stages(lr_scheduler.CosineAnnealingLR(optimizer, 10)) == (kinetics, 0, False)
-    assert lr_stages([], BaselineEpoch(20), Fraction(10)) == (kinetics, 0, False)
+    assert lr_stages([], EpochLength(20), Fraction(10)) == (kinetics, 0, False)
     # A step every epoch is a smooth decay in disguise.
     assert stages(lr_scheduler.StepLR(optimizer, 1), epochs=20).milestones[0] == Fraction(44, 112) * 20
 

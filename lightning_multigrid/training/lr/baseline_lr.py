@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
-from lightning_multigrid.schedule import BaselineEpoch, Plan, Step, exact
+from lightning_multigrid.schedule import EpochLength, Plan, Step, exact
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
 from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler, SchedulerCalls
@@ -35,7 +35,7 @@ class BaselineLR(Part):
         super().__init__(plan, trainer)
         configs = trainer.lr_scheduler_configs  # those of a plateau wait for a metric, and have no clock
         self._schedulers = [ClockedScheduler(config) for config in configs if not is_plateau(config)]
-        self._epoch = plan.baseline_epoch  # in which the schedulers count: the checkpoint's, if there is one
+        self._epoch = plan.baseline_length  # in which the schedulers count: the checkpoint's, if there is one
         # The length of the baseline, which schedulers see while they are ticked.
         self._baseline: dict[str, int | None] = {
             "max_epochs": trainer.max_epochs,
@@ -160,7 +160,7 @@ class BaselineLR(Part):
             )
         for clocked, ticks, interval in zip(self._schedulers, state["ticks"], state["intervals"], strict=True):
             clocked.ticks, clocked.interval = ticks, interval
-        self._epoch = BaselineEpoch(*state["baseline_epoch_batches"])
+        self._epoch = EpochLength(*state["baseline_epoch_batches"])
         self._steps_elsewhere = found.steps_elsewhere
 
 

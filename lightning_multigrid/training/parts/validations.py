@@ -68,8 +68,8 @@ class Validations(Part):
         if isinstance(interval, int) and not isinstance(interval, bool):
             if self._every is None:
                 interval = max(1, round(interval / self.plan.schedule.iteration_reduction))
-            elif interval <= self.plan.baseline_epoch.batches:
-                interval = interval / self.plan.baseline_epoch.batches
+            elif interval <= self.plan.baseline_length.batches:
+                interval = interval / self.plan.baseline_length.batches
             changes.set_attribute(trainer, "val_check_interval", interval)
         changes.callback(self._restore_every)
         for stopping in self._stopping:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLROnPlateau, StepLR
 
 from lightning_multigrid.host import LRSchedulerConfig
-from lightning_multigrid.schedule import BaselineEpoch
+from lightning_multigrid.schedule import EpochLength
 from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
 
 # Where the paper's Kinetics recipe decays its LR, as shares of the training (Sec. 4).
@@ -25,7 +25,7 @@ class LRStages(NamedTuple):
     stepwise: bool
 
 
-def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch, epochs: Fraction) -> LRStages:
+def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: Fraction) -> LRStages:
     """Returns the LR stages of the user's schedulers, else those of the paper's Kinetics recipe, in proportion."""
     # The first scheduler with milestones wins; a rising one is a warm-up. `epochs` is the baseline's length.
     warmup = Fraction(0)

@@ -17,7 +17,7 @@ from torch.utils.data import (
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.loading import same_loader, stream_loader
-from lightning_multigrid.schedule import BaselineEpoch, MultigridSchedule
+from lightning_multigrid.schedule import EpochLength, MultigridSchedule
 from lightning_multigrid.training.trainer.lightning_internals import splits_data
 
 # Their loaders add states for resuming; the mini-batches are those of a plain `DataLoader`.
@@ -31,7 +31,7 @@ class Recipe:
     clips: Fraction  # of this rank in an epoch, with the limit of `limit_train_batches` or `overfit_batches`
     available: Fraction  # without that limit; a fraction where the ranks can't share them evenly
     baseline_clips: int  # of this rank in the baseline, where Lightning repeats samples to make the ranks equal
-    epoch: BaselineEpoch
+    epoch: EpochLength
     epochs: Fraction
     drop_last: bool
 
@@ -115,7 +115,7 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
     return same_loader(loaders, batch_size=batches.batch_size, sampler=sampler, drop_last=batches.drop_last)
 
 
-def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
+def baseline_epochs(trainer: Trainer, epoch: EpochLength) -> Fraction:
     """Returns the length of the baseline in epochs, by the Trainer's `max_epochs` and `max_steps`."""
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         return Fraction(1)
@@ -157,5 +157,5 @@ def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe
         limited = max(1, limit if isinstance(limit, int) else int(batches * limit))
         if limited < batches:
             batches, clips = limited, Fraction(limited * size)
-    epoch = BaselineEpoch(batches, trainer.accumulate_grad_batches)
+    epoch = EpochLength(batches, trainer.accumulate_grad_batches)
     return Recipe(clips, available, baseline_clips, epoch, baseline_epochs(trainer, epoch), loader.drop_last)

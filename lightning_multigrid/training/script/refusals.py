@@ -41,7 +41,7 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
         )
 
 
-def refuse_batchnorm(module: nn.Module) -> None:
+def refuse_synced_batchnorm(module: nn.Module) -> None:
     """Refuses layers that share statistics among all ranks, or are sharded: `fully_shard` changes their class, too."""
     for name, layer in module.named_modules():
         if isinstance(layer, nn.SyncBatchNorm):
