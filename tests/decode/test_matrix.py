@@ -185,16 +185,16 @@ def write_table(path):
     return ""
 
 
-def in_child(function, *args, seconds=100, **options):
+def in_child(function, *args):
     """What a function returns in a fork of this process; a text that says how the fork ended if it did not return."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         try:
             os.close(reading)
-            signal.alarm(seconds)
+            signal.alarm(100)
             with os.fdopen(writing, "wb") as pipe:
-                pickle.dump(function(*args, **options), pipe)
+                pickle.dump(function(*args), pipe)
         except BaseException as error:
             os.write(2, f"{type(error).__name__}: {error}\n".encode())
             os._exit(1)

@@ -53,13 +53,13 @@ prepare(read_manifest(source), output, Encoding(preset="ultrafast"), **options)
 """
 
 
-def start(source, output, *, limit=0, locks=True, before=(), **options):
-    """Starts a `prepare` of a list; `options` are its arguments, `before` a command that starts a command.
+def start(source, output, *, limit=0, locks=True, **options):
+    """Starts a `prepare` of a list; `options` are its arguments.
 
     `limit` is the largest size of a file; without `locks` the file system seems to have none.
     """
     settings = json.dumps({"limit": limit, "locks": locks, **options})
-    command = [*before, sys.executable, "-c", RUN, str(source), str(output), settings]
+    command = [sys.executable, "-c", RUN, str(source), str(output), settings]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
