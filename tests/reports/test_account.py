@@ -202,5 +202,5 @@ def test_a_slow_loader_is_called_the_limit_and_a_fast_one_is_not(reading, clock,
     limits = [said for said in caplog.messages if said.startswith("Without workers no step runs while clips are loaded")]
     assert len(limits) == bool(reading)
     if limits:
-        assert "this phase needs 1 clips/s on each device, the loader gives 4 (0 workers)" in limits[0]
+        assert "in this phase steps take 1 clips/s on each device, and loading 4." in limits[0]
         assert "clips that are stored smaller" in limits[0]
