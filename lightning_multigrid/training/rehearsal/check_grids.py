@@ -163,6 +163,8 @@ class _Check:
         rules.check_sum_over_clips(name, len(self._some), *losses)
         steps = [once, once, twice, full]
         trial = self._rehearsal.run(steps)
+        if isinstance(trial.error, torch.OutOfMemoryError):
+            return
         if trial.error is not None and trial.steps >= 2:  # what fails before says nothing of clips
             (now, _), (last, _) = steps[trial.steps], steps[trial.steps - 1]
             raise ValueError(
