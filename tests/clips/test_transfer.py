@@ -225,9 +225,7 @@ def test_parts_and_joins_of_datasets_pass_visits_and_single_clips_on(folder):
     assert contents(collate_clips(read_clips(joined, requests))) == contents(collate_clips(expected))
     assert (len(joined), len(clip_dataset(Subset(data, [3, 5])))) == (2 + len(data), 2)
     for place, index in ((0, 3), (1, 5), (2, 0), (2 + 5, 5)):
-        found, alone = (
-            whole.read_clip(ClipRequest(at, 4, 22, seed=7)) for whole, at in ((joined, place), (data, index))
-        )
+        found, alone = (one.read_clip(ClipRequest(at, 4, 22, seed=7)) for one, at in ((joined, place), (data, index)))
         assert contents(collate_clips([found])) == contents(collate_clips([alone]))
 
 

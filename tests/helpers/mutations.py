@@ -22,9 +22,8 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.randint(1, 4)):
         start = rng.randint(0, len(content))
         end = min(len(content), start + rng.choice([0, 1, 1, 2, 10, 100]))
-        put = rng.choice(
-            [b"", rng.choice(_TOKENS), rng.choice(_TOKENS), bytes([rng.randrange(256)]), content[start:end] * 2]
-        )
+        tokens = rng.choice(_TOKENS), rng.choice(_TOKENS)
+        put = rng.choice([b"", *tokens, bytes([rng.randrange(256)]), content[start:end] * 2])
         kind = rng.random()
         if kind < 0.1:
             content = content[:start]

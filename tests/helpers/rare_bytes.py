@@ -60,9 +60,8 @@ def _frame(coding: Coding, pixels: np.ndarray, number: int) -> av.VideoFrame:
         return av.VideoFrame.from_ndarray((pixels[..., 0] // 4, palette), format="pal8")
     matrix, full = coding.colours
     frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
-    frame = frame.reformat(
-        format=coding.pix_fmt, dst_colorspace=matrix or None, dst_color_range=full or None, interpolation="BILINEAR"
-    )
+    colours = {"dst_colorspace": matrix or None, "dst_color_range": full or None}
+    frame = frame.reformat(format=coding.pix_fmt, interpolation="BILINEAR", **colours)
     if matrix:
         frame.colorspace, frame.color_range = matrix, full
     return frame
@@ -141,9 +140,8 @@ def pieces_of(data: bytes, part: int = 0) -> list[Piece]:
                 if packet.pts is None:
                     untimed = True
                 extra = list(packet.iter_sidedata()) if hasattr(packet, "iter_sidedata") else []
-                found.append(
-                    Piece(bytes(packet), pts, pts if packet.dts is None else dts, packet.is_keyframe, part, extra)
-                )
+                dts = pts if packet.dts is None else dts
+                found.append(Piece(bytes(packet), pts, dts, packet.is_keyframe, part, extra))
     if untimed:  # raw streams
         for place, piece in enumerate(found):
             piece.pts = piece.dts = place * 3600
@@ -416,9 +414,8 @@ def in_matroska(data: bytes, tag: bytes) -> bytes:
         height, width, extra = codec.height, codec.width, bytes(codec.extradata or b"")
     # A BITMAPINFOHEADER, as in AVI.
     private = struct.pack("<IiiHH4sIiiII", 40 + len(extra), width, height, 1, 24, tag, 0, 0, 0, 0, 0) + extra
-    head = _element(
-        "1a45dfa3", _number("4286", 1), _element("4282", b"matroska"), _number("4287", 4), _number("4285", 2)
-    )
+    kind = _element("4282", b"matroska")
+    head = _element("1a45dfa3", _number("4286", 1), kind, _number("4287", 4), _number("4285", 2))
     picture = _element("e0", _number("b0", width), _number("ba", height))
     name, private = _element("86", b"V_MS/VFW/FOURCC"), _element("63a2", private)
     track = _element("ae", _number("d7", 1), _number("73c5", 1), _number("83", 1), name, private, picture)

@@ -407,9 +407,8 @@ class Manual(Script):
 
     def training_step(self, batch, batch_idx):
         optimizers = self.optimizers()
-        for optimizer, model in zip(
-            [optimizers] if self.number == 1 else optimizers, (self.net, self.other), strict=False
-        ):
+        models = (self.net, self.other)[: self.number]
+        for optimizer, model in zip([optimizers] if self.number == 1 else optimizers, models, strict=True):
             optimizer.zero_grad()
             self.manual_backward(nn.functional.cross_entropy(model(batch[0]), batch[1]))
             optimizer.step()

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from lightning_multigrid.prepare.names import names_of
 
-PARTS = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=60).filter(
-    lambda part: part not in (".", "..")
-)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=60)
+PARTS = TEXT.filter(lambda part: part not in (".", ".."))
 PATHS = st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: os.path.join("/data", *parts))
 
 

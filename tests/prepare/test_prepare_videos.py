@@ -190,9 +190,8 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
 
 def test_nothing_is_written_outside_the_output_folder(tmp_path):
     videos(tmp_path / "in", ["a.mp4", "b.mp4"])
-    (tmp_path / "in" / "list.csv").write_text(
-        f"../in/a.mp4 0\n{tmp_path}/in/../../{tmp_path.name}/in/b.mp4 1\n/dev/null 2\n"
-    )
+    lines = f"../in/a.mp4 0\n{tmp_path}/in/../../{tmp_path.name}/in/b.mp4 1\n/dev/null 2\n"
+    (tmp_path / "in" / "list.csv").write_text(lines)
     source = read_manifest(tmp_path / "in" / "list.csv", tmp_path / "elsewhere", allow_outside_root=True)
     (tmp_path / "elsewhere").mkdir()
     before = set(tmp_path.rglob("*"))

@@ -96,9 +96,8 @@ def test_times_of_a_variable_rate_are_kept(tmp_path):
 
 def test_impossible_times_are_mended(tmp_path):
     # A break of ten hours: a broken time stamp.
-    source = write_video(
-        tmp_path / "a.mkv", numbered_frames(6), pts=[0, 1, 2, 3 + 36000 * 30, 4 + 36000 * 30, 5 + 36000 * 30]
-    )
+    later = 36000 * 30
+    source = write_video(tmp_path / "a.mkv", numbered_frames(6), pts=[0, 1, 2, 3 + later, 4 + later, 5 + later])
     prepared(source, tmp_path / "b.mp4")
     with VideoReader(tmp_path / "b.mp4") as video:
         assert len(video) == 6

@@ -61,9 +61,8 @@ def test_norm_compares_like_with_like(script, memory_format):
 
 def test_operations_and_the_work_of_the_host_are_counted(script, tmp_path, capsys):
     file = tmp_path / "operations.json"
-    script("count_operations")["main"](
-        ["--model", "small_cnn", "--shape", "32", "4", "32", "--clips", "5", "--seconds", "0", "--json", str(file)]
-    )
+    arguments = ["--model", "small_cnn", "--shape", "32", "4", "32", "--clips", "5", "--seconds", "0"]
+    script("count_operations")["main"]([*arguments, "--json", str(file)])
     report, printed = json.loads(file.read_text()), capsys.readouterr().out
     assert [row["memory_format"] for row in report["rows"]] == ["contiguous", "channels_last_3d"]
     for row in report["rows"]:
@@ -155,9 +154,8 @@ def test_steps_of_the_plan(script):
 def test_overhead(script, tmp_path, capsys):
     file = tmp_path / "overhead.json"
     small = ["--clips", "2", "--frames", "4", "--size", "16", "--width", "2", "--videos", "32", "--epochs", "2"]
-    script("benchmark_overhead")["main"](
-        ["--device", "cpu", *small, "--rounds", "1", "--workers", "1", "--json", str(file)]
-    )
+    arguments = ["--device", "cpu", *small, "--rounds", "1", "--workers", "1", "--json", str(file)]
+    script("benchmark_overhead")["main"](arguments)
     report = json.loads(file.read_text())
     assert report["loops"]["steps"]["bare"] == report["loops"]["steps"]["callback"]
     assert report["loops"]["seconds"]["callback"] > 0
@@ -174,18 +172,15 @@ def test_tables_are_those_of_the_json(script):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
-def test_the_first_minutes_call_each_script_with_its_options_and_go_on_where_they_were_stopped(
-    script, tmp_path, capsys
-):
+def test_the_first_minutes_call_each_script_with_its_options_and_go_on_after_a_stop(script, tmp_path, capsys):
     python, results = tmp_path / "python", tmp_path / "results"
     python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncase "$1" in *norm*) exit 1;; esac\n')
     python.chmod(0o755)
     said = []
     for _ in range(2):
         call = [BENCHMARKS / "first_minutes.sh", results]
-        done = subprocess.run(
-            call, env={**os.environ, "PYTHON": str(python)}, capture_output=True, text=True, check=True
-        )
+        env = {**os.environ, "PYTHON": str(python)}
+        done = subprocess.run(call, env=env, capture_output=True, text=True, check=True)
         said.append(done.stdout)
     calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
     parts = [call[call.index("--json") + 1] for call in calls]

@@ -23,9 +23,8 @@ def rows_of(manifest):
     return [(manifest.path(index), manifest.labels(index)) for index in range(len(manifest))]
 
 
-NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=30).filter(
-    lambda name: name not in (".", "..")
-)
+TEXT = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=30)
+NAMES = TEXT.filter(lambda name: name not in (".", ".."))
 
 
 @given(st.lists(st.tuples(NAMES, st.sets(st.integers(0, 2**31 - 2), max_size=4)), min_size=1, max_size=20))

@@ -241,9 +241,8 @@ class TestLayerDecay:
 
     def test_models_of_transformers_and_torchvision(self):
         transformers = pytest.importorskip("transformers")
-        config = transformers.VideoMAEConfig(
-            hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=8, image_size=32
-        )
+        small = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 8}
+        config = transformers.VideoMAEConfig(**small, image_size=32)
         scales = layer_scales(transformers.VideoMAEForVideoClassification(config), 0.5)
         for name, scale in scales.items():
             block = re.search(r"layer\.(\d)\.", name)

@@ -58,9 +58,8 @@ def predict(folder, path, ranks=1, top_k=5, **options):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Cannot read")
         warnings.filterwarnings("ignore", "This process .* is multi-threaded")
-        returned = host.predict(
-            VideoClassifier(Colours(), 7), make_data(folder, **options), return_predictions=ranks == 1
-        )
+        module, data = VideoClassifier(Colours(), 7), make_data(folder, **options)
+        returned = host.predict(module, data, return_predictions=ranks == 1)
     with open(path, newline="") as file:
         return returned, list(csv.reader(file))
 
