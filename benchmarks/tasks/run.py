@@ -34,7 +34,7 @@ ROWS = {
     "paper": "multigrid 1.5x, the paper's short cycle: from half of the size",
     "paper_2x": "multigrid 2x, the paper's short cycle",
 }
-TASKS = "grid_words", "hard_shapes", "hard_shapes_40", "transformer_10"
+TASKS = "grid_words", "grid_words_64", "hard_shapes", "hard_shapes_40", "transformer_10"
 
 
 @dataclass(frozen=True)

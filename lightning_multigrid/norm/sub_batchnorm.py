@@ -27,7 +27,7 @@ class _SubBatchNorm(nn.Module):
 
     sub_batch: int
     _baseline_batches: float = 1.0
-    _own_momentum: float | None  # plain BatchNorm's `momentum`; a compiler may not find that behind the property
+    _own_momentum: float | None  # plain BatchNorm's `momentum`: torch 2.6 compiles no look behind the property
     # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
     _mini_batch: Tensor | None = None
     _for_a_time: bool = False  # then copies and pickles are plain
@@ -67,7 +67,7 @@ class _SubBatchNorm(nn.Module):
 
     @momentum.setter
     def momentum(self, value: float | None) -> None:
-        self._own_momentum = value
+        self._own_momentum = self.__dict__["momentum"] = value
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or input.dim() not in self._input_dims:
@@ -285,7 +285,8 @@ _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
     nn.BatchNorm2d: SubBatchNorm2d,
     nn.BatchNorm3d: SubBatchNorm3d,
 }
-_ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_for_a_time"}  # to the attributes of plain BatchNorm
+# To the attributes of plain BatchNorm.
+_ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_own_momentum", "_for_a_time"}
 
 
 def is_sharded(layer: nn.Module) -> bool:
@@ -383,7 +384,7 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
     for layer in module.modules():
         if (ours := _class_of(layer)) is not None:
             layer.__class__ = ours
-            vars(layer)["_own_momentum"] = vars(layer).pop("momentum")
+            vars(layer)["_own_momentum"] = vars(layer)["momentum"]
     set_sub_batch(module, clips)
     return module
 
@@ -432,7 +433,6 @@ def restore_batchnorm(module: Module) -> Module:
             for name in _ADDED & vars(layer).keys():
                 delattr(layer, name)
             layer.__class__ = layer._plain_class  # type: ignore[assignment]
-            vars(layer)["momentum"] = vars(layer).pop("_own_momentum")
     return module
 
 
@@ -440,7 +440,6 @@ def _plain(layer: _SubBatchNorm) -> nn.Module:
     """The layer without the conversion, with the state of a converted one."""
     plain = layer._plain_class.__new__(layer._plain_class)
     vars(plain).update((name, value) for name, value in vars(layer).items() if name not in _ADDED)
-    vars(plain)["momentum"] = vars(plain).pop("_own_momentum")
     return plain
 
 
