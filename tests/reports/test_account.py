@@ -199,9 +199,7 @@ def test_a_slow_loader_is_called_the_limit_and_a_fast_one_is_not(reading, clock,
     flat = MultigridCallback(long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Validating(clock), flat, train=DataLoader(slow, 4))
-    limits = [
-        said for said in caplog.messages if said.startswith("Without workers no step runs")
-    ]
+    limits = [said for said in caplog.messages if said.startswith("Without workers no step runs")]
     assert len(limits) == bool(reading)
     if limits:
         assert "in this phase steps take 1 clips/s on each device, and loading 4." in limits[0]
