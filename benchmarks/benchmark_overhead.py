@@ -146,7 +146,7 @@ class Runs:
         return classifier
 
     def lightning(self, multigrid: bool, workers: int = 0) -> Classifier:
-        callbacks = [MultigridCallback(seed=SEED, milestones=[self.options.epochs // 2])] if multigrid else []
+        callbacks = [MultigridCallback(seed=SEED, schedule=self.schedule)] if multigrid else []
         trainer = L.Trainer(
             max_epochs=self.options.epochs,
             accelerator="cpu" if self.device.type == "cpu" else "gpu",

@@ -44,6 +44,7 @@ from lightning_multigrid import (
     MultigridCallback,
     MultigridSchedule,
     Plan,
+    ShortCycle,
 )
 
 CLIPS, CLASSES, EPOCHS = 100, 4, 4
@@ -155,7 +156,7 @@ def train(folder: Path, workers: int, kill: KillAt | None = None) -> None:
         enable_model_summary=False,
         plugins=[AtomicCheckpointIO()],
         callbacks=[
-            MultigridCallback(milestones=[2, 3], lr_scaling="sqrt"),
+            MultigridCallback(milestones=[2, 3], lr_scaling="sqrt", short_cycle=ShortCycle()),
             callbacks.ModelCheckpoint(folder, every_n_train_steps=3, save_last=True),
             *extra,
         ],

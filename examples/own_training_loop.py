@@ -19,6 +19,7 @@ from lightning_multigrid import (
     MovingShapesDataModule,
     MultigridCallback,
     MultigridSchedule,
+    ShortCycle,
     VideoClassifier,
     convert_sub_batchnorm,
     resample_clips,
@@ -31,6 +32,7 @@ from lightning_multigrid.schedule import Plan
 
 CLASSES, LR, DECAY, SEED = 16, 0.05, 1e-4, 0
 BASELINE = Baseline(BatchShape(clips=4, frames=16, size=40), epochs=3, milestones=(1, 2))
+SCHEDULE = MultigridSchedule(BASELINE, short_cycle=ShortCycle(smallest=32))  # which the callback would make, too
 
 
 def new_model():
@@ -40,7 +42,7 @@ def new_model():
 
 def own_loop(dataset):
     """Losses of a multigrid training by hand."""
-    plan = Plan(MultigridSchedule(BASELINE), len(dataset), seed=SEED)
+    plan = Plan(SCHEDULE, len(dataset), seed=SEED)
     print(plan)
     sampler = MultigridSampler(plan, lambda epoch: epoch_order(SEED, epoch, len(dataset)))
     loader = MultigridLoader(dataset, sampler, like=DataLoader(dataset, num_workers=1, collate_fn=collate_clips))
@@ -90,7 +92,7 @@ def with_lightning(data):
     trainer = L.Trainer(
         max_epochs=BASELINE.epochs,
         accelerator="cpu",
-        callbacks=[MultigridCallback(seed=SEED), losses],
+        callbacks=[MultigridCallback(schedule=SCHEDULE, seed=SEED), losses],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

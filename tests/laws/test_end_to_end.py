@@ -105,6 +105,7 @@ def test_real_videos_of_many_codecs(tmp_path):
 # --- Examples ---
 
 
+@pytest.mark.smallest
 def test_quick_start(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -118,6 +119,7 @@ def test_quick_start(tmp_path, monkeypatch, caplog):
     assert "val/top1" in metrics.read_text()
 
 
+@pytest.mark.smallest
 def test_own_training_loop_has_the_callbacks_losses(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["own_training_loop.py", "--root", str(tmp_path), "--videos", "4"])
     runpy.run_path(str(EXAMPLES / "own_training_loop.py"), run_name="__main__")

@@ -110,6 +110,7 @@ def test_clips_are_found_before_a_mask_that_is_as_large():
     assert first_clips([mask, clip]) is clip
 
 
+@pytest.mark.smallest
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "epochs", "score"),
@@ -117,7 +118,7 @@ def test_clips_are_found_before_a_mask_that_is_as_large():
         pytest.param("detection", 8, 0.3, marks=pytest.mark.slow),
         ("segmentation", 3, 0.5),
         ("self_supervised", 2, 0.2),
-        pytest.param("masked_pretraining", 60, 0.1, marks=[pytest.mark.slow, pytest.mark.smallest]),
+        pytest.param("masked_pretraining", 60, 0.1, marks=pytest.mark.slow),
     ],
 )
 def test_the_examples_learn(name, epochs, score, monkeypatch, capsys, tmp_path):

@@ -21,6 +21,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 RESULTS = BENCHMARKS / "results"
 
 
+pytestmark = pytest.mark.smallest  # as for whoever runs the scripts
+
+
 @pytest.fixture
 def script(monkeypatch):
     """Loads a script of `benchmarks` as `python` would run it."""

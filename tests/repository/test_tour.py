@@ -83,6 +83,7 @@ def run_here(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.smallest
 def test_the_tour_runs_and_shows_its_figures(run_here):
     stored = nbformat.read(EXAMPLES / "tour.ipynb", as_version=4)
     kept = [output for cell in stored.cells for output in cell.get("outputs", [])]
