@@ -181,6 +181,7 @@ def run(style: Style, folder: Path, *callbacks: L.Callback, **arguments: Any) ->
         warnings.filterwarnings("ignore", "The dirpath has changed")
         warnings.filterwarnings("ignore", "Your `IterableDataset` has `__len__` defined")
         warnings.filterwarnings("ignore", "`training_step` returned `None`")
+        warnings.filterwarnings("ignore", "You requested to overfit but enabled train dataloader shuffling")
         trainer.fit(module, data, ckpt_path=ckpt_path)
     return Run(trainer, module, watch, settings)
 
