@@ -38,11 +38,11 @@ def printed(outputs):
     return "".join(output.get("text", "") for output in outputs)
 
 
-def check(outputs):
+def check(outputs, animations=1):
     """All pictures and tables are there, and no red box. Returns the accuracies and steps of both trainings."""
     shown = [output.get("data", {}) for output in outputs]
     assert sum("image/png" in data for data in shown) == 1
-    assert sum("image/gif" in data for data in shown) == 1
+    assert sum("image/gif" in data for data in shown) == animations
     told = "".join(output["text"] for output in outputs if output.get("name") == "stderr")
     assert re.fullmatch(r"(Each of [\d,]+ videos is decoded once, .*)?", told, re.DOTALL)  # and no more
     assert "steps instead of 1792500" in printed(
@@ -93,7 +93,7 @@ def test_the_tour_runs_and_shows_its_figures(run_here):
     plan, _, drawn = printed(shown).partition("Drawn to")
     assert printed(kept).startswith(plan)
     assert drawn.startswith(" plan.png.\n")
-    assert min(check(kept)[0]) > 60
+    assert min(check(kept, animations=0)[0]) > 60  # the animation would be most of the file
     assert len(accuracies) == 2
     assert steps == [16, steps[1]]
     assert steps[1] < steps[0]
