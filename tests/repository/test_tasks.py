@@ -4,6 +4,7 @@ Videos are made here: the dataset is not ours to hand on.
 """
 
 import runpy
+import shutil
 import subprocess
 from inspect import signature
 from pathlib import Path
@@ -15,6 +16,7 @@ import yaml
 
 import lightning_multigrid
 from lightning_multigrid import MultigridCallback
+from lightning_multigrid.cli import main
 from lightning_multigrid.decode import VideoReader
 from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, RunRecord
 
@@ -114,6 +116,19 @@ def test_rows_share_a_baseline_that_is_trained_once(tasks, tmp_path, monkeypatch
     assert {*first[3:8]} == {*second[3:8]} == {"compare", "--clock", "cpu", "--seeds", "2"}
     assert first[-1] == str(TASKS / "one.yaml")
     assert [path.name for path in (tmp_path / "one" / "off").iterdir()] == ["multigrid-0.json"]
+
+
+@pytest.mark.parametrize("row", ["default", "one_pass"])
+def test_what_is_there_is_not_repeated(row, tmp_path, monkeypatch, capsys):
+    """If this fails, the arguments of the package have changed: write the configs of the results in today's."""
+    results = ROOT / "benchmarks" / "results" / "hard_shapes"
+    for file in [*(results / row).glob("*.json"), *(results / "default").glob("baseline-*.json")]:
+        shutil.copy(file, tmp_path)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("A training was started."))
+    configs = [TASKS / "hard_shapes.yaml", *(TASKS / "rows").glob(f"{row}.yaml")]
+    given = [word for file in configs for word in ("--config", str(file))]
+    main(["compare", "--clock", "cpu", "--output", str(tmp_path), *given])
+    assert "a baseline of as much time reaches" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_pages_show_the_runs():
