@@ -162,7 +162,9 @@ def table() -> str:
     for recipe, (source, theirs) in SOURCES.items():
         both = zip(COLUMNS, ours(recipe), theirs, strict=True)
         found = [f"{name}: {different(*two)}" for name, *two in both if name != "iterations" and two[0] != two[1]]
-        lines.append(f"| `{recipe}` | {source} | {'; '.join(found) or 'nothing'} |")
+        repository, path = source.split(", ")
+        follows = f"{repository}, {path.replace('/', '/` `')}"  # a long path can break at its folders
+        lines.append(f"| `{recipe}` | {follows} | {'; '.join(found) or 'nothing'} |")
     return "\n".join(lines) + "\n"
 
 
