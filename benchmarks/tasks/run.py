@@ -142,10 +142,12 @@ def main(given: Sequence[str] | None = None) -> None:
     options = parser.parse_args(given)
     if options.task:
         train(options.task, options.seeds)
+    pages = {page: page.read_text() for page in PAGES}
     for task in TASKS:
-        draw(task, ROOT / "docs" / "images" / f"{task}.png")
-    for page in PAGES:
-        page.write_text(with_tables(page.read_text()))
+        if any(f"images/{task}.png" in text for text in pages.values()):
+            draw(task, ROOT / "docs" / "images" / f"{task}.png")
+    for page, text in pages.items():
+        page.write_text(with_tables(text))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from typing_extensions import override
@@ -27,6 +27,7 @@ from lightning_multigrid.schedule import duration, text_table
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
+_Clock = Literal["wall", "cpu"]
 _SPENT = "steps", "waiting", "validation", "the rest", "CPU time"
 
 
@@ -203,10 +204,12 @@ class Comparison:
         folder: str | os.PathLike[str],
         metric: str | None = None,
         mode: str | None = None,
-        clock: Literal["wall", "cpu"] = "wall",
+        clock: _Clock = "wall",
     ) -> None:
         if mode not in ("max", "min", None):
             raise ValueError(f"`mode` must be max or min, got {mode!r}.")
+        if clock not in get_args(_Clock):
+            raise ValueError(f"`clock` must be wall or cpu, got {clock!r}.")
         self._clock = clock
         files = [file for variant in VARIANTS for file in sorted(Path(folder).glob(f"{variant}*.json"))]
         records = [RunRecord.read(file) for file in files]

@@ -170,6 +170,7 @@ def test_a_recorder_validates_at_shares_of_the_training(settings, tmp_path):
     [
         ({"metric": "top5"}, r"logs no metric 'top5'\. It logs val/top1\."),
         ({"mode": "maximum"}, "`mode` must be max or min, got 'maximum'"),
+        ({"clock": "sun"}, "`clock` must be wall or cpu, got 'sun'"),
     ],
 )
 def test_what_the_runs_do_not_have_is_refused(arguments, message, tmp_path):

@@ -136,8 +136,14 @@ def masked(self, scores, y):
     return F.cross_entropy(scores * self.mask, y)
 
 
+def queued(self, scores, y):
+    """A queue with room for eight times the baseline's clips, not for the plan's sixteen times."""
+    self.queue[:32][: len(scores)] = scores.detach()
+    return F.cross_entropy(scores, y)
+
+
 @pytest.mark.filterwarnings("ignore:The grids could not be rehearsed")  # a mask of four clips, with two
-@pytest.mark.parametrize(("keep", "now", "last"), [(hidden, 8, 4), (read, 8, 4), (masked, 8, 4)])
+@pytest.mark.parametrize(("keep", "now", "last"), [(hidden, 64, 4), (read, 64, 4), (masked, 64, 4), (queued, 64, 4)])
 def test_state_with_a_size_for_each_clip_is_refused_with_both_numbers(keep, now, last):
     message = rf"Recurrent cannot take another number of clips in each step.* has {now} clips of .* had {last} of"
     with pytest.raises(ValueError, match=message):

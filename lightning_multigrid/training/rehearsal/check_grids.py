@@ -43,11 +43,12 @@ def check_grids(
     on grids of the full size.
     """
     shapes = [*dict.fromkeys(grid.clip for grid in grids)]
-    check = _Check(module, shapes, grids[0].clips, batches, boxes_follow, trainer)
+    numbers = [*dict.fromkeys(grid.clips for grid in grids)]
+    check = _Check(module, shapes, numbers, batches, boxes_follow, trainer)
     quiet = trainer is None or trainer.progress_bar_callback is None or not trainer.is_global_zero
     if not all(map(check.try_grid, track(shapes, "Rehearsing the grids", disable=quiet, transient=True))):
         return check.points
-    if trainer is not None and len({grid.clips for grid in grids}) > 1:
+    if trainer is not None and len(numbers) > 1:
         check.try_numbers_of_clips()
     return None
 
@@ -59,7 +60,7 @@ class _Check:
         self,
         module: LightningModule,
         shapes: Sequence[BatchShape],
-        clips: int,
+        numbers: Sequence[int],
         batches: ScriptBatches,
         boxes_follow: bool,
         trainer: Trainer | None,
@@ -70,10 +71,12 @@ class _Check:
         self._rehearsal = Rehearsal(module, trainer, self._baseline)
         self._first: Trial | None = None  # on the baseline's grid
         self._kept_apart: set[str] | None = None  # layers that keep clips apart there
-        self._some = (REAL,) * clips  # as many as in the baseline's mini-batch
+        self._numbers = numbers  # of clips of a mini-batch, in the order of the plan; the first is the baseline's
+        self._multiples = [numbers[0] * times for times in (1, 2, 4)]
+        self._tried = dict.fromkeys([*numbers, *self._multiples])
         wanted = {grid: [ALIKE, *(_OTHERS if trainer is not None else ())] for grid in shapes}
         if trainer is not None:
-            wanted[self._coarsest] += [self._some * n for n in (1, 2, 4)]
+            wanted[self._coarsest] += [(REAL,) * number for number in self._tried]
         with apart(trainer, module.device), torch.no_grad():
             batches.make(wanted)
 
@@ -155,17 +158,19 @@ class _Check:
         """Refuses a loss that is a sum over clips, or state that has a size for each."""
         name = type(self._module).__name__
         try:
-            once, twice, fourfold = (self._step_with(self._coarsest, self._some * n) for n in (1, 2, 4))
-            full = self._step_with(self._baseline, ALIKE)
+            # The coarsest clips are the cheapest.
+            step_of = {number: self._step_with(self._coarsest, number) for number in self._tried}
+            full = self._step_with(self._baseline, TRIED_CLIPS)
         except Exception:  # hooks may refuse such clips
             return
-        losses = (self._rehearsal.run([step]).losses for step in (once, twice, fourfold))
-        rules.check_sum_over_clips(name, len(self._some), *losses)
-        steps = [once, once, twice, full]
+        losses = (self._rehearsal.run([step_of[number]]).losses for number in self._multiples)
+        rules.check_sum_over_clips(name, self._numbers[0], *losses)
+        # The first one twice: what fails at the first step says nothing of numbers.
+        steps = [step_of[number] for number in (self._numbers[0], *self._numbers)] + [full]
         trial = self._rehearsal.run(steps)
         if isinstance(trial.error, torch.OutOfMemoryError):
             return
-        if trial.error is not None and trial.steps >= 2:  # what fails before says nothing of clips
+        if trial.error is not None and trial.steps >= 2:
             (now, _), (last, _) = steps[trial.steps], steps[trial.steps - 1]
             raise ValueError(
                 f"{name} cannot take another number of clips in each step: {self._layer_name(trial.layer)} fails with "
@@ -176,8 +181,8 @@ class _Check:
                 "at hand, or let it not depend on their number."
             ) from trial.error
 
-    def _step_with(self, grid: BatchShape, clips: Clips) -> tuple[BatchShape, Any]:
-        return replace(grid, clips=len(clips)), self._arrived(grid, clips)
+    def _step_with(self, grid: BatchShape, clips: int) -> tuple[BatchShape, Any]:
+        return replace(grid, clips=clips), self._arrived(grid, (REAL,) * clips)
 
     def _warn_of_failures(self, failures: Mapping[str, str]) -> None:
         """Says what could not be rehearsed, and what is therefore not known."""
