@@ -10,6 +10,9 @@ clips per second it must deliver. Grids take turns, so that a drift of the machi
 steps of a grid are not counted. Baseline and multigrid differ in the shapes and in BatchNorm (plain, or over
 sub-mini-batches).
 
+With `--profile` it also says for which share of a step the GPU works, and on what: a small share means that the host,
+which starts the kernels, is the limit.
+
 With the ratio of the times the script prints the ratio of the FLOPs, which times can exceed only if larger mini-batches
 run more efficiently, and the paper's ratio, which was measured on P100 GPUs.
 
@@ -30,12 +33,15 @@ from typing import Any
 import torch
 from measuring import choose_device, machine, machine_line, make_clock, write_json
 from torch import nn
+from torch.autograd import DeviceType
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
+from torchvision.models.video import mvit_v2_s
 
 from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm, resample_clips
-from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
+from lightning_multigrid.models import ResizedPositions, i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
 from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
 from lightning_multigrid.pixels import RgbFormat, YuvClip, YuvFormat
 from lightning_multigrid.schedule import Plan, text_table
@@ -81,9 +87,13 @@ SETTINGS = {
         published=6.7 / 2.0,
         days=(6.7, 2.0),
     ),
+    "mvit": Setting(
+        lambda: ResizedPositions(mvit_v2_s(num_classes=CLASSES)),
+        Baseline(BatchShape(8, 16, 224), 200, (80, 130, 165), 4),
+    ),
     "small": Setting(lambda: small_cnn(16), Baseline(BatchShape(8, 16, 40), 28, (14, 22)), videos=1536, devices=1),
 }
-"""The paper's Tables 2, 3 and 4, and for a CPU a small CNN."""
+"""The paper's Tables 2, 3 and 4; a transformer; for a CPU a small CNN."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +265,22 @@ class Bench:
             step()
         return (clock() - began) / steps
 
+    def kernels(self, grid: Grid) -> dict[str, Any]:
+        """For how many milliseconds a GPU works in a step, with how many kernels, and the longest of them."""
+        self.set(grid)
+        batch = self.batch(grid)
+        self.step(*batch)
+        torch.cuda.synchronize(self.device)
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            self.step(*batch)
+            torch.cuda.synchronize(self.device)
+        ran = [event for event in found.events() if event.device_type == DeviceType.CUDA]
+        ran = [event for event in ran if not getattr(event, "is_user_annotation", False)]
+        by_name: Counter[str] = Counter()
+        for event in ran:
+            by_name[event.name[:160]] += event.time_range.elapsed_us() / 1000
+        return {"kernels_ms": sum(by_name.values()), "kernels": len(ran), "longest": dict(by_name.most_common(25))}
+
 
 def measure(
     setting: Setting, options: argparse.Namespace, device: torch.device, save: Callable[[dict[str, Any]], None]
@@ -303,6 +329,10 @@ def measure(
             spent.append(bench.seconds(grid, options.steps))
         add_times(result, times)
         add_totals(result, steps, times, schedule.epochs * clips)
+        save(result)
+    if options.profile:
+        for row, grid in zip(result["grids"], steps, strict=True):
+            row["profile"] = bench.kernels(grid)
         save(result)
     return result
 
@@ -359,6 +389,11 @@ def show(name: str, result: dict[str, Any]) -> None:
         for grid in result["grids"]
     ]
     print(text_table(columns, rows))
+    for grid in result["grids"]:
+        if found := grid.get("profile"):
+            share, (name, spent) = found["kernels_ms"] / grid["ms"], next(iter(found["longest"].items()))
+            longest = f"the longest {spent:.1f} ms, {name[:60]}"
+            print(f"{grid['shape']}: {found['kernels']} kernels work for {share:.0%} of a step; {longest}")
     published = "" if result["published"] is None else f"; the paper's ratio, on P100 GPUs: {result['published']:.2g}x"
     spread = result["speedup_of_rounds"]
     print(
@@ -389,6 +424,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--precision", choices=["fp32", "tf32", "bf16"], default="fp32", help="bf16: by autocast")
     parser.add_argument("--channels-last", action="store_true", help="model and clips in channels_last_3d")
     parser.add_argument("--cuda-graphs", action="store_true", help="a CUDA graph of the whole step, for each grid")
+    parser.add_argument("--profile", action="store_true", help="for how long a GPU works in a step, and on what")
     parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
     parser.add_argument("--resample", action="store_true", help="a step also makes its clips, of crops on the device")
     parser.add_argument("--clips", type=int, help="clips of the baseline on a device, instead of the paper's")
@@ -413,6 +449,8 @@ def main(args: Sequence[str] | None = None) -> None:
     torch.backends.cudnn.benchmark_limit = options.kernels
     if options.cuda_graphs and (device.type != "cuda" or options.resample):
         parser.error("--cuda-graphs needs a GPU, and clips that are there already: leave out --resample")
+    if options.profile and device.type != "cuda":
+        parser.error("--profile needs a GPU: it times the GPU's kernels")
     shown = {key: value for key, value in vars(options).items() if key != "json"}
 
     print(machine_line(machine(device)))

@@ -30,28 +30,27 @@ part() { # NAME LIMIT SCRIPT OPTIONS...
     fi
 }
 
-# Paper's settings at 16 bits. cuDNN tries no kernels, which would take minutes.
-step() { # NAME LIMIT SETTING OPTIONS...
+# At 16 bits. cuDNN tries no kernels, which would take minutes.
+steps() { # NAME LIMIT OPTIONS...
     local name=$1 limit=$2
     shift 2
-    part "$name" "$limit" benchmark_speedup --device cuda --precision bf16 --kernels 0 --rounds 3 --warm-up 2 --setting "$@"
+    part "$name" "$limit" benchmark_speedup --device cuda --precision bf16 --kernels 0 --rounds 3 --warm-up 2 "$@"
 }
-fit="--device cuda --model slowfast --clips 8 --frames 32 --size 224 --precision bf16-mixed --channels-last --fused
-     --epochs 2 --clips-of-epoch 1500 --videos 4 --workers 16"
+fit="--device cuda --model slowfast --clips 8 --frames 32 --size 224 --precision bf16-mixed --epochs 2
+     --clips-of-epoch 1500 --videos 4 --workers 16"
 
 # 1. Is it right? All tests that need a GPU pass, or nothing below counts.
 part cuda_tests 90 cuda_tests --device cuda
-# 2. How long does a step take on each grid? Compare "x faster" with "FLOPs x fewer": as much is what the method promises. If less, and
-# a CUDA graph, which the host starts at once, gives the rest, then the host was too slow; if not, the kernels are.
-step slowfast_8 60 slowfast --clips 8
-step slowfast_8_cuda_graphs 70 slowfast --clips 8 --cuda-graphs
-step slowfast_8_channels_last 60 slowfast --clips 8 --channels-last --fused
-step slowfast_4_resample 60 slowfast --resample
-step i3d_8 50 i3d --clips 8
-step slowfast_32 90 slowfast --clips 32
-# 3. Do the loaders keep up, alone and in a real `fit`, which also says what it waited for?
+# 2. How long does a step take on each grid? Compare "x faster" with "FLOPs x fewer": as much is what the method promises. The profile
+# says whether the kernels or the host, which starts them, is the limit; a CUDA graph, which is started at once, is the proof.
+steps steps 110 --setting slowfast i3d i3d_nl mvit --clips 8 --profile
+steps steps_channels_last 70 --setting slowfast i3d --clips 8 --channels-last --fused --profile
+steps steps_cuda_graphs 70 --setting slowfast i3d --clips 8 --cuda-graphs
+# 3. Do the loaders keep up, in a real `fit`, which also says what it waited for, and alone?
+part fit 90 benchmark_train $fit
+part fit_baseline 90 benchmark_train $fit --baseline
 part loader 90 benchmark_loader --made 4 --methods ours --clips 8 --workers 16 --turn 1024 --rounds 2
-part fit 120 benchmark_train $fit
-part fit_baseline 120 benchmark_train $fit --baseline
-# 4. What do statistics over sub-mini-batches cost?
-part norm 60 benchmark_norm --device cuda --seconds 20
+# 4. What do statistics over sub-mini-batches cost, what a larger mini-batch, and what resampling?
+part norm 45 benchmark_norm --device cuda --seconds 20
+steps steps_of_32 70 --setting slowfast --clips 32
+steps steps_resampled 60 --setting slowfast --resample
