@@ -20,6 +20,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from lightning_multigrid.norm.across_ranks import SharedBatchStatistics, neighbours, ranks_needed, world_size
 
 Module = TypeVar("Module", bound=nn.Module)
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of axes
 
 
 class _SubBatchNorm(nn.Module):
@@ -106,10 +107,13 @@ class _SubBatchNorm(nn.Module):
         if self.momentum is None and mean is not None and var is not None:
             # The weight of this mini-batch in a cumulative average is on the device, so its own statistics come first.
             mean, var = torch.zeros_like(mean), torch.zeros_like(var)
-        if x.is_contiguous() and not larger and rows == clips:
-            output = self._normalize_together(x, groups, mean, var)
+        if not larger and rows == clips and (x.is_contiguous() or _copies_fast(x)):
+            output = self._normalize_together(x.contiguous(), groups, mean, var)
+            last = _CHANNELS_LAST.get(x.dim())
+            if last is not None and x.is_contiguous(memory_format=last):
+                output = output.contiguous(memory_format=last)
         else:
-            # Channels-last memory and clips of several rows have no such view, and copies would cost twice the layer.
+            # Clips of several rows have no such view.
             sizes = [(size + 1) * whole] * larger + [size * whole] * (groups - larger)
             output = self._normalize_apart(x, sizes, mean, var)
         if mean is not None and var is not None:
@@ -194,6 +198,15 @@ def _for_groups(groups: int, *tensors: Tensor | None) -> list[Tensor | None]:
     return [None if tensor is None else next(repeated) for tensor in tensors]
 
 
+def _copies_fast(x: Tensor) -> bool:
+    """Whether copies to contiguous memory and back cost less than a BatchNorm of each group, in channels-last memory.
+
+    On a GPU they do: with 16 groups, an H200 waited for the host, which could not start their kernels in time. On a CPU
+    they take twice to three times as long as the groups.
+    """
+    return x.device.type != "cpu"
+
+
 def _for_each(groups: int, tensor: Tensor | None) -> Sequence[Tensor | None]:
     """A tensor k times. The backward adds up the gradients in two operations; for the tensor itself, in k - 1."""
     return [None] * groups if tensor is None else tensor.expand(groups, -1).unbind()
@@ -234,7 +247,7 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
 
     In training, N clips form k = max(1, N // sub_batch) groups, each normalised by its own mean and variance. N can be
     any number: a remainder is spread over the groups, whose sizes differ by one clip at most. Which clips form a group
-    depends on the memory format and is not specified, so the clips must be in random order.
+    depends on the memory format and the device and is not specified, so the clips must be in random order.
 
     With `set_sub_batch(model, sub_batch, of=N)` the input may have more rows than N: neighbouring rows are those of one
     clip, as `flatten(0, 1)` of B x T x ... makes them, and stay in one group. So there are never more groups than
@@ -246,8 +259,8 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
     variance *between* the groups' means is not included.
 
     A single group is plain BatchNorm to the bit, and so is evaluation, which with `track_running_stats=False` uses the
-    statistics of the whole mini-batch. `torch.compile` needs one graph for contiguous mini-batches of any size, but a
-    separate one per k for channels-last mini-batches and those with a remainder.
+    statistics of the whole mini-batch. `torch.compile` needs one graph for mini-batches of any size, but a separate one
+    per k for those with a remainder and, on a CPU, for channels-last ones.
 
     If `torch.distributed` is initialised, a training rank with N < sub_batch shares statistics with its neighbours:
     `min(R, ceil(sub_batch / N))` of the R ranks form a group; left-over ranks join the last group. Forward and backward

@@ -34,7 +34,7 @@ class NoWaiting(L.Callback):
         self.watched += watches
         torch.cuda.set_sync_debug_mode("error" if watches else "default")
 
-    def teardown(self, *args: Any) -> None:
+    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 

@@ -21,6 +21,7 @@ from torchvision.models.video import r3d_18
 from torchvision.ops import FrozenBatchNorm2d
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
+from lightning_multigrid.norm import sub_batchnorm
 from lightning_multigrid.norm.sub_batchnorm import (
     SubBatchNorm1d,
     SubBatchNorm2d,
@@ -194,6 +195,16 @@ def test_gradcheck(memory_format, clips):
     assert torch.autograd.gradgradcheck(function, arguments)
 
 
+@pytest.mark.parametrize(("kind", "other", "memory_format"), [INPUTS[3], INPUTS[5]])
+def test_channels_last_on_a_gpu_makes_groups_as_contiguous_memory_does(monkeypatch, kind, other, memory_format):
+    monkeypatch.setattr(sub_batchnorm, "_copies_fast", lambda x: True)
+    layer = make_layer(kind, sub_batch=4)
+    x = make_clips(12, other, memory_format).requires_grad_()
+    groups = groups_of(layer, x)
+    assert groups == groups_of(layer, x.contiguous()) == [(0, 3, 6, 9), (1, 4, 7, 10), (2, 5, 8, 11)]
+    check_step(layer, x, *loop_of_batchnorm(layer, x, groups), memory_format)
+
+
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
 @pytest.mark.parametrize("clips", [16, 19])
 def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, clips):
@@ -217,12 +228,12 @@ def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, cl
     [
         (torch.contiguous_format, 2, 5, 3),  # repeat, normalise, move two averages, count; backward and two sums
         (torch.contiguous_format, 8, 5, 3),
-        (torch.channels_last_3d, 2, 2 + 2, 2 + 1 + 4),  # each group, join, count; each group, join, stack and add twice
-        (torch.channels_last_3d, 8, 8 + 2, 8 + 1 + 4),
+        (torch.channels_last_3d, 2, 5 + 2, 3 + 2),  # as contiguous, and a copy there and back
+        (torch.channels_last_3d, 8, 5 + 2, 3 + 2),
     ],
 )
 def test_operations_of_a_step(memory_format, groups, forward, backward):
-    """Each is launched by the host; those of plain BatchNorm are normalise, count, and one backward."""
+    """On a GPU, which meta tensors stand for. Each is launched by the host; those of plain BatchNorm are normalise, count, and one backward."""
     layer = SubBatchNorm3d(CHANNELS, device="meta")
     x = torch.empty(8 * groups, CHANNELS, 2, 3, 2, device="meta").contiguous(memory_format=memory_format)
     x.requires_grad_()
