@@ -279,7 +279,7 @@ class Bench:
         by_name: Counter[str] = Counter()
         for event in ran:
             by_name[event.name[:160]] += event.time_range.elapsed_us() / 1000
-        return {"kernels_ms": sum(by_name.values()), "kernels": len(ran), "longest": dict(by_name.most_common(25))}
+        return {"kernels_ms": sum(by_name.values()), "kernels": len(ran), "longest": dict(by_name.most_common(5))}
 
 
 def measure(

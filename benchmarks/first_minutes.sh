@@ -5,7 +5,7 @@
 #
 # A part that fails, or takes longer than its limit (seconds), does not end the others. Each writes FOLDER/PART.json as it goes, so what
 # is cut off keeps its rounds, and FOLDER/PART.log. A part whose log ends with "done" is not run again. Limits add up to fifteen minutes;
-# the parts should take ten on an H100. That is an estimate: this script was not run on a GPU yet. PYTHON is the interpreter.
+# on an H200 the first five parts took five. PYTHON is the interpreter.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -43,13 +43,14 @@ fit="--device cuda --model slowfast --clips 8 --frames 32 --size 224 --precision
 part cuda_tests 90 cuda_tests --device cuda
 # 2. How long does a step take on each grid? Compare "x faster" with "FLOPs x fewer": as much is what the method promises. The profile
 # says whether the kernels or the host, which starts them, is the limit; a CUDA graph, which is started at once, is the proof.
-steps steps 110 --setting slowfast i3d i3d_nl mvit --clips 8 --profile
-steps steps_channels_last 70 --setting slowfast i3d --clips 8 --channels-last --fused --profile
+steps steps 110 --setting slowfast i3d i3d_nl --clips 8 --profile
+steps steps_mvit 60 --setting mvit --clips 8 --profile
+steps steps_channels_last 80 --setting slowfast i3d --clips 8 --channels-last --fused --profile
 steps steps_cuda_graphs 70 --setting slowfast i3d --clips 8 --cuda-graphs
 # 3. Do the loaders keep up, in a real `fit`, which also says what it waited for, and alone?
 part fit 90 benchmark_train $fit
-part fit_baseline 90 benchmark_train $fit --baseline
-part loader 90 benchmark_loader --made 4 --methods ours --clips 8 --workers 16 --turn 1024 --rounds 2
+part fit_baseline 120 benchmark_train $fit --baseline
+part loader 60 benchmark_loader --made 4 --methods ours --clips 8 --workers 16 --turn 1024 --rounds 2
 # 4. What do statistics over sub-mini-batches cost, what a larger mini-batch, and what resampling?
 part norm 45 benchmark_norm --device cuda --seconds 20
 steps steps_of_32 70 --setting slowfast --clips 32

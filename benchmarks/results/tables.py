@@ -22,7 +22,7 @@ def _hours(hours: float) -> str:
 
 
 def _flags(options: dict[str, Any]) -> str:
-    names = ("channels_last", "fused", "resample")
+    names = ("channels_last", "fused", "cuda_graphs", "resample")
     flags = [options["precision"], *(name for name in names if options.get(name))]
     return ", ".join(flags)
 

@@ -233,7 +233,10 @@ def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, cl
     ],
 )
 def test_operations_of_a_step(memory_format, groups, forward, backward):
-    """On a GPU, which meta tensors stand for. Each is launched by the host; those of plain BatchNorm are normalise, count, and one backward."""
+    """Each is launched by the host; those of plain BatchNorm are normalise, count, and one backward.
+
+    Meta tensors stand for those of a GPU.
+    """
     layer = SubBatchNorm3d(CHANNELS, device="meta")
     x = torch.empty(8 * groups, CHANNELS, 2, 3, 2, device="meta").contiguous(memory_format=memory_format)
     x.requires_grad_()

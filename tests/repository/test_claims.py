@@ -61,6 +61,58 @@ def words_of_grid():
     ]
 
 
+def speedups(name):
+    return report(f"gpu_{name}")["settings"]
+
+
+def front():
+    """The sentences of both front pages."""
+    slowfast = speedups("steps")["slowfast"]
+    return [
+        *words_of_grid(),
+        f"On an H200 GPU, the steps of SlowFast's schedule take {slowfast['speedup']:.1f}x less time, with "
+        f"{slowfast['flops_bound']:.1f}x fewer FLOPs",
+    ]
+
+
+MODELS = {"slowfast": "SlowFast R50", "i3d": "I3D R50", "i3d_nl": "I3D-NL R50", "mvit": "MViTv2-S"}
+
+
+def gpu():
+    """Steps on a GPU."""
+    kinds = [speedups(name) for name in ("steps", "steps_channels_last", "steps_cuda_graphs")]
+    kinds[0] = kinds[0] | speedups("steps_mvit")
+    rows = []
+    for name, title in MODELS.items():
+        found = [kind.get(name) for kind in kinds]
+        cells = [f"{of['speedup']:.2f}x ({of['grids'][0]['ms']:.0f} ms)" if of else "-" for of in found]
+        rows.append(f"| {title} | {found[0]['baseline']} | {' | '.join(cells)} | {found[0]['flops_bound']:.2f}x |")
+    grids = kinds[0]["slowfast"]["grids"]
+    peak = [grid["peak_gib"] for grid in grids]
+    busy = [grid["profile"]["kernels_ms"] / grid["ms"] for grid in (*grids, *kinds[0]["i3d"]["grids"])]
+    last = [kinds[1][name]["multigrid_hours"] / kinds[0][name]["multigrid_hours"] for name in ("slowfast", "i3d")]
+    mvit = [grid["ms"] for grid in kinds[0]["mvit"]["grids"]]
+    norm = {}
+    for row in report("norm_gpu")["rows"]:
+        norm.setdefault(row["variant"], []).append(row["ratio"]["ours"])
+    plain, in_last = norm["bfloat16"], norm["bfloat16 channels_last_3d"]
+    fit = report("gpu_fit")
+    waited = sum(grid["steps"] * grid["ms waiting"] for grid in fit["grids"]) / sum(
+        grid["steps"] * grid["ms/step"] for grid in fit["grids"]
+    )
+    return [
+        *rows,
+        f"the GPU works for {100 * min(busy):.0f} to {100 * max(busy):.0f} % of a step of SlowFast and I3D",
+        f"A step of SlowFast takes {min(peak):.1f} to {max(peak):.1f} GiB",
+        f"{min(mvit):.0f} to {max(mvit):.0f} ms on every grid",
+        f"SlowFast's multigrid training takes {last[0]:.2f} of the time that it takes in contiguous memory, I3D's "
+        f"{last[1]:.2f}.",
+        f"{min(plain):.2f} to {max(plain):.2f} times plain BatchNorm in contiguous memory, and {min(in_last):.2f} to "
+        f"{max(in_last):.2f} times in channels-last memory",
+        f"waited for clips for {100 * waited:.0f} % of its steps' time",
+    ]
+
+
 def pays():
     """What each part of the method brings and costs."""
     names = "grid_words", "hard_shapes"
@@ -159,6 +211,7 @@ def speed():
         more.setdefault(row["memory_format"], []).append(row["ratio"]["operations"])
     contiguous, last = (f"{min(of):.2f} to {max(of):.2f} times" for of in more.values())
     return [
+        *gpu(),
         *decoding(),
         *indexing(),
         *rows,
@@ -170,8 +223,8 @@ def speed():
 
 
 PAGES = {
-    "README.md": words_of_grid,
-    "docs/index.md": words_of_grid,
+    "README.md": front,
+    "docs/index.md": front,
     "docs/evidence.md": evidence,
     "docs/pays.md": pays,
     "docs/speed.md": speed,
