@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from functools import cache
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,12 @@ def _commit() -> str | None:
         return None
 
 
+_distributions = cache(packages_distributions)  # it reads a second of files, and a script saves at each step
+
+
 def _versions(packages: Sequence[str]) -> dict[str, str | None]:
     """Finds versions without importing the packages; None for one that is not installed."""
-    distributions = packages_distributions() if packages else {}
+    distributions = _distributions() if packages else {}
     return {name: version(distributions[name][0]) if name in distributions else None for name in packages}
 
 

@@ -87,7 +87,8 @@ def gpu():
         found = [kind.get(name) for kind in kinds]
         cells = [f"{of['speedup']:.2f}x ({of['grids'][0]['ms']:.0f} ms)" if of else "-" for of in found]
         rows.append(f"| {title} | {found[0]['baseline']} | {' | '.join(cells)} | {found[0]['flops_bound']:.2f}x |")
-    grids = kinds[0]["slowfast"]["grids"]
+    slowfast = kinds[0]["slowfast"]
+    grids = slowfast["grids"]
     peak = [grid["peak_gib"] for grid in grids]
     busy = [grid["profile"]["kernels_ms"] / grid["ms"] for grid in (*grids, *kinds[0]["i3d"]["grids"])]
     last = [kinds[1][name]["multigrid_hours"] / kinds[0][name]["multigrid_hours"] for name in ("slowfast", "i3d")]
@@ -96,10 +97,6 @@ def gpu():
     for row in report("norm_gpu")["rows"]:
         norm.setdefault(row["variant"], []).append(row["ratio"]["ours"])
     plain, in_last = norm["bfloat16"], norm["bfloat16 channels_last_3d"]
-    fit = report("gpu_fit")
-    waited = sum(grid["steps"] * grid["ms waiting"] for grid in fit["grids"]) / sum(
-        grid["steps"] * grid["ms/step"] for grid in fit["grids"]
-    )
     return [
         *rows,
         f"the GPU works for {100 * min(busy):.0f} to {100 * max(busy):.0f} % of a step of SlowFast and I3D",
@@ -109,7 +106,8 @@ def gpu():
         f"{last[1]:.2f}.",
         f"{min(plain):.2f} to {max(plain):.2f} times plain BatchNorm in contiguous memory, and {min(in_last):.2f} to "
         f"{max(in_last):.2f} times in channels-last memory",
-        f"waited for clips for {100 * waited:.0f} % of its steps' time",
+        f"it has to deliver {slowfast['clips_per_second_mean']:.0f} clips per second on average, and "
+        f"{slowfast['clips_per_second_most']:,.0f} on the coarsest grid",
     ]
 
 
