@@ -57,6 +57,7 @@ def _short_cycle_of_any_size():
     """The default short cycle is the paper's also for the small clips of tests, but for the mark `smallest`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lightning_multigrid.training.arguments.SMALLEST", 1)
+        patch.setenv("SHORT_CYCLE_OF_ANY_SIZE", "1")  # for spawned ranks: `tests/__init__.py`
         yield
 
 
