@@ -4,8 +4,8 @@
 #     benchmarks/first_minutes.sh [FOLDER]      # of the results, by default gpu_results
 #
 # A part that fails, or takes longer than its limit (seconds), does not end the others. Each writes FOLDER/PART.json as it goes, so what
-# is cut off keeps its rounds, and FOLDER/PART.log. A part whose log ends with "done" is not run again. Limits add up to fifteen minutes;
-# on an H200 the first five parts took five. PYTHON is the interpreter.
+# is cut off keeps its rounds, and FOLDER/PART.log. A part whose log ends with "done" is not run again. Limits add up to fifteen minutes.
+# PYTHON is the interpreter.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}

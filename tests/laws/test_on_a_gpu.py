@@ -43,9 +43,9 @@ def test_statistics_are_those_of_the_cpu_at_64_bits(device, memory_format, dtype
     x = torch.randn(clips, 6, 2, 5, 5, generator=generator).to(dtype).contiguous(memory_format=memory_format)
     gradient = torch.randn(x.shape, generator=generator).to(dtype).contiguous(memory_format=memory_format)
     found = []
-    for where, kind in (("cpu", torch.float64), (device, dtype)):
+    reference = memory_format if device == "cpu" else FORMATS[0]
+    for where, kind, format in (("cpu", torch.float64, reference), (device, dtype, memory_format)):
         norm = copy.deepcopy(layer).to(where, torch.float64 if kind is torch.float64 else torch.float32)
-        format = memory_format if device == "cpu" else torch.preserve_format if where == "cuda" else FORMATS[0]
         there = x.to(where, kind, memory_format=format).requires_grad_()
         norm(there).relu().backward(gradient.to(where, kind))
         found.append((there.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var))

@@ -128,6 +128,12 @@ def test_speedup_fused_and_of_crops(script):
     benchmark["main"]([*arguments, "--warm-up", "1", "--fused", "--resample"])
 
 
+def test_a_profile_needs_a_gpu(script, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        script("benchmark_speedup")["main"](["--device", "cpu", "--profile"])
+    assert "--profile needs a GPU: it times the GPU's kernels" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["slowfast", "slowfast_t64", "slowfast_320", "i3d", "i3d_nl", "i3d_1gpu"])
 def test_speedup_is_of_the_recipes(script, name):
     """The baselines are those of the recipes of the same names."""

@@ -70,7 +70,7 @@ def front():
     slowfast = speedups("steps")["slowfast"]
     return [
         *words_of_grid(),
-        f"On an H200 GPU, the steps of SlowFast's schedule take {slowfast['speedup']:.1f}x less time, with "
+        f"On an H200 GPU, the steps of SlowFast's schedule are {slowfast['speedup']:.1f}x faster, with "
         f"{slowfast['flops_bound']:.1f}x fewer FLOPs",
     ]
 
