@@ -3,9 +3,9 @@
     python benchmarks/benchmark_loader.py video1.mp4 video2.mp4 --json loader.json
     python benchmarks/benchmark_loader.py --made 4 --methods ours --workers 16      # without videos of your own
 
-The videos stand for many: each has hard links, `--paths` in all, and a clip is read from a path of its own. In the
-first `rounds` turns of a loader each path is read once, as in a dataset of more videos than a worker can remember.
-"again" are turns that read the same paths each time. Loaders take turns on the same videos:
+The clips are those of a coarse grid, 8 frames of 112 pixels. The videos stand for many: each has hard links, `--paths`
+in all, and in the first `rounds` turns of a loader each path is read once, as in a dataset of more videos than a worker
+can remember. Loaders take turns on the same videos:
 
 - `ours`: crops as YUV planes, from which the device makes the model's input (`resample_clips`); frame tables come from
   a `TableStore`;
@@ -22,20 +22,22 @@ wall-clock time; CPU seconds are those of all processes, which other jobs on the
 """
 
 import argparse
-import importlib.util
 import multiprocessing
 import os
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import av
 import torch
-from measuring import made_videos, prepared_copies, write_json
+from benchmark_decode import make_footage
+from measuring import prepared_copy, write_json
 from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
@@ -45,15 +47,14 @@ from lightning_multigrid.clips import ClipSampling, VideoDataset, collate_clips
 from lightning_multigrid.decode import make_table
 from lightning_multigrid.loading import MultigridLoader, MultigridSampler
 from lightning_multigrid.schedule import Plan
-from lightning_multigrid.sources import TableStore, read_manifest
+from lightning_multigrid.sources import Manifest, TableStore, read_manifest
 
 FRAMES, SIZE, STRIDE = 32, 224, 2  # the baseline
 SAMPLING = ClipSampling(FRAMES, SIZE, STRIDE)
-GRIDS = {"coarse": (8, 112), "full": (32, 224)}  # frames, size
-AGAIN = ", again"
+COARSE = (8, 112)
 
-Turn = Callable[[], tuple[float, float, float]]
-"""Reads so many clips; returns clips per second, clips per CPU second, megabytes of a mini-batch."""
+Turn = Callable[[], tuple[float, float]]
+"""Reads so many clips; returns clips per second, clips per CPU second."""
 
 
 @dataclass
@@ -77,10 +78,12 @@ class Videos:
 
 
 class Peer(Dataset):
-    """Clips on one grid, decoded in another way."""
+    """Clips on the coarse grid, decoded in another way."""
 
-    def __init__(self, paths: list[str], frames: int, size: int, length: int) -> None:
-        self.paths, self.frames, self.size, self.length = paths, frames, size, length
+    frames, size = COARSE
+
+    def __init__(self, paths: list[str], length: int) -> None:
+        self.paths, self.length = paths, length
 
     def __len__(self) -> int:
         return self.length
@@ -130,54 +133,54 @@ class PySlowFast(Peer):
         return (clip.flip(-1) if grid.flip else clip), 0
 
 
-def our_turns(videos: Videos, grid: str, batches: int, again: bool, options: argparse.Namespace) -> Turn:
-    """The loader of multigrid training, in a phase on one grid."""
-    frames, size = GRIDS[grid]
-    baseline = Baseline(
-        BatchShape(options.clips, FRAMES, SIZE), epochs=1000, milestones=(500,)
-    )  # the last stage has no long cycle
+def our_turns(videos: Videos, batches: int, options: argparse.Namespace) -> Turn:
+    """The loader of multigrid training, in a phase on the coarse grid."""
+    frames, size = COARSE
+    # The last stage has no long cycle.
+    baseline = Baseline(BatchShape(options.clips, FRAMES, SIZE), epochs=1000, milestones=(500,))
     schedule = MultigridSchedule(baseline, LongCycle(((frames / FRAMES, size / SIZE),)), ShortCycle((1,)))
     shape = schedule.phases[0].shape
-    assert (shape.frames, shape.size) == (frames, size)
+    assert (shape.frames, shape.size) == COARSE
     clips = batches * shape.clips
 
     def order(epoch: int) -> list[int]:
-        """From the first path on, each once; or at the end of the paths, the same ones."""
-        start = videos.number - clips if again else epoch * clips
-        return [row % videos.number for row in range(start, start + clips)]
+        return [row % videos.number for row in range(epoch * clips, (epoch + 1) * clips)]
 
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "list.csv").write_text("".join(f"{path} 0\n" for path in videos.paths))
-        manifest = with_tables(read_manifest(Path(folder) / "list.csv", allow_outside_root=True), videos)
+    manifest = manifest_of(videos)
     data = VideoDataset(manifest, SAMPLING, "yuv")
     sampler = MultigridSampler(Plan(schedule, clips), order)
     like = DataLoader(data, num_workers=options.workers, collate_fn=collate_clips, persistent_workers=True)
     loader = MultigridLoader(data, sampler, like)
     epochs = iter(range(1000))
 
-    def turn() -> tuple[float, float, float]:
+    def turn() -> tuple[float, float]:
         sampler.set_epoch(next(epochs))
-        return timed(loader, clips, lambda batch: sum(piece.nbytes for piece in batch.pieces))
+        return timed(loader, clips)
 
     return turn
 
 
-def with_tables(manifest, videos: Videos):
-    """A manifest with the frame tables of its videos."""
+def manifest_of(videos: Videos) -> Manifest:
+    """The links with the frame tables of their videos."""
+    file = Path(videos.folder) / "list.csv"
+    file.write_text("".join(f"{path} 0\n" for path in videos.paths))
     tables = [make_table(path).to_bytes() for path in videos.files]
     store = TableStore(f"{videos.folder}/tables")
-    for number, path in enumerate(store.missing(videos.paths)):
+    for number, path in enumerate(videos.paths):
         store.add(path, tables[number % len(tables)])
-    return replace(manifest, tables=store)
+    return replace(read_manifest(file), tables=store)
 
 
-def peer_turns(method: str, videos: Videos, grid: str, batches: int, options: argparse.Namespace) -> Turn:
-    frames, size = GRIDS[grid]
-    clips = BatchShape(options.clips, FRAMES, SIZE).rescaled(frames, size).clips
-    peer = {"torchcodec": TorchCodec, "pyslowfast": PySlowFast}[method]
-    data = peer(videos.paths, frames, size, batches * clips)
+def peer_turns(peer: type[Peer], videos: Videos, batches: int, options: argparse.Namespace) -> Turn:
+    clips = coarse_clips(options)
+    data = peer(videos.paths, batches * clips)
     loader = DataLoader(data, batch_size=clips, num_workers=options.workers, persistent_workers=True)
-    return lambda: timed(loader, batches * clips, lambda batch: batch[0].nbytes)
+    return lambda: timed(loader, batches * clips)
+
+
+def coarse_clips(options: argparse.Namespace) -> int:
+    """Clips of a coarse mini-batch."""
+    return BatchShape(options.clips, FRAMES, SIZE).rescaled(*COARSE).clips
 
 
 def cpu_seconds() -> float:
@@ -191,62 +194,48 @@ def cpu_seconds() -> float:
     return seconds
 
 
-def timed(loader, clips: int, size_of: Callable) -> tuple[float, float, float]:
+def timed(loader, clips: int) -> tuple[float, float]:
     """Reads an epoch of so many clips."""
     cpu, wall = cpu_seconds(), time.perf_counter()
-    for batch in loader:
-        size = size_of(batch)
-    return clips / (time.perf_counter() - wall), clips / (cpu_seconds() - cpu), size / 1e6
+    for _ in loader:
+        pass
+    return clips / (time.perf_counter() - wall), clips / (cpu_seconds() - cpu)
+
+
+METHODS: dict[str, Callable[..., Turn]] = {
+    "ours": our_turns,
+    "torchcodec": partial(peer_turns, TorchCodec),
+    "pyslowfast": partial(peer_turns, PySlowFast),
+}
 
 
 def compare(sources: list[Videos], options: argparse.Namespace) -> Iterator[list[dict]]:
-    """After each round, a row per grid and source."""
-    ways = [m for m in options.methods if m != "torchcodec" or importlib.util.find_spec("torchcodec")]
-    methods = [name for way in ways for name in ([way, way + AGAIN] if way == "ours" else [way])]
-    turns: dict[tuple[str, str, str], Turn] = {}
-    for grid in options.grids:
-        batches = max(1, options.turn // BatchShape(options.clips, FRAMES, SIZE).rescaled(*GRIDS[grid]).clips)
-        for videos in sources:
-            for method in methods:
-                way, again = method.removesuffix(AGAIN), method.endswith(AGAIN)
-                if way == "ours":
-                    turn = our_turns(videos, grid, batches, again, options)
-                else:
-                    turn = peer_turns(method, videos, grid, batches, options)
-                turns[grid, videos.name, method] = turn
-                turn()  # starts the workers, which stay alive
-    seen: dict[tuple, list[tuple[float, float, float]]] = {cell: [] for cell in turns}
+    """After each round, a row per source."""
+    batches = max(1, options.turn // coarse_clips(options))
+    turns: dict[tuple[str, str], Turn] = {}
+    for videos in sources:
+        for method in options.methods:
+            turns[videos.name, method] = turn = METHODS[method](videos, batches, options)
+            turn()  # starts the workers, which stay alive
+    seen: dict[tuple[str, str], list[tuple[float, float]]] = {cell: [] for cell in turns}
     for _ in range(options.rounds):
         for cell in random.sample(sorted(turns), len(turns)):
             seen[cell].append(turns[cell]())
-        yield list(rows_of(seen, methods, [videos.name for videos in sources], options))
+        yield [row_of(seen, options.methods, videos.name) for videos in sources]
 
 
-def rows_of(
-    seen: dict[tuple, list[tuple[float, float, float]]],
-    methods: list[str],
-    sources: list[str],
-    options: argparse.Namespace,
-) -> Iterator[dict]:
-    for grid in options.grids:
-        for source in sources:
-            row: dict = {"grid": "{} {} x {}".format(grid, *GRIDS[grid]), "videos": source}
-            for method in methods:
-                rates = seen[grid, source, method]
-                row[f"{method}: clips/s"] = round(median(rate for rate, _, _ in rates), 1)
-                row[f"{method}: clips/CPU s"] = round(median(rate for _, rate, _ in rates), 1)
-                row[f"{method}: MB"] = round(median(size for _, _, size in rates), 1)
-            for method in methods[1:]:
-                for other in dict.fromkeys((source, "original")):
-                    for name, of in (("", 0), (" (CPU)", 1)):
-                        ratios = [
-                            ours[of] / theirs[of]
-                            for ours, theirs in zip(
-                                seen[grid, source, methods[0]], seen[grid, other, method], strict=True
-                            )
-                        ]
-                        row[f"{methods[0]} / {method} on {other}{name}"] = round(median(ratios), 2)
-            yield row
+def row_of(seen: dict[tuple[str, str], list[tuple[float, float]]], methods: list[str], source: str) -> dict:
+    row: dict = {"grid": "coarse {} x {}".format(*COARSE), "videos": source}
+    for method in methods:
+        for unit, of in (("clips/s", 0), ("clips/CPU s", 1)):
+            row[f"{method}: {unit}"] = round(median(rates[of] for rates in seen[source, method]), 1)
+    for method in methods[1:]:
+        for other in dict.fromkeys((source, "original")):
+            pairs = list(zip(seen[source, methods[0]], seen[other, method], strict=True))
+            for name, of in (("", 0), (" (CPU)", 1)):
+                ratio = median(ours[of] / theirs[of] for ours, theirs in pairs)
+                row[f"{methods[0]} / {method} on {other}{name}"] = round(ratio, 2)
+    return row
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -259,8 +248,7 @@ def main(args: Sequence[str] | None = None) -> None:
         "--clips", type=int, default=8, help="of the baseline; a coarse mini-batch has 16 times as many"
     )
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--methods", nargs="+", default=["ours", "torchcodec", "pyslowfast"])
-    parser.add_argument("--grids", nargs="+", choices=GRIDS, default=list(GRIDS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="the first to the others")
     parser.add_argument("--turn", type=int, default=256, help="clips of each turn, and at least a mini-batch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the numbers to this file, too")
@@ -268,25 +256,23 @@ def main(args: Sequence[str] | None = None) -> None:
     if bool(options.videos) == bool(options.made):
         parser.error("give videos, or --made with a number of them")
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        videos = made_videos(folder, options.made, options.seconds) if options.made else options.videos
-        originals = []
-        for number, path in enumerate(videos):  # copies, as there may be no hard links across disks
-            originals.append(str(folder / f"original_{number}.mp4"))
-            Path(originals[-1]).write_bytes(path.read_bytes())
-        start = time.process_time()
-        copies = prepared_copies(originals, folder)
-        sizes = [sum(Path(path).stat().st_size for path in paths) for paths in (copies, originals)]
-        about = {"seconds": time.process_time() - start, "bytes, prepared / original": sizes[0] / sizes[1]}
-        print(f"prepared {len(copies)} videos in {about['seconds']:.1f} CPU s")
+    with tempfile.TemporaryDirectory() as folder:
+        originals, copies = [], []
+        for number in range(options.made or len(options.videos)):
+            originals.append(f"{folder}/original_{number}.mp4")
+            copies.append(f"{folder}/prepared_{number}.mp4")
+            if options.made:
+                make_footage(originals[-1], options.seconds, 256, 340, number)
+            else:  # copies, as there may be no hard links across disks
+                shutil.copyfile(options.videos[number], originals[-1])
+            prepared_copy(originals[-1], copies[-1])
         files = {"original": originals, "prepared": copies}
-        sources = [Videos(name, of, str(folder / name), options.paths).link() for name, of in files.items()]
+        sources = [Videos(name, of, f"{folder}/{name}", options.paths).link() for name, of in files.items()]
         names = ("clips", "workers", "turn", "rounds", "made", "paths")
         given = {"device": "cpu"} | {name: vars(options)[name] for name in names}
         rows: list[dict] = []
         for rows in compare(sources, options):
-            write_json(options.json, "loader", given, {"prepared": about, "rows": rows}, ["av", "torchcodec"])
+            write_json(options.json, "loader", given, {"rows": rows}, ["av", "torchcodec"])
     for row in rows:
         print("\n".join(f"{name:45}{value}" for name, value in row.items()), end="\n\n")
 

@@ -9,7 +9,7 @@ Three layers take turns on the same mini-batches:
 - `ours`: `SubBatchNorm3d`, statistics over groups of `--sub-batch` clips;
 - `split`: a BatchNorm without affine part normalises the groups; separate operations scale and shift.
 
-On the CPU the times are process times, which other jobs on the machine disturb least; they count all threads.
+On the CPU the times are process times, which other jobs on the machine disturb least.
 """
 
 import argparse
@@ -116,19 +116,17 @@ def main(args: list[str] | None = None) -> None:
         "group with the affine part apart (split; it knows no remainders). Ratios are to plain, in turns in one run."
     )
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="cpu", help="default: %(default)s")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=40, help="about how long in total (default: %(default)s)")
     parser.add_argument("--sub-batch", type=int, default=8, help="clips that share statistics (default: %(default)s)")
     parser.add_argument(
         "--shapes", type=parse_shape, nargs="+", metavar="NxCxTxHxW", help=f"inputs (default: {' '.join(SHAPES)})"
     )
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
     device = choose_device(options.device, parser.error)
     options.device = device.type
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(options.seed)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
     shapes = options.shapes or [parse_shape(text) for text in (GPU_SHAPES if device.type == "cuda" else SHAPES)]
 
     print(machine_line(machine(device)))

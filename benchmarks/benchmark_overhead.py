@@ -7,15 +7,10 @@ The Trainer with MultigridCallback and a bare loop (forward, backward, optimizer
 the same clips, in the same order and shapes. So do Lightning's Trainer alone and a bare loop, on the baseline's shape.
 A step lasts from one call of the model to the next; its time is the median over the rounds, as process time on a CPU.
 The script prints the ratios of whole trainings, and the extra time of a step.
-
-It also prints how long the first step takes after a change of the base shape, and whether the loader's workers live
-through all changes.
 """
 
 import argparse
 import logging
-import os
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -41,7 +36,7 @@ CLASSES, SEED = 8, 0
 
 
 class Clips(Dataset):
-    """Noise of one size; the label is the id of the process that read it."""
+    """Noise of one size."""
 
     def __init__(self, number: int, frames: int, size: int) -> None:
         self.number = number
@@ -50,8 +45,8 @@ class Clips(Dataset):
     def __len__(self) -> int:
         return self.number
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.clip, os.getpid()
+    def __getitem__(self, index: int) -> Tensor:
+        return self.clip
 
 
 class Classifier(L.LightningModule):
@@ -63,16 +58,11 @@ class Classifier(L.LightningModule):
         self.model = small_cnn(CLASSES, width)
         self.clock = clock
         self.stamps: list[float] = []
-        self.wall: list[float] = []
-        self.workers: set[int] = set()
         self.record = False
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        clips, pids = batch
+    def training_step(self, clips: Tensor, batch_idx: int) -> Tensor:
         if self.record:
             self.stamps.append(self.clock())
-            self.wall.append(time.perf_counter())
-            self.workers.update(pids.tolist())
         return cross_entropy(self.model(clips), torch.zeros(len(clips), dtype=torch.long, device=clips.device))
 
     def configure_optimizers(self) -> SGD:
@@ -83,7 +73,6 @@ class Classifier(L.LightningModule):
 
     def on_train_end(self) -> None:
         self.stamps.append(self.clock())
-        self.wall.append(time.perf_counter())
 
 
 def bare_loop(classifier: Classifier, loader: Any, set_up: Callable[[int, int], None], epochs: int) -> None:
@@ -93,9 +82,9 @@ def bare_loop(classifier: Classifier, loader: Any, set_up: Callable[[int, int], 
     classifier.record = True
     for epoch in range(epochs):
         set_up(epoch, 0)
-        for batch_idx, (clips, pids) in enumerate(loader):
+        for batch_idx, clips in enumerate(loader):
             set_up(epoch, batch_idx)
-            loss = classifier.training_step((clips.to(device), pids), batch_idx)
+            loss = classifier.training_step(clips.to(device), batch_idx)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -112,15 +101,8 @@ class Runs:
         self.baseline = Baseline(shape, options.epochs, (options.epochs // 2,))
         self.schedule = MultigridSchedule(self.baseline)
 
-    def loader(self, workers: int = 0) -> DataLoader:
-        return DataLoader(
-            self.data,
-            self.options.clips,
-            shuffle=True,
-            num_workers=workers,
-            drop_last=True,
-            persistent_workers=workers > 0,
-        )
+    def loader(self) -> DataLoader:
+        return DataLoader(self.data, self.options.clips, shuffle=True, drop_last=True)
 
     def classifier(self) -> Classifier:
         return Classifier(self.options.width, self.clock).to(self.device)
@@ -145,7 +127,7 @@ class Runs:
         bare_loop(classifier, loader, set_up, self.schedule.epochs)
         return classifier
 
-    def lightning(self, multigrid: bool, workers: int = 0) -> Classifier:
+    def lightning(self, multigrid: bool) -> Classifier:
         callbacks = [MultigridCallback(seed=SEED, schedule=self.schedule)] if multigrid else []
         trainer = L.Trainer(
             max_epochs=self.options.epochs,
@@ -158,12 +140,8 @@ class Runs:
             enable_model_summary=False,
         )
         classifier = self.classifier()
-        trainer.fit(classifier, self.loader(workers))
+        trainer.fit(classifier, self.loader())
         return classifier
-
-
-def steps_of(stamps: Sequence[float]) -> list[float]:
-    return [later - earlier for earlier, later in pairwise(stamps)]
 
 
 def overhead(runs: Runs, rounds: int) -> dict[str, Any]:
@@ -177,7 +155,7 @@ def overhead(runs: Runs, rounds: int) -> dict[str, Any]:
     spent: dict[str, list[list[float]]] = {name: [] for name in loops}
     for turn in range(rounds + 1):
         for name, loop in loops.items():
-            steps = steps_of(loop().stamps)
+            steps = [later - earlier for earlier, later in pairwise(loop().stamps)]
             if turn:  # the first round warms up
                 spent[name].append(steps)
     totals, numbers = {}, {}
@@ -194,33 +172,6 @@ def overhead(runs: Runs, rounds: int) -> dict[str, Any]:
     return result
 
 
-def switching(runs: Runs, workers: int) -> dict[str, Any]:
-    """How much longer a step with a change of base shape takes than others of its shape, by the wall clock."""
-    classifier = runs.lightning(multigrid=True, workers=workers)
-    schedule = runs.schedule
-    plan = [
-        step for epoch in range(schedule.epochs) for step in Plan(schedule, len(runs.data), drop_last=True).epoch(epoch)
-    ]
-    seconds = steps_of(classifier.wall)
-    assert len(plan) == len(seconds)
-    of_shape: dict[BatchShape, list[float]] = {}
-    for step, spent in zip(plan, seconds, strict=True):
-        of_shape.setdefault(step.shape, []).append(spent)
-    extra = []
-    for before, step in enumerate(plan[1:]):
-        if step.phase != plan[before].phase:
-            # The change lies between the call before and this one, so it is in the step before.
-            usual = median(of_shape[plan[before].shape])
-            extra.append((seconds[before] - usual) / usual)
-    return {
-        "workers": workers,
-        "worker_processes": len(classifier.workers - {os.getpid()}),
-        "changes_of_base_shape": len(extra),
-        "extra_steps_median": median(extra),
-        "extra_steps_most": max(extra),
-    }
-
-
 def main(args: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
@@ -231,13 +182,11 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--videos", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=4, help="of the baseline")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each loop")
-    parser.add_argument("--workers", type=int, default=2, help="of the loader, where changes of shape are timed")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
     device = choose_device(options.device, parser.error)
     options.device = device.type
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*does not have many workers")
 
@@ -249,14 +198,8 @@ def main(args: Sequence[str] | None = None) -> None:
         f"{loops['callback_ratio']:.4f} of the bare loop's time, {loops['callback_ms_per_step']:.2f} ms a step more. "
         f"Lightning alone, on the baseline: {loops['trainer_ratio']:.4f}, {loops['trainer_ms_per_step']:.2f} ms."
     )
-    changes = switching(runs, options.workers)
-    print(
-        f"{changes['changes_of_base_shape']} changes of the base shape with {changes['workers']} workers: each takes "
-        f"{changes['extra_steps_median']:.2f} steps of time (median; most {changes['extra_steps_most']:.2f}); "
-        f"{changes['worker_processes']} worker processes in all."
-    )
     shown = {key: value for key, value in vars(options).items() if key != "json"}
-    write_json(options.json, "overhead", shown, {"loops": loops, "changes": changes})
+    write_json(options.json, "overhead", shown, {"loops": loops})
 
 
 if __name__ == "__main__":

@@ -1,31 +1,27 @@
 """How much faster a multigrid training is than its baseline: times of a step on every grid, weighted by the plan.
 
     python benchmarks/benchmark_speedup.py --device cpu                                      # a small model
-    python benchmarks/benchmark_speedup.py --setting slowfast i3d --precision bf16 --json speedup.json
-    python benchmarks/benchmark_speedup.py --setting i3d_1gpu --device cpu --clips 2 --size 64 --rounds 5
+    python benchmarks/benchmark_speedup.py --setting slowfast i3d --clips 8 --precision bf16 --json speedup.json
 
-A step is forward, backward and optimizer, on synthetic clips that are already on the device. With `--resample` the step
-makes the clips from crops (YUV on a GPU, else RGB). The time of the loader is not included; the script prints how many
-clips per second it must deliver. Grids take turns, so that a drift of the machine's speed affects them alike; the first
-steps of a grid are not counted. Baseline and multigrid differ in the shapes and in BatchNorm (plain, or over
-sub-mini-batches).
+A step is forward, backward and optimizer, on synthetic clips that are already on the device. The time of the loader is
+not included; the script prints how many clips per second it must deliver. Grids take turns, so that a drift of the
+machine's speed affects them alike; the first steps of a grid are not counted. Baseline and multigrid differ in the
+shapes and in BatchNorm (plain, or over sub-mini-batches). cuDNN tries no kernels, which would take minutes.
 
 With `--profile` it also says for which share of a step the GPU works, and on what: a small share means that the host,
 which starts the kernels, is the limit.
 
 With the ratio of the times the script prints the ratio of the FLOPs, which times can exceed only if larger mini-batches
-run more efficiently, and the paper's ratio, which was measured on P100 GPUs.
+run more efficiently.
 
 The JSON file is written after the warm-up of each grid and after each round, so that a run that is cut off has lost
 nothing.
 """
 
 import argparse
-import random
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,60 +36,41 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models.video import mvit_v2_s
 
-from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm, resample_clips
+from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm
 from lightning_multigrid.models import ResizedPositions, i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
 from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
-from lightning_multigrid.pixels import RgbFormat, YuvClip, YuvFormat
 from lightning_multigrid.schedule import Plan, text_table
 
-KINETICS = 240_000  # training videos
 CLASSES = 400
+CLIPS = 240_000 // 128  # of Kinetics, for each of the paper's GPUs
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A model and a baseline of the paper.
-
-    `devices` is the paper's number of GPUs; the baseline's shape has the clips of one of them. `published` is the
-    paper's ratio of wall-clock times, `days` its days for the baseline and for multigrid where it gives them.
-    """
+    """A model, a baseline's schedule with its shape on one GPU, and the training clips of one GPU."""
 
     make: Callable[[], nn.Module]
     baseline: Baseline
-    videos: int = KINETICS
-    devices: int = 128
-    published: float | None = None
-    days: tuple[float, float] | None = None
+    clips: int = CLIPS
 
 
-def _kinetics(frames: int, size: int, clips: int = 4) -> Baseline:
-    return Baseline(BatchShape(clips, frames, size), 239, (94, 154, 196), 2, 34)
-
-
-def _i3d(model: Callable[..., nn.Module], published: float) -> Setting:
-    return Setting(lambda: model(CLASSES), Baseline(BatchShape(2, 16, 224), 106, (40, 80), 4), published=published)
+def _i3d(model: Callable[..., nn.Module]) -> Setting:
+    return Setting(lambda: model(CLASSES), Baseline(BatchShape(2, 16, 224), 106, (40, 80), 4))
 
 
 SETTINGS = {
-    "slowfast": Setting(lambda: slowfast_r50(CLASSES), _kinetics(32, 224), published=4.5),
-    "slowfast_t64": Setting(lambda: slowfast_r50(CLASSES), _kinetics(64, 224), published=5.5),
-    "slowfast_320": Setting(lambda: slowfast_r50(CLASSES), _kinetics(32, 320), published=6.5),
-    "i3d": _i3d(i3d_r50, 3.9),
-    "i3d_nl": _i3d(i3d_nl_r50, 3.3),
-    "i3d_1gpu": Setting(
-        lambda: i3d_r50(CLASSES, dropout=0.0),
-        Baseline(BatchShape(8, 8, 224), 40, (20, 33.3333), 8),
-        devices=1,
-        published=6.7 / 2.0,
-        days=(6.7, 2.0),
+    "slowfast": Setting(
+        lambda: slowfast_r50(CLASSES), Baseline(BatchShape(4, 32, 224), 239, (94, 154, 196), 2, warmup_epochs=34)
     ),
+    "i3d": _i3d(i3d_r50),
+    "i3d_nl": _i3d(i3d_nl_r50),
     "mvit": Setting(
         lambda: ResizedPositions(mvit_v2_s(num_classes=CLASSES)),
         Baseline(BatchShape(8, 16, 224), 200, (80, 130, 165), 4),
     ),
-    "small": Setting(lambda: small_cnn(16), Baseline(BatchShape(8, 16, 40), 28, (14, 22)), videos=1536, devices=1),
+    "small": Setting(lambda: small_cnn(16), Baseline(BatchShape(8, 16, 40), 28, (14, 22)), clips=1536),
 }
-"""The paper's Tables 2, 3 and 4; a transformer; for a CPU a small CNN."""
+"""The paper's models; a transformer; for a CPU a small CNN."""
 
 
 @dataclass(frozen=True)
@@ -130,18 +107,11 @@ def flops_per_clip(setting: Setting, grids: Sequence[Grid]) -> dict[tuple[int, i
     return flops
 
 
-def _sampling(setting: Setting, shape: BatchShape) -> Any:
-    from lightning_multigrid.clips import ClipSampling  # it needs PyAV, which the other ways do without
-
-    return ClipSampling(shape.frames, shape.size, setting.baseline.stride)
-
-
 class Bench:
     """Runs steps of a model and its optimizer on any grid."""
 
-    def __init__(self, setting: Setting, shape: BatchShape, options: argparse.Namespace, device: torch.device) -> None:
-        torch.manual_seed(options.seed)
-        self.sampling = _sampling(setting, shape) if options.resample else None
+    def __init__(self, setting: Setting, options: argparse.Namespace, device: torch.device) -> None:
+        torch.manual_seed(0)
         self.device, self.options = device, options
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16")
         # Torch's own defaults are TF32 for convolutions and 32 bits for matrix products.
@@ -157,38 +127,12 @@ class Bench:
         self.inputs: dict[Grid, Any] = {}  # a graph reads them at each replay
         self.pool: Any = None
 
-    def batch(self, grid: Grid) -> tuple[Callable[[], torch.Tensor], torch.Tensor]:
-        """Returns a function that makes the clips of a step, and their labels."""
+    def batch(self, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+        """Makes the clips of a step, and their labels."""
         shape = grid.shape
-        labels = torch.zeros(shape.clips, dtype=torch.long, device=self.device)
-        if self.sampling is not None:
-            crops, flips = self.crops(shape)
-
-            def make() -> torch.Tensor:
-                clips = resample_clips(crops, shape.size, flips=flips)
-                return clips.contiguous(memory_format=self.format)
-
-            return make, labels
         clips = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=self.device)
-        clips = clips.contiguous(memory_format=self.format)
-        return lambda: clips, labels
-
-    def crops(self, shape: BatchShape) -> tuple[list[torch.Tensor | YuvClip], list[bool]]:
-        """Crops as in training, of videos whose shorter side is the least that the baseline draws."""
-        assert self.sampling is not None
-        short = round(self.sampling.short_side_range(self.sampling.size)[0])
-        draws = random.Random(self.options.seed)
-        crops: list[torch.Tensor | YuvClip] = []
-        flips = []
-        for _ in range(shape.clips):
-            grid = self.sampling.draw(300, short, short * 4 // 3, shape.frames, shape.size, draws)
-            top, left, height, width = grid.box
-            yuv = YuvFormat(shape.frames, height, width, top % 2, left % 2)
-            format = yuv if self.device.type == "cuda" else RgbFormat(shape.frames, height, width)
-            data = torch.randint(256, (format.nbytes,), dtype=torch.uint8, device=self.device)
-            crops.append(format.view(data))
-            flips.append(grid.flip)
-        return crops, flips
+        labels = torch.zeros(shape.clips, dtype=torch.long, device=self.device)
+        return clips.contiguous(memory_format=self.format), labels
 
     def set(self, grid: Grid) -> None:
         if grid.sub_batch:
@@ -196,8 +140,7 @@ class Bench:
         else:
             restore_batchnorm(self.model)
 
-    def step(self, make_clips: Callable[[], torch.Tensor], labels: torch.Tensor) -> None:
-        clips = make_clips()
+    def step(self, clips: torch.Tensor, labels: torch.Tensor) -> None:
         with self.autocast:
             loss = cross_entropy(self.model(clips), labels)
         self.optimizer.zero_grad()
@@ -221,7 +164,7 @@ class Bench:
             torch.cuda.synchronize(self.device)
         return torch.cuda.max_memory_allocated(self.device) if cuda else None
 
-    def capture(self, grid: Grid, batch: tuple[Callable[[], torch.Tensor], torch.Tensor]) -> None:
+    def capture(self, grid: Grid, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Records a step as a CUDA graph, with which the host launches all of its kernels at once.
 
         The graphs share memory, so a replay leaves gradients that the next replay of another grid overwrites.
@@ -288,28 +231,21 @@ def measure(
     """Measures the grids of a setting, and computes the times of both trainings; saves what it has at each turn."""
     shape = setting.baseline.shape
     shape = BatchShape(options.clips or shape.clips, options.frames or shape.frames, options.size or shape.size)
-    given = setting.baseline
-    baseline = Baseline(shape, given.epochs, given.milestones, given.stride, given.warmup_epochs)
+    baseline = replace(setting.baseline, shape=shape)
     schedule = MultigridSchedule(baseline)
-    clips = setting.videos // setting.devices
     plain = Grid(shape, 0)
-    steps = {plain: float(baseline.epochs) * clips / shape.clips, **plan_steps(schedule, clips)}
+    steps = {plain: float(baseline.epochs) * setting.clips / shape.clips, **plan_steps(schedule, setting.clips)}
     of_clip = flops_per_clip(setting, list(steps))
     flops = {grid: grid.shape.clips * of_clip[grid.shape.frames, grid.shape.size] for grid in steps}
     result: dict[str, Any] = {
         "baseline": str(shape),
-        "devices": setting.devices,
         "flops_bound": steps[plain] * flops[plain] / sum(steps[grid] * flops[grid] for grid in steps if grid.sub_batch),
         "fewer_steps": steps[plain] / sum(steps[grid] for grid in steps if grid.sub_batch),
-        # The paper's figures are for its own shapes.
-        "published": setting.published if shape == given.shape else None,
-        "published_days": setting.days if shape == given.shape else None,
         "grids": [],
     }
 
-    bench = Bench(setting, shape, options, device)
+    bench = Bench(setting, options, device)
     for grid in steps:
-        began = time.perf_counter()
         peak = bench.warm_up(grid, options.warm_up)
         result["grids"].append(
             {
@@ -317,9 +253,7 @@ def measure(
                 "sub_batch": grid.sub_batch,
                 "steps": steps[grid],
                 "relative_flops": flops[grid] / flops[plain],
-                "tflop": flops[grid] / 1e12,
                 "peak_gib": None if peak is None else peak / 2**30,
-                "warm_up_seconds": time.perf_counter() - began,
             }
         )
         save(result)
@@ -328,7 +262,7 @@ def measure(
         for grid, spent in times.items():
             spent.append(bench.seconds(grid, options.steps))
         add_times(result, times)
-        add_totals(result, steps, times, schedule.epochs * clips)
+        add_totals(result, steps, times, schedule.epochs * setting.clips)
         save(result)
     if options.profile:
         for row, grid in zip(result["grids"], steps, strict=True):
@@ -346,7 +280,6 @@ def add_times(result: dict[str, Any], times: dict[Grid, list[float]]) -> None:
         grid["ms_of_rounds"] = [1000 * of for of in spent]
         grid["relative_time"] = seconds / first
         grid["clips_per_second"] = shape.shape.clips / seconds
-        grid["tflops_per_second"] = grid["tflop"] / seconds
 
 
 def add_totals(result: dict[str, Any], steps: dict[Grid, float], times: dict[Grid, list[float]], clips: float) -> None:
@@ -370,10 +303,8 @@ def add_totals(result: dict[str, Any], steps: dict[Grid, float], times: dict[Gri
 
 
 def show(name: str, result: dict[str, Any]) -> None:
-    print(
-        f"\n{name}: baseline of {result['baseline']} (clips x frames x size) on each of {result['devices']} device(s)"
-    )
-    columns = ["clips x frames x size", "sub-batch", "steps", "ms/step", "time", "FLOPs", "clips/s", "TFLOP/s", "GiB"]
+    print(f"\n{name}: baseline of {result['baseline']} (clips x frames x size)")
+    columns = ["clips x frames x size", "sub-batch", "steps", "ms/step", "time", "FLOPs", "clips/s", "GiB"]
     rows = [
         [
             grid["shape"],
@@ -383,7 +314,6 @@ def show(name: str, result: dict[str, Any]) -> None:
             f"{grid['relative_time']:.2f}",
             f"{grid['relative_flops']:.2f}",
             f"{grid['clips_per_second']:.1f}",
-            f"{grid['tflops_per_second']:.2f}",
             "-" if grid["peak_gib"] is None else f"{grid['peak_gib']:.1f}",
         ]
         for grid in result["grids"]
@@ -394,23 +324,16 @@ def show(name: str, result: dict[str, Any]) -> None:
             share, (name, spent) = found["kernels_ms"] / grid["ms"], next(iter(found["longest"].items()))
             longest = f"the longest {spent:.1f} ms, {name[:60]}"
             print(f"{grid['shape']}: {found['kernels']} kernels work for {share:.0%} of a step; {longest}")
-    published = "" if result["published"] is None else f"; the paper's ratio, on P100 GPUs: {result['published']:.2g}x"
     spread = result["speedup_of_rounds"]
     print(
         f"Baseline {_duration(result['baseline_hours'])}, multigrid {_duration(result['multigrid_hours'])} of compute: "
         f"{result['speedup']:.2f}x faster ({min(spread):.2f} - {max(spread):.2f} over rounds). "
-        f"FLOPs {result['flops_bound']:.2f}x fewer, steps {result['fewer_steps']:.2f}x fewer{published}."
+        f"FLOPs {result['flops_bound']:.2f}x fewer, steps {result['fewer_steps']:.2f}x fewer."
     )
     print(
         f"The loader must deliver {result['clips_per_second_mean']:.0f} clips/s on average, "
         f"{result['clips_per_second_most']:.0f} on the fastest grid, for each device."
     )
-    if result["published_days"]:
-        before, after = result["published_days"]
-        print(
-            f"The whole training on one such device: {_duration(result['baseline_hours'])} of compute as a baseline, "
-            f"{_duration(result['multigrid_hours'])} as multigrid (the paper, one P100: {before} and {after} days)."
-        )
 
 
 def _duration(hours: float) -> str:
@@ -421,36 +344,25 @@ def main(args: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", nargs="+", choices=SETTINGS, default=["small"], help="default: small")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--precision", choices=["fp32", "tf32", "bf16"], default="fp32", help="bf16: by autocast")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16: by autocast")
     parser.add_argument("--channels-last", action="store_true", help="model and clips in channels_last_3d")
     parser.add_argument("--cuda-graphs", action="store_true", help="a CUDA graph of the whole step, for each grid")
     parser.add_argument("--profile", action="store_true", help="for how long a GPU works in a step, and on what")
     parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
-    parser.add_argument("--resample", action="store_true", help="a step also makes its clips, of crops on the device")
     parser.add_argument("--clips", type=int, help="clips of the baseline on a device, instead of the paper's")
     parser.add_argument("--frames", type=int, help="frames of the baseline, instead of the setting's")
     parser.add_argument("--size", type=int, help="height and width of the baseline, instead of the setting's")
-    parser.add_argument(
-        "--kernels", type=int, default=10, help="that cuDNN tries for a convolution, as torch does; 0: none"
-    )
     parser.add_argument("--warm-up", type=int, default=3, help="steps of each grid that are not counted")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each grid")
     parser.add_argument("--steps", type=int, help="steps in a turn (default: 1 on a CPU, 5 on a GPU)")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
     device = choose_device(options.device, parser.error)
     options.device = device.type
     options.steps = options.steps or (5 if device.type == "cuda" else 1)
-    torch.set_num_threads(options.threads)
-    # Each shape is met thousands of times, so looking for its fastest convolution pays (`Trainer(benchmark=True)`).
-    torch.backends.cudnn.benchmark = options.kernels > 0
-    torch.backends.cudnn.benchmark_limit = options.kernels
-    if options.cuda_graphs and (device.type != "cuda" or options.resample):
-        parser.error("--cuda-graphs needs a GPU, and clips that are there already: leave out --resample")
-    if options.profile and device.type != "cuda":
-        parser.error("--profile needs a GPU: it times the GPU's kernels")
+    torch.set_num_threads(1)
+    if (options.profile or options.cuda_graphs) and device.type != "cuda":
+        parser.error("--profile and --cuda-graphs need a GPU")
     shown = {key: value for key, value in vars(options).items() if key != "json"}
 
     print(machine_line(machine(device)))

@@ -3,17 +3,14 @@
     python benchmarks/count_operations.py --shape 8 32 224 --sub-batch 2 --json operations.json
 
 Forward and backward are counted on fake tensors: bytes that operations read and write, such operations (the host
-starts each). Then what the host does to make a mini-batch, counted and timed on the CPU.
+starts each).
 """
 
 import argparse
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -25,11 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # torch's notes on e
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from lightning_multigrid import Augmentation, BatchShape, convert_sub_batchnorm, models, resample_clips
-from lightning_multigrid.clips import collate_clips
-from lightning_multigrid.clips.batch import Clip
+from lightning_multigrid import BatchShape, convert_sub_batchnorm, models
 from lightning_multigrid.norm import set_sub_batch, sub_batchnorm
-from lightning_multigrid.pixels import YuvFormat
 
 MODELS = {name: getattr(models, name) for name in ("slowfast_r50", "i3d_r50", "i3d_nl_r50", "small_cnn")}
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last_3d": torch.channels_last_3d}
@@ -103,43 +97,11 @@ def compare(name: str, shape: BatchShape, memory_format: str, sub_batch: int) ->
     return head | {"plain": values, "ratio": ratios}
 
 
-def host_work(clips: int, seconds: float) -> list[dict[str, Any]]:
-    """Counts and times what the host does for a mini-batch on the CPU, of so few pixels that they take no time."""
-    draws, jobs = Random(0), dict[str, Callable[[], object]]()
-    for kind in ("rgb", "yuv"):
-        crops = []
-        for number in range(clips):
-            format = YuvFormat(1, draws.randint(2, 3), draws.randint(2, 3), number % 2)
-            rgb = torch.zeros(1, format.height, format.width, 3, dtype=torch.uint8)
-            yuv = format.view(torch.zeros(format.nbytes, dtype=torch.uint8))
-            crops.append(Clip(rgb if kind == "rgb" else yuv, 2, number % 2 == 0, (0,), number))
-        batch = collate_clips.join([collate_clips(crops[worker::16]) for worker in range(min(16, clips))])
-        resample = partial(resample_clips, size=batch.size, flips=batch.flips, together=True)
-        jobs[f"resampling, {kind}"] = lambda batch=batch, resample=resample: resample(batch.crops())
-    apply = Augmentation(rand_augment=2, erasing=0.25).apply
-    pixels, seeds = torch.zeros(clips, 3, 1, 8, 8), [draws.getrandbits(63) for _ in range(clips)]
-    known = {"num_classes": 2, "mean": (0.45,) * 3, "std": (0.225,) * 3}
-    jobs["RandAugment and erasing"] = partial(apply, pixels, torch.zeros(clips), seeds, **known)
-    rows = []
-    for name, job in jobs.items():
-        with CountedOperations() as counted:
-            job()
-        times = list[float]()
-        while len(times) < 3 or sum(times) < seconds:
-            began = time.process_time()
-            job()
-            times.append(time.process_time() - began)
-        rows.append({"work": name, "operations": counted.launches, "ms": 1000 * min(times)})
-    return rows
-
-
 def main(args: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS)[:3])
     parser.add_argument("--shape", type=int, nargs=3, default=[64, 8, 158], metavar=("CLIPS", "FRAMES", "SIZE"))
     parser.add_argument("--sub-batch", type=int, default=8, help="clips that share statistics (default: %(default)s)")
-    parser.add_argument("--clips", type=int, default=128, help="of the host's work")
-    parser.add_argument("--seconds", type=float, default=2, help="for each time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
     shape = BatchShape(*options.shape)
@@ -149,11 +111,8 @@ def main(args: Sequence[str] | None = None) -> None:
         plain, ratio = row["plain"], {kind: f"(ours x {value:.3f})" for kind, value in row["ratio"].items()}
         told = f"{plain['gb']:.1f} GB {ratio['bytes']}, {plain['operations']} operations {ratio['operations']}"
         print(f"{row['model']}, {row['memory_format']}: {told}")
-    host = host_work(options.clips, options.seconds)
-    for row in host:
-        print("{work}, {operations} operations, {ms:.2f} ms of the host".format(**row))
-    shown = {"device": "cpu", "shape": str(shape), "sub_batch": options.sub_batch, "clips": options.clips}
-    write_json(options.json, "operations", shown, {"rows": rows, "host": host})
+    shown = {"device": "cpu", "shape": str(shape), "sub_batch": options.sub_batch}
+    write_json(options.json, "operations", shown, {"rows": rows})
 
 
 if __name__ == "__main__":

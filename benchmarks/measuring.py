@@ -6,7 +6,6 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from functools import cache
 from importlib.metadata import packages_distributions, version
@@ -78,8 +77,8 @@ def _cpu() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def prepared_copy(path: Path, target: Path) -> Path:
-    """A copy of a video as `lightning-multigrid prepare` makes it."""
+def prepared_copy(path: Path | str, target: Path | str) -> None:
+    """Makes a copy of a video as `lightning-multigrid prepare` does."""
     from lightning_multigrid.decode import FrameTable
     from lightning_multigrid.prepare import Encoding
     from lightning_multigrid.prepare.transcode import TranscodeJob, transcode
@@ -87,24 +86,6 @@ def prepared_copy(path: Path, target: Path) -> Path:
     outcome = transcode(TranscodeJob(str(path), str(target), Encoding()))
     if not isinstance(outcome, FrameTable):
         raise SystemExit(f"{path} cannot be prepared: {outcome}")
-    return target
-
-
-def prepared_copies(paths: Sequence[str], folder: Path) -> list[str]:
-    """Copies of videos in a folder, made on all cores."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        targets = [folder / f"{number}.mp4" for number in range(len(paths))]
-        return [str(path) for path in pool.map(prepared_copy, map(Path, paths), targets)]
-
-
-def made_videos(folder: Path, number: int, seconds: float) -> list[Path]:
-    """Draws videos of 340 x 256 in a folder, on all cores."""
-    from benchmark_decode import make_footage
-
-    paths = [folder / f"made_{seed}.mp4" for seed in range(number)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda seed: make_footage(paths[seed], seconds, 256, 340, seed), range(number)))
-    return paths
 
 
 def choose_device(name: str, refuse: Callable[[str], Any]) -> torch.device:

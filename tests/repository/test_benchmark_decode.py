@@ -31,8 +31,6 @@ def test_it_measures_ordinary_prepared_and_long_files(main, tmp_path, capsys):
         assert file["table"]["ours"]["x ours"] == 1
         assert [len(file["ms"][grid]["pyslowfast"]) for grid in file["ms"]] == [1, 1, 1]
         assert file["costs of its table"]["CPU s to make it"] > 0
-        assert file["costs of its table"]["bytes"] > 1000
-    assert report["options"]["seed"] == 0
     assert report["machine"]["av"] == av.__version__
     printed = capsys.readouterr().out
     assert "not installed: torchcodec exact" in printed

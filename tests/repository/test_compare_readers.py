@@ -26,7 +26,7 @@ def script(monkeypatch):
 @pytest.mark.timeout(300)
 def test_ours_is_right_and_others_that_are_not_installed_are_named(tmp_path):
     json_file = tmp_path / "readers.json"
-    args = ["--files", "3", "--requests", "3", "--readers", "ours", "decord", "--json", str(json_file)]
+    args = ["--files", "3", "--readers", "ours", "decord", "--json", str(json_file)]
     (tmp_path / "decord.py").write_text("raise ImportError")
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *args],
@@ -43,14 +43,14 @@ def test_ours_is_right_and_others_that_are_not_installed_are_named(tmp_path):
 
 def test_a_neighbour_a_grey_picture_and_a_crash_are_not_right(script, tmp_path):
     case = next(case for case in script.cases() if case.name == "h264-gop.mp4")
-    asked = script.ask(case.write(tmp_path), "ordinary", case.matrix, script.random.Random(0), 4)
-    read = script.ours()
+    asked = script.ask(case.write(tmp_path), "ordinary", case.matrix)
+    read = script.ours
     # In this process: a fork of one that has computed with several threads may hang in its first such operation.
-    assert script.verdicts(read, asked) == ["right"] * 4
-    assert script.verdicts(lambda path, indices: read(path, indices) * 0.95, asked) == ["right"] * 4  # other colours
-    assert script.verdicts(lambda path, indices: read(path, [index ^ 1 for index in indices]), asked) == ["wrong"] * 4
-    assert script.verdicts(lambda path, indices: read(path, indices) * 0 + 128, asked) == ["wrong"] * 4
-    assert script.in_child(lambda path, indices: script.os._exit(1), asked) == ["error"] * 4  # it computes nothing
+    assert script.verdicts(read, asked) == ["right"] * 8
+    assert script.verdicts(lambda path, indices: read(path, indices) * 0.95, asked) == ["right"] * 8  # other colours
+    assert script.verdicts(lambda path, indices: read(path, [index ^ 1 for index in indices]), asked) == ["wrong"] * 8
+    assert script.verdicts(lambda path, indices: read(path, indices) * 0 + 128, asked) == ["wrong"] * 8
+    assert script.in_child(lambda path, indices: script.os._exit(1), asked) == ["error"] * 8  # it computes nothing
 
 
 def test_the_page_shows_the_table_of_the_result(script):
