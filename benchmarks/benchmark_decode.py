@@ -412,9 +412,7 @@ def main(args: list[str] | None = None) -> None:
             print(f"Its table: {told}", flush=True)
         if missing:
             print("not installed:", ", ".join(missing))
-    names = ("sizes", "seconds", "long", "rounds", "clips")
-    given = {"device": "cpu"} | {name: vars(options)[name] for name in names}
-    write_json(options.json, "decode", given, {"files": report}, PACKAGES)
+    write_json(options, "decode", {"files": report}, PACKAGES)
 
 
 if __name__ == "__main__":

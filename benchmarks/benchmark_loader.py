@@ -268,11 +268,9 @@ def main(args: Sequence[str] | None = None) -> None:
             prepared_copy(originals[-1], copies[-1])
         files = {"original": originals, "prepared": copies}
         sources = [Videos(name, of, f"{folder}/{name}", options.paths).link() for name, of in files.items()]
-        names = ("clips", "workers", "turn", "rounds", "made", "paths")
-        given = {"device": "cpu"} | {name: vars(options)[name] for name in names}
         rows: list[dict] = []
         for rows in compare(sources, options):
-            write_json(options.json, "loader", given, {"rows": rows}, ["av", "torchcodec"])
+            write_json(options, "loader", {"rows": rows}, ["av", "torchcodec"])
     for row in rows:
         print("\n".join(f"{name:45}{value}" for name, value in row.items()), end="\n\n")
 

@@ -123,8 +123,7 @@ def main(args: list[str] | None = None) -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
-    device = choose_device(options.device, parser.error)
-    options.device = device.type
+    device = choose_device(options, parser.error)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     shapes = options.shapes or [parse_shape(text) for text in (GPU_SHAPES if device.type == "cuda" else SHAPES)]
@@ -132,7 +131,6 @@ def main(args: list[str] | None = None) -> None:
     print(machine_line(machine(device)))
     columns = [f"{name} ms" for name in LAYERS] + [f"{name}/plain" for name in LAYERS[1:]]
     print(table_line("N x C x T x H x W", "variant", *columns))
-    shown = {key: value for key, value in vars(options).items() if key not in ("json", "shapes")}
     rows = []
     for variant, dtype, memory_format in VARIANTS:
         for shape in shapes:
@@ -143,7 +141,7 @@ def main(args: list[str] | None = None) -> None:
             numbers = [times.get(name) for name in LAYERS] + [ratios.get(name) for name in LAYERS[1:]]
             texts = ["-" if number is None else f"{number:.2f}" for number in numbers]
             print(table_line(" x ".join(map(str, shape)), variant, *texts), flush=True)
-            write_json(options.json, "norm", shown, {"rows": rows})
+            write_json(options, "norm", {"rows": rows})
 
 
 if __name__ == "__main__":

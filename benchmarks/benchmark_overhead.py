@@ -184,8 +184,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each loop")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
-    device = choose_device(options.device, parser.error)
-    options.device = device.type
+    device = choose_device(options, parser.error)
     torch.set_num_threads(1)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*does not have many workers")
@@ -198,8 +197,7 @@ def main(args: Sequence[str] | None = None) -> None:
         f"{loops['callback_ratio']:.4f} of the bare loop's time, {loops['callback_ms_per_step']:.2f} ms a step more. "
         f"Lightning alone, on the baseline: {loops['trainer_ratio']:.4f}, {loops['trainer_ms_per_step']:.2f} ms."
     )
-    shown = {key: value for key, value in vars(options).items() if key != "json"}
-    write_json(options.json, "overhead", shown, {"loops": loops})
+    write_json(options, "overhead", {"loops": loops})
 
 
 if __name__ == "__main__":

@@ -357,19 +357,17 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, help="steps in a turn (default: 1 on a CPU, 5 on a GPU)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
-    device = choose_device(options.device, parser.error)
-    options.device = device.type
+    device = choose_device(options, parser.error)
     options.steps = options.steps or (5 if device.type == "cuda" else 1)
     torch.set_num_threads(1)
     if (options.profile or options.cuda_graphs) and device.type != "cuda":
         parser.error("--profile and --cuda-graphs need a GPU")
-    shown = {key: value for key, value in vars(options).items() if key != "json"}
 
     print(machine_line(machine(device)))
     results: dict[str, Any] = {}
 
     def save(name: str, result: dict[str, Any]) -> None:
-        write_json(options.json, "speedup", shown, {"settings": results | {name: result}})
+        write_json(options, "speedup", {"settings": results | {name: result}})
 
     for name in options.setting:
         results[name] = measure(SETTINGS[name], options, device, lambda result, name=name: save(name, result))

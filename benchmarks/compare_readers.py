@@ -300,7 +300,7 @@ def main(args: list[str] | None = None) -> None:
     print(table(counts, files))
     verdicts_of = {name: {reader: " ".join(found) for reader, found in of.items()} for name, of in of_files.items()}
     rows = {"kinds": files, "counts": counts, "files": verdicts_of}
-    write_json(options.json, "readers", {"device": "cpu", "files": options.files}, rows, PACKAGES)
+    write_json(options, "readers", rows, PACKAGES)
 
 
 def _matrix_of(path: Path) -> tuple[int, int, int, int]:

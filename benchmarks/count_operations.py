@@ -111,8 +111,7 @@ def main(args: Sequence[str] | None = None) -> None:
         plain, ratio = row["plain"], {kind: f"(ours x {value:.3f})" for kind, value in row["ratio"].items()}
         told = f"{plain['gb']:.1f} GB {ratio['bytes']}, {plain['operations']} operations {ratio['operations']}"
         print(f"{row['model']}, {row['memory_format']}: {told}")
-    shown = {"device": "cpu", "shape": str(shape), "sub_batch": options.sub_batch}
-    write_json(options.json, "operations", shown, {"rows": rows})
+    write_json(options, "operations", {"rows": rows})
 
 
 if __name__ == "__main__":

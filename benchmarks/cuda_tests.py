@@ -50,8 +50,7 @@ class Outcomes:
         return dict(Counter(test["outcome"] for test in self.tests.values()))
 
     def save(self) -> None:
-        shown = {key: value for key, value in vars(self.options).items() if key != "json"}
-        write_json(self.options.json, "cuda_tests", shown, {"counts": self.counts, "tests": self.tests})
+        write_json(self.options, "cuda_tests", {"counts": self.counts, "tests": self.tests})
 
 
 def files_with_cuda_tests(tests: Path) -> list[Path]:
@@ -63,8 +62,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcomes there")
     options = parser.parse_args(args)
-    device = choose_device(options.device, parser.error)
-    options.device = device.type
+    device = choose_device(options, parser.error)
     print(machine_line(machine(device)))
     outcomes = Outcomes(options)
     home = os.getcwd()

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import cache
@@ -88,27 +89,27 @@ def prepared_copy(path: Path | str, target: Path | str) -> None:
         raise SystemExit(f"{path} cannot be prepared: {outcome}")
 
 
-def choose_device(name: str, refuse: Callable[[str], Any]) -> torch.device:
-    """The device for a `--device` option; calls `refuse` with a message if there is none."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
+def choose_device(options: Namespace, refuse: Callable[[str], Any]) -> torch.device:
+    """The device for a `--device` option, which is written there; calls `refuse` with a message if there is none."""
+    if options.device == "auto":
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    if options.device == "cuda" and not torch.cuda.is_available():
         refuse("--device cuda: torch sees no CUDA device here; use --device cpu")
-    return torch.device(name)
+    return torch.device(options.device)
 
 
-def write_json(
-    path: Path | None, benchmark: str, options: dict[str, Any], results: dict[str, Any], packages: Sequence[str] = ()
-) -> None:
-    """Writes a run as JSON if there is a path: the benchmark, the machine, the options, the results.
+def write_json(options: Namespace, benchmark: str, results: dict[str, Any], packages: Sequence[str] = ()) -> None:
+    """Writes a run to the file of the option `--json`, if it is given: the benchmark, machine, options, results.
 
     The file is replaced at once, so a reader finds either the results before or all of these.
     """
+    path = options.json
     if path is None:
         return
-    of = machine(torch.device(options["device"]), packages)
-    report = {"benchmark": benchmark, "machine": of, "options": options, **results}
+    given = {name: value for name, value in vars(options).items() if name != "json"}
+    of = machine(torch.device(given.get("device", "cpu")), packages)
+    report = {"benchmark": benchmark, "machine": of, "options": given, **results}
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(report, indent=1) + "\n")
+    beside.write_text(json.dumps(report, indent=1, default=lambda path: path.name) + "\n")
     beside.replace(path)

@@ -58,12 +58,9 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("target", type=Path, help="the folder to make, for the videos")
     options = parser.parse_args(given)
     words = defaultdict(list)
-    try:
-        with (options.source / "words.csv").open(newline="") as file:
-            for row in csv.DictReader(file):
-                words[row["video"]].append(row)
-    except OSError as error:
-        parser.error(f"{options.source} has no words.csv: {error}")
+    with (options.source / "words.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            words[row["video"]].append(row)
     for name, rows in words.items():
         frames, rate = read_planes(options.source / "videos" / name)
         for number, row in enumerate(rows):

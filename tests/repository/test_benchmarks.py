@@ -104,7 +104,7 @@ def test_speedup_saves_at_each_turn(script, tmp_path, monkeypatch):
     """A run that is cut off has lost nothing: each grid's warm-up and each round are in a file that was written."""
     benchmark = script("benchmark_speedup")
     saved = []
-    monkeypatch.setitem(benchmark["main"].__globals__, "write_json", lambda *args: saved.append(json.dumps(args[3])))
+    monkeypatch.setitem(benchmark["main"].__globals__, "write_json", lambda *args: saved.append(json.dumps(args[2])))
     arguments = ["--clips", "2", "--size", "16", "--frames", "4", "--rounds", "2", "--warm-up", "1"]
     benchmark["main"](["--device", "cpu", *arguments, "--fused"])
     files = [json.loads(text)["settings"]["small"] for text in saved]

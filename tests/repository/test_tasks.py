@@ -49,12 +49,6 @@ def test_words_are_cut_without_loss(script, tmp_path):
             assert (len(reader), reader.height, reader.width) == (end - start, 64, 72)
 
 
-def test_a_folder_without_words_is_named(script, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        script["main"]([str(tmp_path), str(tmp_path / "made")])
-    assert "has no words.csv" in capsys.readouterr().err
-
-
 def test_configs_and_their_rows_have_arguments_of_the_package():
     for config in TASKS.glob("*.yaml"):
         data = yaml.safe_load(config.read_text())["data"]
