@@ -14,8 +14,9 @@ from fractions import Fraction
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.schedule import EpochLength, Plan
 from lightning_multigrid.training.script.lr_stages import lr_stages
-from tests.helpers.recipe_sources import CLIPS, PAGE, settings
+from tests.helpers.recipe_sources import CLIPS, ROOT, settings
 
+PAGE = ROOT / "docs" / "paper.md"
 MARKS = "<!-- made by tests/helpers/paper_rows.py: -->\n", "<!-- end -->\n"
 
 
@@ -29,7 +30,6 @@ class Row:
         published: Top-1 and top-5, or mAP, in percent; empty if the main text has no number.
         faster: Published speed-up in wall-clock time.
         iterations: Those that the main text states, in thousands: of the baseline, or divided by what it says.
-        notes: Keys of `NOTES`: what is not equal, beyond what is true of all rows.
     """
 
     name: str
@@ -37,94 +37,83 @@ class Row:
     published: str = ""
     faster: str = ""
     iterations: float | None = None
-    notes: str = ""
 
 
-HOISTED = "shape", "notes"  # columns
 K400 = 112 / 3.4
 TABLES: dict[str, list[Row]] = {
     "Table 1: cycles (SlowFast R50, Kinetics-400)": [
         Row("Baseline", "slowfast_baseline", "75.6, 91.9", "", 112),
-        Row("1a, 1 shape", "slowfast_long_cycle_1", "74.0, 91.4", "4.0x", K400, "w"),
+        Row("1a, 1 shape", "slowfast_long_cycle_1", "74.0, 91.4", "4.0x", K400),
         Row("1a, 2 shapes", "slowfast_long_cycle_2", "75.5, 92.1", "4.3x", K400),
         Row("1a, 3 shapes", "slowfast_long_cycle_3", "76.2, 92.4", "4.4x", K400),
         Row("1a, 4 shapes; 1b, 3 shapes (default)", "slowfast_multigrid", "76.4, 92.4", "4.5x", K400),
         Row("1b, 1 shape", "slowfast_short_cycle_1", "74.5, 91.6", "4.2x", K400),
-        Row("1b, 2 shapes", "slowfast_short_cycle_2", "75.5, 92.1", "4.3x", K400, "c"),
+        Row("1b, 2 shapes", "slowfast_short_cycle_2", "75.5, 92.1", "4.3x", K400),
     ],
     "Table 2: pre-training, frames, pixels (SlowFast R50, Kinetics-400)": [
-        Row("2a, pre-trained, baseline", "slowfast_pretrained_baseline", "75.4, 91.9", "", 112, "i"),
-        Row("2a, pre-trained, multigrid", "slowfast_pretrained_multigrid", "76.0, 92.4", "4.5x", K400, "i"),
-        Row("2b, T = 16, baseline", "slowfast_t16_baseline", "74.8, 91.4", "", 112, "t"),
-        Row("2b, T = 16, multigrid", "slowfast_t16_multigrid", "75.2, 91.9", "4.0x", K400, "t"),
-        Row("2b, T = 64, baseline", "slowfast_t64_baseline", "75.9, 92.1", "", 112, "t"),
-        Row("2b, T = 64, multigrid", "slowfast_t64_multigrid", "77.6, 93.2", "5.5x", K400, "t"),
-        Row("2c, 320 x 320, baseline", "slowfast_320_baseline", "75.1, 91.8", "", 112, "t"),
-        Row("2c, 320 x 320, multigrid", "slowfast_320_multigrid", "76.8, 92.8", "6.5x", K400, "t"),
+        Row("2a, pre-trained, baseline", "slowfast_pretrained_baseline", "75.4, 91.9", "", 112),
+        Row("2a, pre-trained, multigrid", "slowfast_pretrained_multigrid", "76.0, 92.4", "4.5x", K400),
+        Row("2b, T = 16, baseline", "slowfast_t16_baseline", "74.8, 91.4", "", 112),
+        Row("2b, T = 16, multigrid", "slowfast_t16_multigrid", "75.2, 91.9", "4.0x", K400),
+        Row("2b, T = 64, baseline", "slowfast_t64_baseline", "75.9, 92.1", "", 112),
+        Row("2b, T = 64, multigrid", "slowfast_t64_multigrid", "77.6, 93.2", "5.5x", K400),
+        Row("2c, 320 x 320, baseline", "slowfast_320_baseline", "75.1, 91.8", "", 112),
+        Row("2c, 320 x 320, multigrid", "slowfast_320_multigrid", "76.8, 92.8", "6.5x", K400),
     ],
     "Table 3: I3D and I3D-NL (R50, Kinetics-400)": [
         Row("I3D, baseline", "i3d_baseline", "74.4, 91.4", "", 100),
         Row("I3D, baseline / 3.3", "i3d_baseline_3.3", "71.1, 89.9", "3.3x", 100 / 3.3),
         Row("I3D, multigrid", "i3d_multigrid", "74.8, 91.7", "3.9x", 100 / 3.3),
-        Row("I3D-NL, baseline", "i3d_nl_baseline", "75.5, 92.1", "", 100, "n"),
-        Row("I3D-NL, baseline / 3.3", "i3d_nl_baseline_3.3", "72.3, 90.6", "3.3x", 100 / 3.3, "n"),
-        Row("I3D-NL, multigrid", "i3d_nl_multigrid", "75.5, 92.4", "3.3x", 100 / 3.3, "n"),
+        Row("I3D-NL, baseline", "i3d_nl_baseline", "75.5, 92.1", "", 100),
+        Row("I3D-NL, baseline / 3.3", "i3d_nl_baseline_3.3", "72.3, 90.6", "3.3x", 100 / 3.3),
+        Row("I3D-NL, multigrid", "i3d_nl_multigrid", "75.5, 92.4", "3.3x", 100 / 3.3),
     ],
     "Table 4: one GPU (I3D R50, Kinetics-400)": [
         Row("Baseline", "i3d_1gpu_baseline", "72.5, 90.4", "", 1200),
         Row("Multigrid", "i3d_1gpu_multigrid", "72.5, 90.4", "6.7 to 2.0 days"),
     ],
     "Table 5: Something-Something V2 (SlowFast R50)": [
-        Row("Baseline", "ssv2_baseline", "60.9, 87.2", "", 230, "s"),
-        Row("Baseline / 5.2", "ssv2_baseline_5.2", "54.6, 83.0", "5.2x", 230 / 5.2, "s"),
-        Row("Multigrid 1.0x", "ssv2_multigrid_1.0x", "60.0, 86.8", "8.3x", 230 / 5.2, "s"),
-        Row("Baseline / 3.4", "ssv2_baseline_3.4", "57.3, 84.7", "3.4x", 230 / 3.4, "s"),
-        Row("Multigrid 1.5x (default)", "ssv2_multigrid", "61.2, 87.4", "5.6x", 230 / 3.4, "s"),
-        Row("Baseline / 2.6", "ssv2_baseline_2.6", "58.7, 85.8", "2.6x", 230 / 2.6, "s"),
-        Row("Multigrid 2.0x", "ssv2_multigrid_2.0x", "61.7, 87.8", "4.2x", 230 / 2.6, "s"),
+        Row("Baseline", "ssv2_baseline", "60.9, 87.2", "", 230),
+        Row("Baseline / 5.2", "ssv2_baseline_5.2", "54.6, 83.0", "5.2x", 230 / 5.2),
+        Row("Multigrid 1.0x", "ssv2_multigrid_1.0x", "60.0, 86.8", "8.3x", 230 / 5.2),
+        Row("Baseline / 3.4", "ssv2_baseline_3.4", "57.3, 84.7", "3.4x", 230 / 3.4),
+        Row("Multigrid 1.5x (default)", "ssv2_multigrid", "61.2, 87.4", "5.6x", 230 / 3.4),
+        Row("Baseline / 2.6", "ssv2_baseline_2.6", "58.7, 85.8", "2.6x", 230 / 2.6),
+        Row("Multigrid 2.0x", "ssv2_multigrid_2.0x", "61.7, 87.8", "4.2x", 230 / 2.6),
     ],
     "Table 6: Charades (SlowFast R50)": [
-        Row("Baseline", "charades_baseline", "38.0", "", None, "h"),
-        Row("Baseline / 5.3", "charades_baseline_5.3", "27.5", "5.3x", None, "h"),
-        Row("Multigrid 1.0x", "charades_multigrid_1.0x", "36.8", "8.6x", None, "h"),
-        Row("Baseline / 3.5", "charades_baseline_3.5", "31.5", "3.5x", None, "h"),
-        Row("Multigrid 1.5x (default)", "charades_multigrid", "38.2", "5.7x", None, "h"),
-        Row("Baseline / 2.6", "charades_baseline_2.6", "33.6", "2.6x", None, "h"),
-        Row("Multigrid 2.0x", "charades_multigrid_2.0x", "37.4", "4.3x", None, "h"),
+        Row("Baseline", "charades_baseline", "38.0"),
+        Row("Baseline / 5.3", "charades_baseline_5.3", "27.5", "5.3x"),
+        Row("Multigrid 1.0x", "charades_multigrid_1.0x", "36.8", "8.6x"),
+        Row("Baseline / 3.5", "charades_baseline_3.5", "31.5", "3.5x"),
+        Row("Multigrid 1.5x (default)", "charades_multigrid", "38.2", "5.7x"),
+        Row("Baseline / 2.6", "charades_baseline_2.6", "33.6", "2.6x"),
+        Row("Multigrid 2.0x", "charades_multigrid_2.0x", "37.4", "4.3x"),
     ],
-    "Figure 3: epochs (SlowFast R50, Kinetics-400)": [
-        Row("Baseline, 0.25x to 3x", "slowfast_figure3_baseline", "", "", None, "f"),
-        Row("Baseline with a smaller shape, 0.25x to 3x", "slowfast_figure3_small_baseline", "", "", None, "fg"),
-        Row("Long cycle alone, 0.25x to 3x", "slowfast_short_cycle_1", "", "", None, "f"),
-        Row("Short cycle alone, 0.25x to 3x", "slowfast_long_cycle_1", "", "", None, "f"),
-        Row("Both cycles, 0.25x to 3x", "slowfast_multigrid", "", "", None, "f"),
-        Row("Both cycles, 1.0x", "slowfast_multigrid_1.0x"),
-        Row("Both cycles, 2.0x", "slowfast_multigrid_2.0x"),
+    "Footnote 7: cosine (SlowFast R50, Kinetics-400)": [
+        Row("Baseline", "slowfast_cosine_baseline"),
+        Row("Multigrid", "slowfast_cosine_multigrid"),
     ],
-    "Footnote 7, and the published code": [
-        Row("Cosine, baseline", "slowfast_cosine_baseline", "", "", None, "o"),
-        Row("Cosine, multigrid", "slowfast_cosine_multigrid", "", "", None, "o"),
-        Row("8 GPUs, baseline", "slowfast_8gpu_baseline", "76.8", "", None, "p"),
-        Row("8 GPUs, multigrid", "slowfast_8gpu_multigrid", "76.6", "", None, "p"),
+    "The published code: 8 GPUs (SlowFast R50, Kinetics-400)": [
+        Row("Baseline", "slowfast_8gpu_baseline", "76.8"),
+        Row("Multigrid", "slowfast_8gpu_multigrid", "76.6"),
     ],
 }
+# What is not equal, beyond what is true of all rows: sentences below a table, by the beginning of its title.
 NOTES = {
-    "w": "The warm-up keeps its share of the first stage and ends at epoch 23.2; the paper does not give its end.",
-    "c": "The paper does not name the two shapes; here they are the last two, as in the long cycle.",
-    "i": "The paper does not name the start of the fast pathway; here it is random.",
-    "t": "The paper does not give clips per GPU, stride and, at 320 pixels, the short sides of training; here they are "
-    "the default model's, the short sides in proportion.",
-    "n": "Only the supplement has the exact model; the pooling of keys is that of the published code.",
-    "s": "Only the supplement has warm-up, weight decay, short sides and test; here they are those of the published "
-    "code. But its test crops the left end of the frame, and this recipe the centre.",
-    "h": "Only the supplement has the recipe; here it is that of the published code.",
-    "f": "One recipe for the curve: `--trainer.callbacks.epoch_factor=0.5` makes the point at 0.5x.",
-    "g": "The paper does not name the shape; here it is 4B x T/2 x H/sqrt(2) at 4 times the LR, tested on such clips.",
-    "o": "The results are in the supplement. Here the LR grows with the clips and the cosine begins after the warm-up. "
-    "In the published code a cosine is not scaled and by default begins with the training, so its LR is 5 % lower at "
-    "epoch 34 and 26 % lower at epoch 220.",
-    "p": "In the published code phases end at full epochs (`whole_epochs: true`), and the warm-up starts at an "
-    "unscaled LR.",
+    "Table 1": "Row 1a, 1 shape: the paper does not say when the warm-up ends; here it keeps its share of the first "
+    "stage and ends at epoch 23.2. Row 1b, 2 shapes: the paper does not name them; here they are the last two.",
+    "Table 2": "Row 2a: the paper does not say how the fast pathway starts; here its weights are random. Rows 2b and "
+    "2c: the paper does not give the clips per GPU and the stride, nor the short sides at 320 pixels; here they are "
+    "those of the default model, with the short sides in proportion.",
+    "Table 3": "The exact I3D-NL is in the supplement only. The pooling of its keys is that of the published code.",
+    "Table 5": "Warm-up, weight decay, short sides and test are in the supplement only; here they are those of the "
+    "published code. But its test crops the left end of the frame, and this recipe the centre.",
+    "Table 6": "The recipe is in the supplement only; here it is that of the published code.",
+    "Footnote 7": "The results are in the supplement. Here the LR grows with the clips, and the cosine begins after "
+    "the warm-up. The published code does not scale a cosine, and by default begins it with the training.",
+    "The published code": "In the published code, phases end at full epochs (here with `whole_epochs: true` only), "
+    "and the warm-up starts at an unscaled LR.",
 }
 
 
@@ -168,43 +157,43 @@ def iterations(recipe: str) -> int:
     return sum(Plan(planned, clips).phase_steps)
 
 
+def shape(row: Row) -> dict[str, str]:
+    """The mini-batch and the LR of a row's recipe."""
+    values = settings(row.recipe)
+    clips, frames, size = (values[f"data.init_args.{name}"] for name in ("batch_size", "frames", "size"))
+    devices = values["trainer.devices"] * values.get("trainer.num_nodes", 1)
+    return {
+        "devices": f"{devices} GPU{'s' * (devices > 1)} x {clips} clips",
+        "frames": f"{frames} frames",
+        "size": f"{size} x {size} pixels",
+        "lr": f"LR {values['model.init_args.lr']:g}",
+    }
+
+
 def cells(row: Row) -> dict[str, str]:
     """What the table says of a row, by column."""
-    values = settings(row.recipe)
-    world = values["trainer.devices"] * values.get("trainer.num_nodes", 1)
-    shape = [values[f"data.init_args.{name}"] for name in ("batch_size", "frames", "size")]
     return {
         "row": row.name,
         "published": row.published,
         "faster": row.faster,
         "recipe": f"`{row.recipe}`",
-        "shape": f"{world} x {shape[0]} x {shape[1]} x {shape[2]}, LR {values['model.init_args.lr']:g}",
-        "iterations": "" if "f" in row.notes else f"{iterations(row.recipe):,}",
-        "paper's": "" if row.iterations is None else f"{row.iterations:.1f}k".replace(".0k", "k"),
-        "notes": ", ".join(row.notes),
+        "iterations": f"{iterations(row.recipe):,}",
     }
 
 
 def tables() -> str:
-    """The tables in Markdown. A shape or notes that all rows of a table have stand once, below its title."""
-    lines, shared = [], set()
+    """The tables in Markdown. Above each stands what all its rows share, below it what is not the paper's."""
+    lines = []
     for title, rows in TABLES.items():
+        shapes = [shape(row) for row in rows]
+        shared = [value for name, value in shapes[0].items() if all(other[name] == value for other in shapes)]
         found = [cells(row) for row in rows]
-        values = {name: {row[name] for row in found} for name in found[0]}
-        common = {name for name in values if values[name] == {""} or (name in HOISTED and len(values[name]) == 1)}
-        lines += [f"## {title}", ""]
-        if "shape" in common:
-            lines += [f"All rows: {found[0]['shape']}.", ""]
-        if "notes" in common and found[0]["notes"]:
-            shared |= {*rows[0].notes}
-            lines += [*(NOTES[key] for key in rows[0].notes), ""]
-        columns = [name for name in found[0] if name not in common]
+        columns = [name for name in found[0] if any(row[name] for row in found)]
+        lines += [f"## {title}", "", f"All rows: {', '.join(shared)}.", ""]
         lines += [f"| {' | '.join(columns)} |", "| " + " | ".join(["---"] * len(columns)) + " |"]
         lines += [f"| {' | '.join(row[name] for name in columns)} |" for row in found]
-        lines.append("")
-    rest = (f"- **{key}**: {note}" for key, note in NOTES.items() if key not in shared)
-    lines += ["## Notes", "", *rest]
-    return "\n".join(lines) + "\n"
+        lines += ["", *(f"{note}\n" for start, note in NOTES.items() if title.startswith(start))]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

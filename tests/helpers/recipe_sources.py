@@ -1,10 +1,6 @@
-"""Where our recipes differ from the published configs and scripts that they follow: a table of `docs/paper.md`.
+"""Settings of our baseline recipes, and of the published configs and scripts that they follow.
 
-`python -m tests.helpers.recipe_sources` writes it.
-
-Ours are read from `examples/recipes`; those of the sources are copied by hand from the files that are named. Multigrid
-recipes are their baselines with a callback, and rows of the paper without a published config are in the page's other
-tables.
+Ours are read from `examples/recipes`; those of the sources are copied by hand from the files that are named.
 """
 
 import math
@@ -15,8 +11,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
-FOLDER, PAGE = ROOT / "examples" / "recipes", ROOT / "docs" / "paper.md"
-MARKS = "<!-- made by tests/helpers/recipe_sources.py: -->\n", "<!-- end of the sources -->\n"
+FOLDER = ROOT / "examples" / "recipes"
 # Training videos: Sec. 4, Sec. 6, and the lines of the official list.
 CLIPS = {"Kinetics": 240_000, "SomethingSomething": 169_000, "Charades": 7_985}
 
@@ -147,27 +142,3 @@ def ours(recipe: str) -> tuple[str, ...]:
         ", ".join(flips + augment) or _NONE,
         f"{data['test_views.clips']} x {crops} of {size} in {side}",
     )
-
-
-def different(mine: str, theirs: str) -> str:
-    """Two settings without the items of a list that both have."""
-    lists = mine.split(", "), theirs.split(", ")
-    parts = [", ".join(item for item in one if item not in other) for one, other in (lists, lists[::-1])]
-    return " / ".join(parts if all(parts) else (mine, theirs))
-
-
-def table() -> str:
-    """The table in Markdown: each recipe, its source, and each setting of the two that differs."""
-    lines = ["| recipe | follows | differs: here / there |", "| --- | --- | --- |"]
-    for recipe, (source, theirs) in SOURCES.items():
-        both = zip(COLUMNS, ours(recipe), theirs, strict=True)
-        found = [f"{name}: {different(*two)}" for name, *two in both if name != "iterations" and two[0] != two[1]]
-        repository, path = source.split(", ")
-        follows = f"{repository}, {path.replace('/', '/` `')}"  # a long path can break at its folders
-        lines.append(f"| `{recipe}` | {follows} | {'; '.join(found) or 'nothing'} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
-    PAGE.write_text(before + MARKS[0] + table() + MARKS[1] + rest.partition(MARKS[1])[2])
