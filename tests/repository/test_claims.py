@@ -126,14 +126,15 @@ def pays():
     middle = [100 * run.validations[1][2]["val/top1"] for run in off[0].one.runs]
     transformer = Row("transformer_10", "one_pass")
     return [
-        f"{min(above):.0f} to {max(above):.0f} points above a baseline of as much time, and {min(below):.0f} to "
-        f"{max(below):.0f} points below the whole baseline, in {min(times):.0f} to {max(times):.0f} % of its time.",
+        f"{min(above):.0f} to {max(above):.0f} points above a baseline that was cut to as much time, and "
+        f"{min(below):.0f} to {max(below):.0f} points below the full baseline, in {min(times):.0f} to "
+        f"{max(times):.0f} % of its time.",
         f"a training takes {min(row.time for row in long_off):.0f} to {max(row.time for row in long_off):.0f} % of the "
         "baseline's time",
-        f"It ends {lost(paper)} points below the same training without the short cycle; and in as much time (2x "
+        f"It ends {lost(paper)} points below the same training without the short cycle, and in as much time (2x "
         f"epochs) still {lost(longer)} points below.",
-        f"without the short cycle {min(middle):.0f} to {max(middle):.0f} % at half of it, and {off[0].end:.0f} % at "
-        "its end.",
+        f"the one without the short cycle has {min(middle):.0f} to {max(middle):.0f} % halfway, and {off[0].end:.0f} % "
+        "at its end.",
         f"one pass ends {-transformer.below:.0f} points above the baseline, in {transformer.time:.0f} % of its time",
     ]
 
