@@ -102,8 +102,8 @@ def gpu():
         f"{min(mvit):.0f} to {max(mvit):.0f} ms on every grid",
         f"SlowFast's multigrid training takes {last[0]:.2f} of the time that it takes in contiguous memory, I3D's "
         f"{last[1]:.2f}.",
-        f"{min(in_last):.2f} to {max(in_last):.2f} times plain BatchNorm there, and {min(plain):.2f} to "
-        f"{max(plain):.2f} times in contiguous memory",
+        f"{min(in_last):.2f} to {max(in_last):.2f} times plain BatchNorm in channels-last memory, and "
+        f"{min(plain):.2f} to {max(plain):.2f} times in contiguous memory",
         f"it has to deliver {slowfast['clips_per_second_mean']:.0f} clips per second on average, and "
         f"{slowfast['clips_per_second_most']:,.0f} on the coarsest grid",
     ]
