@@ -27,7 +27,6 @@ _GRIDS = "values differ from grid to grid"
 _DEVICES = "[the LR is not scaled with them](clusters.md)"
 _BATCHES = "mini-batches of the baseline"
 _TIME = "a run that it ends lacks the fine grids; `fit` says so"
-_X = "the x axis is steps of this run; `multigrid/phase` is the phase"
 
 CALLBACKS = {
     **dict.fromkeys(("BackboneFinetuning", "BaseFinetuning"), _THAWS),
@@ -38,16 +37,15 @@ CALLBACKS = {
     **dict.fromkeys(("DeviceStatsMonitor", "ThroughputMonitor"), _GRIDS),
     **dict.fromkeys(("EMAWeightAveraging", "WeightAveraging"), _AVERAGES),
     **dict.fromkeys(("GradientAccumulationScheduler", "StochasticWeightAveraging"), "refused"),
-    "EarlyStopping": "patience counts in the last phase, in epochs of the baseline; `fit` says so",
+    "EarlyStopping": "patience counts in the last phase only, in epochs of the baseline; `fit` says so",
     "LearningRateMonitor": "the baseline's LR; `multigrid/lr` is the LR in use",
-    "ModelCheckpoint": "epochs of the baseline, steps of this run; monitor a validation, as a training metric compares "
-    "coarse grids with fine ones",
-    "ModelPruning": "prunes at the end of each epoch of this run; `apply_pruning` may choose",
+    "ModelCheckpoint": "epochs of the baseline, steps of this run; monitor a validation, not a training metric",
+    "ModelPruning": "prunes at the end of each epoch of this run",
     "SpikeDetection": "the loss may jump where a phase begins",
     "Timer": _TIME,
 }
-LOGGERS = dict.fromkeys(("CSVLogger", "CometLogger", "LitLogger", "Logger", "MLFlowLogger", "NeptuneLogger"), _X)
-LOGGERS |= dict.fromkeys(("TensorBoardLogger", "WandbLogger"), _X)
+LOGGERS = dict.fromkeys(("CSVLogger", "CometLogger", "LitLogger", "Logger", "MLFlowLogger", "NeptuneLogger"), AS_EVER)
+LOGGERS |= dict.fromkeys(("TensorBoardLogger", "WandbLogger"), AS_EVER)
 PROFILERS = dict.fromkeys(("Profiler", "AdvancedProfiler", "PassThroughProfiler", "PyTorchProfiler"), AS_EVER)
 PROFILERS |= dict.fromkeys(("SimpleProfiler", "XLAProfiler"), AS_EVER)
 TUNERS = dict.fromkeys(("lr_find", "scale_batch_size"), _TRIES)
@@ -56,13 +54,12 @@ ARGUMENTS = {
     **dict.fromkeys(("enable_autolog_hparams", "enable_checkpointing", "enable_model_summary", "precision"), AS_EVER),
     **dict.fromkeys(("enable_progress_bar", "gradient_clip_algorithm", "inference_mode", "logger", "plugins"), AS_EVER),
     **dict.fromkeys(("limit_predict_batches", "limit_test_batches", "limit_val_batches", "model_registry"), AS_EVER),
-    **dict.fromkeys(("deterministic", "num_sanity_val_steps"), AS_EVER),
+    **dict.fromkeys(("benchmark", "deterministic", "num_sanity_val_steps"), AS_EVER),
     **dict.fromkeys(("devices", "num_nodes"), _DEVICES),
     **dict.fromkeys(("limit_train_batches", "overfit_batches"), _BATCHES),
     **dict.fromkeys(("check_val_every_n_epoch", "min_epochs"), "epochs of the baseline"),
     **dict.fromkeys(("log_every_n_steps", "min_steps"), "steps of the baseline"),
     "accumulate_grad_batches": "mini-batches of one shape make a step",
-    "benchmark": "cuDNN tries its kernels for each grid",
     "fast_dev_run": "one mini-batch, of the coarsest grid",
     "gradient_clip_val": "gradients of more clips are less noisy, so fewer are clipped",
     "max_epochs": f"{_LENGTH}; training has `epoch_factor` times as many",
@@ -71,17 +68,17 @@ ARGUMENTS = {
     "profiler": _GRIDS,
     "reload_dataloaders_every_n_epochs": "refused",
     "strategy": _STRATEGY,
-    "sync_batchnorm": "refused on several devices: those with few clips share statistics anyway",
+    "sync_batchnorm": "refused on several devices",
     "use_distributed_sampler": "`False` is refused on several devices without a sampler of your own",
     "val_check_interval": "mini-batches of the baseline; a time is refused",
 }
 OF_OTHERS = {
+    "loggers": "the x axis is steps of this run; `multigrid/phase` is the phase",
     "`current_epoch`, `global_step` in your code": _CLOCK,
-    "an LR that your code writes": "refused, unless [`lr_by_hand`](script.md) says that it goes by this run",
+    "an LR that your code writes": "refused without [`lr_by_hand`](script.md#the-lr)",
     "`ReduceLROnPlateau`": "epochs of the baseline; its metric may stand still until a coarse phase ends",
     "timm's `ModelEma`": _AVERAGES,
-    "pruning callbacks of sweeps (Optuna, Ray Tune, W&B)": "epochs of this run: compare the ends of trials, unless all "
-    "have one plan",
+    "pruning callbacks of sweeps (Optuna, Ray Tune, W&B)": "epochs of this run: compare the ends of trials",
 }
 
 
