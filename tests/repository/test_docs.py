@@ -30,14 +30,11 @@ def pages_with(language):
 
 
 @pytest.mark.filterwarnings("ignore:.*there is no last checkpoint available")
-@pytest.mark.filterwarnings(r"ignore:::ray\.")  # its own
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}  # a page is read from top to bottom
     for block in blocks(page, "python"):
-        if "\nfrom ray." in block:
-            pytest.importorskip("ray.train", reason="Ray is no package of the tests")
         if block.startswith(">>>"):
             test = doctest.DocTestParser().get_doctest(block, names, page, page, 0)
             assert (
