@@ -57,12 +57,11 @@ def purpose(package):
 def table():
     """Markdown: a row for each sub-package, in reading order."""
     parts = {"multigrid, for any dataset": MULTIGRID, "videos": VIDEOS, "command line": PROGRAM}
-    lines = ["| sub-package | what it is for | imports |", "| --- | --- | --- |"]
+    lines = ["| sub-package | what it is for |", "| --- | --- |"]
     for title, packages in parts.items():
-        lines.append(f"| **{title}** | | |")
-        for name, (imported, _) in packages.items():
-            lines.append(f"| `{name}` | {purpose(name)} | {' '.join(f'`{other}`' for other in imported)} |")
-    return "\n".join(line.replace("|  |", "| |") for line in lines)
+        lines.append(f"| **{title}** | |")
+        lines += [f"| `{name}` | {purpose(name)} |" for name in packages]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
