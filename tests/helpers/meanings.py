@@ -18,15 +18,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
 BEGIN, END = "<!-- made by tests/helpers/meanings.py -->", "<!-- end -->"
 
 _CLOCK = "counts epochs and steps of this run"
-_THAWS = "thaws layers at epochs of this run; `fit` says so"
-_AVERAGES = "averages over steps of this run; `fit` says so"
+_THAWS = "thaws layers at epochs of this run"
+_AVERAGES = "averages over steps of this run"
 _STRATEGY = "DDP and FSDP; [DeepSpeed and tensor parallelism](clusters.md) are refused"
 _LENGTH = "the baseline's"
 _TRIES = "tries the baseline's mini-batches"
 _GRIDS = "values differ from grid to grid"
 _DEVICES = "[the LR is not scaled with them](clusters.md)"
 _BATCHES = "mini-batches of the baseline"
-_TIME = "a run that it ends lacks the fine grids; `fit` says so"
+_TIME = "a run that it ends lacks the fine grids"
 
 CALLBACKS = {
     **dict.fromkeys(("BackboneFinetuning", "BaseFinetuning"), _THAWS),
@@ -37,7 +37,7 @@ CALLBACKS = {
     **dict.fromkeys(("DeviceStatsMonitor", "ThroughputMonitor"), _GRIDS),
     **dict.fromkeys(("EMAWeightAveraging", "WeightAveraging"), _AVERAGES),
     **dict.fromkeys(("GradientAccumulationScheduler", "StochasticWeightAveraging"), "refused"),
-    "EarlyStopping": "patience counts in the last phase only, in epochs of the baseline; `fit` says so",
+    "EarlyStopping": "patience counts in the last phase only, in epochs of the baseline",
     "LearningRateMonitor": "the baseline's LR; `multigrid/lr` is the LR in use",
     "ModelCheckpoint": "epochs of the baseline, steps of this run; monitor a validation, not a training metric",
     "ModelPruning": "prunes at the end of each epoch of this run",
@@ -61,7 +61,7 @@ ARGUMENTS = {
     **dict.fromkeys(("log_every_n_steps", "min_steps"), "steps of the baseline"),
     "accumulate_grad_batches": "mini-batches of one shape make a step",
     "fast_dev_run": "one mini-batch, of the coarsest grid",
-    "gradient_clip_val": "gradients of more clips are less noisy, so fewer are clipped",
+    "gradient_clip_val": "gradients of more clips are clipped less often",
     "max_epochs": f"{_LENGTH}; training has `epoch_factor` times as many",
     "max_steps": f"{_LENGTH}; training has fewer",
     "max_time": _TIME,
@@ -76,7 +76,7 @@ OF_OTHERS = {
     "loggers": "the x axis is steps of this run; `multigrid/phase` is the phase",
     "`current_epoch`, `global_step` in your code": _CLOCK,
     "an LR that your code writes": "refused without [`lr_by_hand`](script.md#the-lr)",
-    "`ReduceLROnPlateau`": "epochs of the baseline; its metric may stand still until a coarse phase ends",
+    "`ReduceLROnPlateau`": "epochs of the baseline; its metric may stand still in a coarse phase",
     "timm's `ModelEma`": _AVERAGES,
     "pruning callbacks of sweeps (Optuna, Ray Tune, W&B)": "epochs of this run: compare the ends of trials",
 }
