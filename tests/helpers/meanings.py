@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
 BEGIN, END = "<!-- made by tests/helpers/meanings.py -->", "<!-- end -->"
 
 _CLOCK = "counts epochs and steps of this run"
-_THAWS = "thaws layers at epochs of this run"
+_THAWS = "unfreezes layers at epochs of this run"
 _AVERAGES = "averages over steps of this run"
 _STRATEGY = "DDP and FSDP; [DeepSpeed and tensor parallelism](clusters.md) are refused"
 _LENGTH = "the baseline's"
@@ -26,7 +26,7 @@ _TRIES = "tries the baseline's mini-batches"
 _GRIDS = "values differ from grid to grid"
 _DEVICES = "[the LR is not scaled with them](clusters.md)"
 _BATCHES = "mini-batches of the baseline"
-_TIME = "a run that it ends lacks the fine grids"
+_TIME = "if it ends the run, the fine grids are missing"
 
 CALLBACKS = {
     **dict.fromkeys(("BackboneFinetuning", "BaseFinetuning"), _THAWS),
