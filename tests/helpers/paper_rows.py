@@ -1,8 +1,7 @@
 """The tables of `docs/paper.md`: each row of the paper, what it published, and what our recipe of it is.
 
-`python -m tests.helpers.paper_rows` writes them into the page. What a recipe is comes from its YAML file and from the
-arithmetic of the schedule; what was published is a second copy, made from the paper for this file, and compared with
-the recipes' README.
+`python -m tests.helpers.paper_rows` writes them into the page. Shapes and LRs come from the YAML files of the recipes.
+What was published is a second copy, made from the paper for this file, and compared with the recipes' README.
 """
 
 from __future__ import annotations
@@ -177,7 +176,6 @@ def cells(row: Row) -> dict[str, str]:
         "published": row.published,
         "faster": row.faster,
         "recipe": f"`{row.recipe}`",
-        "iterations": f"{iterations(row.recipe):,}",
     }
 
 
