@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from tests.helpers import (
@@ -53,22 +52,19 @@ WORKS = {
 MEANING = """\
 The text after a colon says what to write or to know. *Resumes at the same step* means that the other ways resume to
 the bit, and this one does not. *Its clock is the script's* means that an LR by hand counts the steps or epochs of
-this run: [what to write instead](script.md#the-lr).
+this run: [what to write instead](script.md#the-lr). `tests/helpers/script_styles.py` in the repository has every way.
 """
 
 
 def works() -> str:
-    """What works: for each group a sentence, and the ways that are tested, folded so that it also shows on GitHub."""
-    parts = []
+    """What works: for each group a sentence, and the ways of which there is more to say."""
+    lines = []
     for group, sentence in WORKS.items():
         rows = [style for style in STYLES if style.group == group and style.refused is None]
-        alone = [style.name for style in rows if not _adds(style)]
-        lines = ["<details markdown>", f"<summary><b>{group}.</b> {_in_html(sentence)} {len(rows)} ways</summary>", ""]
-        lines += [f"{'; '.join(alone)}.", ""] * bool(alone)
+        lines.append(f"- **{group}.** {sentence} {len(rows)} ways are tested.")
         for added in dict.fromkeys(filter(None, map(_adds, rows))):
-            lines.append(f"- {'; '.join(style.name for style in rows if _adds(style) == added)}: {added}")
-        parts.append("\n".join([*lines, "", "</details>"]).replace("\n\n\n", "\n\n"))
-    return "\n\n".join(parts) + "\n"
+            lines.append(f"    - {'; '.join(style.name for style in rows if _adds(style) == added)}: {added}")
+    return "\n".join(lines) + "\n"
 
 
 def refused() -> str:
@@ -90,10 +86,6 @@ def _adds(style: Style) -> str:
     """What to write, how it resumes if not to the bit, and what else is to say."""
     ways = [f"`{name}={value!r}`" for name, value in style.multigrid.items()]
     return "; ".join([*ways, *["resumes at the same step"] * (style.resumes is False), *filter(None, [style.outcome])])
-
-
-def _in_html(text: str) -> str:
-    return re.sub("`(.+?)`", r"<code>\1</code>", text)
 
 
 if __name__ == "__main__":
