@@ -37,7 +37,8 @@ WORKS = {
     "Loaders and samplers": "Any `DataLoader` with an order of indices; its workers, `collate_fn` and generators.",
     "Where the loader comes from": "One loader, from wherever Lightning takes it.",
     "Data of other libraries": "Hugging Face, webdataset, litdata and pytorchvideo.",
-    "Several tensors per sample": "Clips, masks, boxes, key points and labels of frames, once they are named.",
+    "Several tensors per sample": "Two views, depth, flow, masks, boxes, key points and labels of frames, once [they are "
+    "named](script.md#several-tensors-per-sample).",
     "Optimizers": "Any with an `lr` in its parameter groups.",
     "LR schedulers": "All of torch's, per epoch or per step, alone or chained.",
     "LR by hand, and your own schedulers": "The LR is scaled. What counts steps itself counts those of this run.",
@@ -83,8 +84,8 @@ def tables() -> str:
 
 
 def _adds(style: Style) -> str:
-    """What to write, how it resumes if not to the bit, and what else is to say."""
-    ways = [f"`{name}={value!r}`" for name, value in style.multigrid.items()]
+    """What to write, how it resumes if not to the bit, and what else is to say. Names of parts are on another page."""
+    ways = [f"`{name}={value!r}`" for name, value in style.multigrid.items() if name not in ("clips", "follow")]
     return "; ".join([*ways, *["resumes at the same step"] * (style.resumes is False), *filter(None, [style.outcome])])
 
 
