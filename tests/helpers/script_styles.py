@@ -37,8 +37,8 @@ WORKS = {
     "Loaders and samplers": "Any `DataLoader` with an order of indices; its workers, `collate_fn` and generators.",
     "Where the loader comes from": "One loader, from wherever Lightning takes it.",
     "Data of other libraries": "Hugging Face, webdataset, litdata and pytorchvideo.",
-    "Several tensors per sample": "Two views, depth, flow, masks, boxes, key points and labels of frames, once [they are "
-    "named](script.md#several-tensors-per-sample).",
+    "Several tensors per sample": "Two views, depth, flow, masks, boxes, key points and labels of frames, once [they "
+    "are named](script.md#several-tensors-per-sample).",
     "Optimizers": "Any with an `lr` in its parameter groups.",
     "LR schedulers": "All of torch's, per epoch or per step, alone or chained.",
     "LR by hand, and your own schedulers": "The LR is scaled. What counts steps itself counts those of this run.",
