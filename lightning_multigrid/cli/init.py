@@ -121,16 +121,9 @@ def _write_lists(manifest: Manifest, splits: Mapping[str, Sequence[int]], stem: 
     """Writes a list of the videos in the rows of each split; returns where."""
     lists = {name: f"{stem}_{name}.csv" for name in splits}
     for name, rows in splits.items():
-        columns = 4 if any(manifest.stretch(row) for row in rows) else 2
-        listed = ((manifest.path(row), str(manifest.label(row)), *_stretch(manifest, row)) for row in rows)
-        write_csv(lists[name], [row[:columns] for row in (("path", "label", "start", "end"), *listed)])
+        listed = ((manifest.path(row), str(manifest.label(row))) for row in rows)
+        write_csv(lists[name], [("path", "label"), *listed])
     return lists
-
-
-def _stretch(manifest: Manifest, row: int) -> tuple[str, str]:
-    """Returns start and end of a row as a list has them, in seconds; empty where the video begins or ends it."""
-    start, end = manifest.stretch(row) or (0.0, math.inf)
-    return str(start) if start else "", "" if math.isinf(end) else str(end)
 
 
 def _prepare(

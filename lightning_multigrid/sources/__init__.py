@@ -5,14 +5,11 @@ It opens no video. Begin with the file of a dataset, or `video_list.py` for the 
 """
 
 from lightning_multigrid.sources.builder import renamed
-from lightning_multigrid.sources.charades import Charades
-from lightning_multigrid.sources.kinetics import Kinetics
 from lightning_multigrid.sources.manifest import Manifest, Source, VideoSource
 from lightning_multigrid.sources.manifest_file import MANIFEST_NAME, prepared_manifest, save_manifest
-from lightning_multigrid.sources.something_something import SomethingSomething
+from lightning_multigrid.sources.official import HMDB51, UCF101, Charades, Kinetics, SomethingSomething
 from lightning_multigrid.sources.table_store import TableStore
 from lightning_multigrid.sources.text import ManifestError
-from lightning_multigrid.sources.ucf_hmdb import HMDB51, UCF101
 from lightning_multigrid.sources.video_list import VideoList, read_manifest
 
 __all__ = ["HMDB51", "MANIFEST_NAME", "UCF101", "Charades", "Kinetics", "Manifest", "ManifestError"]

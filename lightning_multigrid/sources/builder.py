@@ -5,20 +5,18 @@ import math
 import os
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain
 
 import numpy as np
 import torch
 
-from lightning_multigrid.files import StrPath, path_argument, quoted
-from lightning_multigrid.sources.manifest import WHOLE, Manifest, Rows
+from lightning_multigrid.files import StrPath, path_argument, quoted, require
+from lightning_multigrid.sources.manifest import Manifest, Rows
 from lightning_multigrid.sources.text import ManifestError
 
 _log = logging.getLogger(__name__)
-_INSTEAD_OF_URLS = "Mount the store, or copy the videos to a disk"
-_LONGEST_PATH = 4096  # PATH_MAX of Linux
-_MOST_LABELS = 2**31 - 1  # labels are packed in 32 bits
 
 
 class ManifestBuilder:
@@ -41,60 +39,48 @@ class ManifestBuilder:
         self._origin = path_argument("origin", origin)
         folder = os.path.dirname(self._origin) or os.curdir if root is None else path_argument("root", root)
         if "://" in folder:
-            raise ManifestError(f"`root` is {quoted(folder)}, a URL. {_INSTEAD_OF_URLS}.")
+            raise ManifestError(f"`root` is {quoted(folder)}, a URL. Mount the store, or copy the videos to a disk.")
+        # With one name twice, labels would mean other classes.
+        different = not isinstance(classes, str) and len(set(classes)) == len(classes)
+        require(different, "classes", classes, "a sequence of different names")
+        rate = frame_rate is None or 0 < frame_rate < math.inf
+        require(rate, "frame_rate", frame_rate, "above 0 (frames per second), or None")
         self._root = os.path.abspath(folder)
-        self._classes = _class_names(classes)
+        self._classes = tuple(classes)
         self._multi_label = multi_label
-        self._frame_rate = _positive_rate(frame_rate)
+        self._frame_rate = frame_rate
         self._outside = allow_outside_root
         self._absolute = allow_outside_root or root is None
         self._names_in = cache(_names_in) if existing_only else None  # lists each folder once
         self._missing = 0
-        self._labelled: bool | None = None
         self._paths = bytearray()
         self._path_offsets = array("q", [0])
         self._labels = array("i")
         self._label_offsets = array("q", [0])
         self._spans = array("d")
-        self._stretches = array("d")
 
     def add(
-        self,
-        path: str,
-        labels: Sequence[int] = (),
-        *,
-        where: str,
-        spans: Sequence[tuple[float, float]] = (),
-        stretch: tuple[float, float] | None = None,
+        self, path: str, labels: Sequence[int] = (), *, where: str, spans: Sequence[tuple[float, float]] = ()
     ) -> None:
-        """Adds a checked video from `where` ("line 3"), or its `stretch` [start, end) in s.
+        """Adds a checked video from `where` ("line 3").
 
-        `spans` has [start, end) of each label in s of the video, if any.
+        `spans` has [start, end) of each label in s of the video; without them, labels hold for all of it.
         """
         name = self._checked_path(path, where)
         self._check_labels(labels, where)
-        start, end = stretch or WHOLE
-        if not 0 <= start < end:  # also for NaN
-            raise self.error(where, f"a stretch from {start:g} to {end:g} s. Give a start from 0, and an end after it")
-        try:
-            encoded = name.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError as error:
-            raise self.error(where, f"the path {quoted(path)} is not valid text. Rename the video") from error
-        if any(map(math.isnan, chain.from_iterable(spans))):
-            raise self.error(where, "a span is not a number. Give its start and its end in seconds")
-        if len(self._spans) // 2 + len(spans) not in (0, len(self._labels) + len(labels)):
+        spans = spans or [(0.0, math.inf)] * len(labels)
+        if len(spans) != len(labels):
             raise self.error(where, f"{len(labels)} labels with {len(spans)} spans. Give every label its span, or none")
         if self._names_in is not None:
             folder, base = os.path.split(os.path.join(self._root, name))
             if base not in self._names_in(folder):
                 self._missing += 1
                 return
-        self._paths += encoded
+        self._paths += name.encode("utf-8", "surrogateescape")
         self._path_offsets.append(len(self._paths))
         self._labels.extend(labels)
         self._label_offsets.append(len(self._labels))
         self._spans.extend(chain.from_iterable(spans))
-        self._stretches.extend((start, end))
 
     def build(self) -> Manifest:
         rows = len(self._path_offsets) - 1
@@ -110,10 +96,7 @@ class ManifestBuilder:
             _log.warning("%s listed in %s are not on disk and are left out.", counts, self._origin)
         columns = (self._paths, self._path_offsets, self._labels, self._label_offsets)
         # Copies, as the builder may still move its memory.
-        spans, stretches = np.array(self._spans).reshape(-1, 2), np.array(self._stretches).reshape(-1, 2)
-        if (stretches == WHOLE).all():
-            stretches = stretches[:0].copy()
-        stored = Rows(*map(torch.from_numpy, (*map(np.array, columns), spans, stretches)))
+        stored = Rows(*map(torch.from_numpy, (*map(np.array, columns), np.array(self._spans).reshape(-1, 2))))
         return Manifest(
             self._origin, self._root, self._classes, self._multi_label, self._frame_rate, self._missing, stored
         )
@@ -123,23 +106,17 @@ class ManifestBuilder:
         return ManifestError(f"{self._origin}, {where}: {what}.")
 
     def _checked_path(self, path: str, where: str) -> str:
-        if not path or "\0" in path or len(path) > _LONGEST_PATH:
+        if not path or "\0" in path or "://" in path:
             raise self.error(
                 where,
-                f"the path {quoted(path)} has {len(path):,} characters; 1 to {_LONGEST_PATH:,} without NUL are "
-                "required. Look for a double quote that is not closed, or an empty field",
+                f"{quoted(path)} is not the path of a file. Correct an empty field, save the list as UTF-8, and copy "
+                "videos at URLs to a disk",
             )
-        if "://" in path:
-            raise self.error(where, f"the path {quoted(path)} is a URL. {_INSTEAD_OF_URLS}")
+        # The path is kept in its normal form, so that the path that was judged is the one that is opened.
         name = os.path.normpath(path)
-        if os.path.isabs(name):
-            prefix = os.path.join(self._root, "")
-            if name.startswith(prefix):
-                return name[len(prefix) :]
-            inside = self._absolute
-        else:
-            # The path is kept in its normal form, so that the path that was judged is the one that is opened.
-            inside = self._outside or name.split(os.sep, 1)[0] != os.pardir
+        if name.startswith(prefix := os.path.join(self._root, "")):
+            return name[len(prefix) :]
+        inside = self._absolute if os.path.isabs(name) else self._outside or name.split(os.sep, 1)[0] != os.pardir
         if not inside:
             raise self.error(
                 where,
@@ -149,11 +126,10 @@ class ManifestBuilder:
         return name
 
     def _check_labels(self, labels: Sequence[int], where: str) -> None:
-        beyond = len(self._classes) or _MOST_LABELS
+        beyond = len(self._classes) or math.inf
         for label in labels:
             if not 0 <= label < beyond:
-                known = f"; there are {beyond:,} classes" if self._classes else ""
-                raise self.error(where, f"label {label} is not from 0 to {beyond - 1}{known}. Number classes from 0")
+                raise self.error(where, f"label {label} is not from 0 to {beyond - 1}. Number classes from 0")
         if self._multi_label:
             return
         if len(labels) > 1:
@@ -162,11 +138,9 @@ class ManifestBuilder:
                 f"{len(labels)} labels ({', '.join(map(str, labels))}), one is required. "
                 "Pass `multi_label=True` for videos with several, or quote a path that holds a separator",
             )
-        if self._labelled is None:
-            self._labelled = bool(labels)
-        if self._labelled != bool(labels):
-            given, others = ("a label", "none") if labels else ("no label", "one")
-            raise self.error(where, f"{given}, but the rows before have {others}. Give all videos a label, or none")
+        rows = len(self._path_offsets) - 1
+        if rows and bool(labels) != bool(self._labels):
+            raise self.error(where, "some rows have a label, and some have none. Give all videos a label, or none")
 
 
 def renamed(
@@ -178,33 +152,12 @@ def renamed(
     for row, path in enumerate(paths):
         if path is not None:
             labels, spans = manifest.spans(row)
-            builder.add(path, labels, where=f"row {row}", spans=spans, stretch=manifest.stretch(row))
+            builder.add(path, labels, where=f"row {row}", spans=spans)
     return builder.build()
 
 
 def _names_in(folder: str) -> frozenset[str]:
     """The names in a folder; none if there is no such folder, or it can't be listed."""
-    try:
+    with suppress(OSError):
         return frozenset(os.listdir(folder))
-    except OSError:
-        return frozenset()
-
-
-def _class_names(classes: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
-        raise TypeError(f"`classes` must be a sequence of names, got {classes!r}.")
-    names = tuple(classes)
-    repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if repeated:
-        raise ManifestError(f"`classes` has {quoted(repeated[0])} more than once. Give each class its own name.")
-    return names
-
-
-def _positive_rate(frame_rate: float | None) -> float | None:
-    if frame_rate is None:
-        return None
-    if isinstance(frame_rate, bool) or not isinstance(frame_rate, int | float):
-        raise TypeError(f"`frame_rate` must be a number, got {frame_rate!r}.")
-    if not (frame_rate > 0 and math.isfinite(frame_rate)):
-        raise ManifestError(f"`frame_rate` must be positive (frames per second), got {frame_rate}.")
-    return float(frame_rate)
+    return frozenset()

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -12,14 +11,11 @@ from lightning_multigrid.files import quoted
 from lightning_multigrid.sources.table_store import TableStore
 from lightning_multigrid.sources.text import ManifestError
 
-WHOLE = (0.0, float("inf"))
-"""The stretch of a row that is a whole video."""
-
 
 class Rows(NamedTuple):
     """Path i is `paths[path_offsets[i] : path_offsets[i + 1]]`, labels likewise.
 
-    `spans` (of labels) and `stretches` (of rows) have a start and an end in s for all, or for none: N x 2 or 0 x 2.
+    `spans` has the start and the end of each label, in s of its video: 0 and infinity if it holds for the whole video.
     """
 
     paths: Tensor
@@ -27,7 +23,6 @@ class Rows(NamedTuple):
     labels: Tensor
     label_offsets: Tensor
     spans: Tensor
-    stretches: Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,8 +31,6 @@ class Manifest:
 
     A few tensors hold everything. Python objects, one per row, would be copied in each forked worker, which writes to
     their reference counts; tensors are not, and torch passes them to spawned workers as shared memory.
-
-    A row may be a stretch of its video, and a video may be in several rows.
 
     Args:
         origin: The file or folder it was read from.
@@ -65,30 +58,8 @@ class Manifest:
         return len(self.rows.path_offsets) - 1
 
     def __repr__(self) -> str:
-        plural = "" if len(self) == 1 else "s"
-        parts = [f"{len(self):,} video{plural}"]
-        if self.frame_rate is not None:
-            parts = [f"{len(self):,} folder{plural} of frames at {self.frame_rate:g} per second"]
-        parts.append(f"{self.num_classes:,} classes" if self.labelled else "no labels")
-        if self.multi_label:
-            parts.append("multi-label")
-        if self.missing:
-            parts.append(f"{self.missing:,} missing")
-        return f"Manifest({os.path.basename(self.origin)!r}: {', '.join(parts)}, root={self.root!r})"
-
-    def spans(self, index: int) -> tuple[list[int], list[tuple[float, float]]]:
-        """Returns the labels of a row as they were added, and their (start, end) in seconds, if they have spans."""
-        row = self._row(self.rows.label_offsets, index)
-        return self.rows.labels[row].tolist(), [(start, end) for start, end in self.rows.spans[row].tolist()]
-
-    def stretch(self, index: int) -> tuple[float, float] | None:
-        """Returns the [start, end) of its video that a row is, in seconds; None if it is the whole video.
-
-        The end is infinite where the row names none.
-        """
-        self._check_row(index)
-        start, end = self.rows.stretches[index].tolist() if len(self.rows.stretches) else WHOLE
-        return None if (start, end) == WHOLE else (start, end)
+        labels = f"{self.num_classes:,} classes" if self.labelled else "no labels"
+        return f"Manifest({os.path.basename(self.origin)!r}: {len(self):,} videos, {labels}, root={self.root!r})"
 
     @property
     def labelled(self) -> bool:
@@ -107,45 +78,36 @@ class Manifest:
         path = self.rows.paths[self._row(self.rows.path_offsets, index)].numpy().tobytes()
         return os.path.join(self.root, path.decode("utf-8", "surrogateescape"))
 
+    def spans(self, index: int) -> tuple[list[int], list[tuple[float, float]]]:
+        """Returns the labels of a row as they were added, and the (start, end) of each in seconds."""
+        row = self._row(self.rows.label_offsets, index)
+        return self.rows.labels[row].tolist(), [(start, end) for start, end in self.rows.spans[row].tolist()]
+
     def labels(self, index: int) -> tuple[int, ...]:
-        """Returns all labels of the video, or of the row's stretch of it, ascending, each once."""
-        stretch = self.stretch(index)
-        return tuple(sorted(set(self.spans(index)[0]))) if stretch is None else self.labels_between(index, *stretch)
+        """Returns all labels of the video, ascending, each once."""
+        return tuple(sorted(set(self.spans(index)[0])))
 
     def label(self, index: int) -> int:
         """Returns the label of a video that has exactly one; none or several are a `ManifestError`."""
         labels = self.labels(index)
         if len(labels) != 1:
-            raise ManifestError(
-                f"{quoted(self.path(index))} of {self.origin} has {len(labels)} labels, one is required. "
-                "Use `labels` for videos with any number of labels."
-            )
+            path = quoted(self.path(index))
+            raise ManifestError(f"{path} of {self.origin} has {len(labels)} labels, one is required.")
         return labels[0]
 
     def labels_between(self, index: int, start: float, end: float) -> tuple[int, ...]:
         """Returns the labels of a row whose span overlaps [start, end), in seconds, ascending, each once.
 
         Spans are half-open, too: an action in [2, 5) is seen in [4.9, 6) and not in [5, 6), and one in [2, 2) never.
-        All times are those of the video; what lies outside of the row's stretch is not seen. A label without a span is
-        valid for the whole row. `end` is where the clip's last frame ends; it is a ValueError if that does not come
-        after `start`.
         """
-        if not start < end:
-            raise ValueError(f"`end` must come after `start`, got {start} to {end} s. A clip ends with its last frame.")
         labels, spans = self.spans(index)
-        if spans:
-            first, last = self.stretch(index) or WHOLE
-            start, end = max(start, first), min(end, last)
-            labels = list(compress(labels, (max(low, start) < min(high, end) for low, high in spans)))
-        return tuple(sorted(set(labels)))
+        seen = {label for label, (low, high) in zip(labels, spans, strict=True) if max(low, start) < min(high, end)}
+        return tuple(sorted(seen))
 
     def _row(self, offsets: Tensor, index: int) -> slice:
-        self._check_row(index)
-        return slice(int(offsets[index]), int(offsets[index + 1]))
-
-    def _check_row(self, index: int) -> None:
         if not 0 <= index < len(self):
             raise IndexError(f"Row {index} of a manifest of {len(self)} videos.")
+        return slice(int(offsets[index]), int(offsets[index + 1]))
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from lightning_multigrid.sources.text import ManifestError, read_json
 MANIFEST_NAME = "manifest.json"
 
 _OLDER_NAMES = ("manifest.safetensors", "manifest.packed", "packets.index")
-_VERSION = 4
+_VERSION = 5
 
 
 def save_manifest(manifest: Manifest, path: StrPath) -> None:
@@ -25,15 +25,12 @@ def save_manifest(manifest: Manifest, path: StrPath) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     root = os.path.relpath(manifest.root, folder)
     if root.split(os.sep)[0] == os.pardir or manifest.frame_rate is not None:
-        raise ValueError(
-            f"The videos of a manifest file must be files in its folder {folder}, got {manifest!r}. Write it to the "
-            "folder that holds them."
-        )
+        raise ValueError(f"The videos of a manifest file must be files in its folder {folder}, got {manifest!r}.")
     rows = []
     for row in range(len(manifest)):
+        labels, spans = manifest.spans(row)
         name = manifest.path(row).removeprefix(os.path.join(manifest.root, ""))
-        start, end = manifest.stretch(row) or (0.0, math.inf)
-        rows.append([name, *manifest.spans(row), start, None if math.isinf(end) else end])
+        rows.append([name, labels, [] if (0.0, math.inf) in spans else spans])
     content = {"version": _VERSION, "root": root, "classes": manifest.classes, "multi_label": manifest.multi_label}
     with new_file(path) as file:
         file.write(json.dumps({**content, "rows": rows}, indent=0).encode())
@@ -49,12 +46,9 @@ def prepared_manifest(path: str) -> str | None:
     file = os.path.join(path, MANIFEST_NAME)
     if os.path.isfile(file):
         return file
-    older = any(os.path.isfile(os.path.join(path, name)) for name in _OLDER_NAMES)
-    if older or os.path.basename(path) in _OLDER_NAMES:
-        raise ManifestError(
-            f"{path} was prepared by an older version. Run `lightning-multigrid prepare` again, and give the folder "
-            "that it writes."
-        )
+    # Its videos would be taken for a folder per class.
+    if any(os.path.isfile(os.path.join(path, name)) for name in _OLDER_NAMES):
+        raise ManifestError(f"{path} was prepared by an older version. Run `lightning-multigrid prepare` again.")
     return None
 
 
@@ -76,16 +70,11 @@ def load_manifest(path: StrPath) -> Manifest:
 def _load(path: str, content: Any) -> Manifest:
     if content["version"] != _VERSION:
         raise ValueError(f"it is of version {content['version']}, and version {_VERSION} is required")
-    root, multi_label = os.path.normpath(content["root"]), content["multi_label"]
+    root = os.path.normpath(content["root"])
     if os.path.isabs(root) or root.split(os.sep)[0] == os.pardir:
         raise ValueError("`root` leads out of its folder")
-    if not isinstance(multi_label, bool):
-        raise TypeError("`multi_label` is neither true nor false")
     folder = os.path.join(os.path.dirname(os.path.abspath(path)), root)
-    builder = ManifestBuilder(path, folder, classes=content["classes"], multi_label=multi_label)
-    for number, (name, labels, spans, start, end) in enumerate(content["rows"], start=1):
-        if not isinstance(name, str):
-            raise TypeError(f"the path of row {number} is no text")
-        stretch = start, math.inf if end is None else end
-        builder.add(name, labels, where=f"row {number}", spans=[(low, high) for low, high in spans], stretch=stretch)
+    builder = ManifestBuilder(path, folder, classes=content["classes"], multi_label=content["multi_label"])
+    for number, (name, labels, spans) in enumerate(content["rows"], start=1):
+        builder.add(name, labels, where=f"row {number}", spans=[(low, high) for low, high in spans])
     return replace(builder.build(), prepared=True)

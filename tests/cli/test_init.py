@@ -77,18 +77,6 @@ def test_no_name_of_a_class_decides_whether_clips_are_mirrored(videos, capsys, w
     assert "warning: Recordings, by the videos' names, that are in training as well as in validation: 1." in said
 
 
-def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos):
-    stretches = [(None if number == 3 else (number % 10 / 30, (number + 30) / 30)) for number in range(40)]
-    rows = [(number // 20, *(stretch or ("", ""))) for number, stretch in enumerate(stretches)]
-    lines = [f"videos/jump/0.mp4,{label},{start},{end}" for label, start, end in rows]
-    (videos / "list.csv").write_text("\n".join(["path,label,start,end", *lines, "videos/jump/0.mp4,0,0.2,"]))
-    main(["init", "list.csv", "--no-prepare"])
-    train, val = (read_manifest(videos / f"multigrid_{split}.csv") for split in ("train", "val"))
-    written = [manifest.stretch(row) for manifest in (train, val) for row in range(len(manifest))]
-    assert sorted(map(str, written)) == sorted(map(str, [*stretches, (0.2, float("inf"))]))
-    assert len(val) == 8
-
-
 def test_paths_in_any_language_can_be_read_from_the_config(videos, monkeypatch):
     home = videos / 'vidéos 😀 漢 "a": $b #c'
     home.mkdir()

@@ -19,8 +19,8 @@ from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.schedule.cycles import LongCycle
 from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.sources.official import UCF101
 from lightning_multigrid.sources.text import ManifestError
-from lightning_multigrid.sources.ucf_hmdb import UCF101
 from lightning_multigrid.training.trainer.lightning_internals import training_source
 from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.recipe_sources import settings

@@ -19,8 +19,8 @@ from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.prepare.processes import TaskFailure
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.builder import renamed
-from lightning_multigrid.sources.charades import Charades
 from lightning_multigrid.sources.manifest_file import load_manifest
+from lightning_multigrid.sources.official import Charades
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.broken_files import broken_files
 from tests.helpers.codings import damage
@@ -69,7 +69,7 @@ def test_a_prepared_folder_may_be_copied(tmp_path):
     copy = load_manifest(tmp_path / "copy" / "manifest.json")
     assert copy.path(0) == str(tmp_path / "copy" / "videos" / "a.mp4")
     with open_row(copy, 0) as video:
-        assert (len(video), bool(video._video.table.made_from)) == (20, True)
+        assert (len(video), bool(video.table.made_from)) == (20, True)
 
 
 def test_of_several_labels_each_keeps_its_time(tmp_path):

@@ -126,7 +126,6 @@ def kinetics400(folder):
             rows.append(f"{labels[number % 3]},video{number:06d},10,20,{split},0\n")
         header = "label,youtube_id,time_start,time_end,split,is_cc\n"
         write(folder, {f"annotations/{split}.csv": header + "".join(rows)})
-    (folder / "replacement" / "replacement_for_corrupted_k400").mkdir(parents=True)
 
 
 def something_something(folder):

@@ -19,25 +19,17 @@ PATHS = ["a.mp4", "run/b c.mp4", "run/line\nbreak.mp4", "-dash.mp4", "run/été 
 PATHS += ["a/..b.mp4"]
 
 
-def manifest(folder, *, multi_label=False, spans=False, stretches=False, classes=("run", "swim")):
+def manifest(folder, *, multi_label=False, spans=False, classes=("run", "swim")):
     builder = ManifestBuilder(folder / "list.csv", folder / "videos", classes=classes, multi_label=multi_label)
     for row, path in enumerate(PATHS):
         labels = [row % 2, 1, 0][: row % 4] if multi_label else [row % 2]
-        stretch = (row + 0.25, row + 1) if stretches and row else None
-        builder.add(path, labels, where="", spans=[(row, row + 0.5)] * len(labels) if spans else [], stretch=stretch)
+        builder.add(path, labels, where="", spans=[(row, row + 0.5)] * len(labels) if spans else [])
     return builder.build()
 
 
 def rows(manifest):
-    return [
-        (
-            os.path.relpath(manifest.path(row), manifest.root),
-            manifest.labels(row),
-            manifest.labels_between(row, 0, 3.2),
-            manifest.stretch(row),
-        )
-        for row in range(len(manifest))
-    ]
+    paths = [os.path.relpath(manifest.path(row), manifest.root) for row in range(len(manifest))]
+    return [(path, *manifest.spans(row)) for row, path in enumerate(paths)]
 
 
 @pytest.fixture
@@ -48,10 +40,9 @@ def saved(tmp_path):
 
 @pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize("spans", [False, True])
-@pytest.mark.parametrize("stretches", [False, True])
 @pytest.mark.parametrize("classes", [(), ("run", "swim")])
-def test_what_is_saved_is_loaded(tmp_path, multi_label, spans, stretches, classes):
-    given = manifest(tmp_path, multi_label=multi_label, spans=spans, stretches=stretches, classes=classes)
+def test_what_is_saved_is_loaded(tmp_path, multi_label, spans, classes):
+    given = manifest(tmp_path, multi_label=multi_label, spans=spans, classes=classes)
     for name in ("manifest.json", "other"):
         save_manifest(given, tmp_path / name)
     assert (tmp_path / "manifest.json").read_bytes() == (tmp_path / "other").read_bytes()
@@ -105,7 +96,7 @@ def test_the_data_module_takes_it_beside_a_list(saved, tmp_path):
     ("name", "value"), [("root", "x"), ("classes", ("swim", "run")), ("multi_label", True), ("frame_rate", 5.0)]
 )
 def test_arguments_that_say_otherwise_than_what_is_prepared_are_refused(saved, tmp_path, name, value):
-    with pytest.raises(ManifestError, match=rf"`{name}` is .*, but what is prepared says that itself, and .*otherwise"):
+    with pytest.raises(ManifestError, match=r"has its own `root`, `classes` .* and the arguments say otherwise"):
         VideoList(saved, **{name: value}).read()
     save_manifest(manifest(tmp_path, multi_label=True), saved)
     assert len(VideoList(saved, classes=("run", "swim"), multi_label=True).read()) == len(PATHS)
@@ -129,42 +120,22 @@ def refuse(path, content, message):
         ({"root": "/etc"}, "`root` leads out of its folder"),
         ({"root": "a/../../b"}, "`root` leads out of its folder"),
         ({"root": None}, "is no manifest of prepared videos, or damaged"),
-        ({"root": "\ud800"}, "is no manifest of prepared videos, or damaged"),
-        ({"root": "a\0b"}, "is no manifest of prepared videos, or damaged"),
-        ({"classes": "run"}, "`classes` must be a sequence of names"),
-        ({"classes": ["run", 1]}, "`classes` must be a sequence of names"),
         ({"classes": ["run"]}, "row 2: label 1 is not from 0 to 0"),
-        ({"classes": ["run", "run"]}, "`classes` has 'run' more than once"),
-        ({"multi_label": 1}, "`multi_label` is neither true nor false"),
-        ({"version": "4"}, "it is of version 4, and version 4 is required"),
-        ({"version": 5}, "it is of version 5, and version 4 is required"),
+        ({"classes": ["run", "run"]}, "`classes` must be a sequence of different names"),
+        ({"version": 4}, "it is of version 4, and version 5 is required"),
         ({"rows": []}, "lists no videos"),
         ({"rows": 5}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [["a.mp4", [0], []]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [[5, [0], [], 0, None]]}, "the path of row 1 is no text"),
-        ({"rows": [["a.mp4", 0, [], 0, None]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [["a.mp4", ["0"], [], 0, None]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [["a.mp4", [0.5], [], 0, None]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [["a.mp4", [-1], [], 0, None]]}, "row 1: label -1 is not from 0 to 1"),
-        ({"rows": [["a.mp4", [2], [], 0, None]]}, "row 1: label 2 is not from 0 to 1"),
-        ({"rows": [["a.mp4", [0, 1], [], 0, None]]}, r"row 1: 2 labels \(0, 1\), one is required"),
-        ({"rows": [["a.mp4", [0], [[0, 1, 2]], 0, None]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [["a.mp4", [0], [[0, "1"]], 0, None]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [["a.mp4", [0], [[0, float("nan")]], 0, None]]}, "row 1: a span is not a number"),
-        ({"rows": [["a.mp4", [0], [[0, 1], [0, 1]], 0, None]]}, "row 1: 1 labels with 2 spans"),
-        ({"rows": [["a.mp4", [0], [], "0", None]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [["a.mp4", [0], [], -1, None]]}, "row 1: a stretch from -1 to inf s"),
-        ({"rows": [["a.mp4", [0], [], 2, 2]]}, "row 1: a stretch from 2 to 2 s"),
-        ({"rows": [["a.mp4", [0], [], float("nan"), None]]}, "row 1: a stretch from nan to inf s"),
-        *(
-            ({"rows": [[path, [0], [], 0, None]]}, "row 1: the path .* leads out of the root")
-            for path in ("..", "../a.mp4", "run/../../a.mp4", "/etc/passwd")
-        ),
-        *(
-            ({"rows": [[path, [0], [], 0, None]]}, "row 1: the path .* 1 to 4,096 without NUL are required")
-            for path in ("", "a\0.mp4", "x" * 4097)
-        ),
-        ({"rows": [["\ud800.mp4", [0], [], 0, None]]}, "row 1: the path .* is not valid text"),
+        ({"rows": [["a.mp4", [0]]]}, "is no manifest of prepared videos, or damaged"),
+        ({"rows": [[5, [0], []]]}, "is no manifest of prepared videos, or damaged"),
+        ({"rows": [["a.mp4", 0, []]]}, "is no manifest of prepared videos, or damaged"),
+        ({"rows": [["a.mp4", [0.5], []]]}, "is no manifest of prepared videos, or damaged"),
+        ({"rows": [["a.mp4", [2], []]]}, "row 1: label 2 is not from 0 to 1"),
+        ({"rows": [["a.mp4", [0, 1], []]]}, r"row 1: 2 labels \(0, 1\), one is required"),
+        ({"rows": [["a.mp4", [0], [[0, "1"]]]]}, "is no manifest of prepared videos, or damaged"),
+        ({"rows": [["a.mp4", [0], [[0, 1], [0, 1]]]]}, "row 1: 1 labels with 2 spans"),
+        ({"rows": [["\ud800.mp4", [0], []]]}, "is no manifest of prepared videos, or damaged"),
+        ({"rows": [["run/../../a.mp4", [0], []]]}, "row 1: the path .* leads out of the root"),
+        ({"rows": [["/etc/passwd", [0], []]]}, "row 1: the path .* leads out of the root"),
     ],
 )
 def test_contents_that_lie(saved, changes, message):
@@ -177,10 +148,6 @@ def test_contents_that_lie(saved, changes, message):
     [
         lambda content: b"",
         lambda content: content[: len(content) // 2],
-        lambda content: content[:-1],
-        lambda content: content + b"\0",
-        lambda content: b"[" * 100_000,
-        lambda content: b"\xff" + content,
         lambda content: b"a.mp4 0\n" * 99,
     ],
 )
@@ -188,28 +155,21 @@ def test_what_is_no_json_is_refused(saved, damage):
     refuse(saved, damage(saved.read_bytes()), r"manifest\.json is not JSON")
 
 
-@pytest.mark.parametrize("content", [b"null", b"4", b"[]", b"{}", b'"text"'])
+@pytest.mark.parametrize("content", [b"null", b"[]", b"{}"])
 def test_what_is_no_manifest_is_refused(saved, content):
     refuse(saved, content, "is no manifest of prepared videos, or damaged .*Run `lightning-multigrid prepare` again")
 
 
-def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(ManifestError, match=r"manifest\.json does not exist"):
-        read_manifest(tmp_path / "manifest.json")
-    os.mkfifo(tmp_path / "manifest.json")  # not waited for
-    with pytest.raises(ManifestError, match="is not a file"):
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(ManifestError, match=r"manifest\.json can't be read: No such file"):
         read_manifest(tmp_path / "manifest.json")
 
 
 @pytest.mark.parametrize("name", ["manifest.safetensors", "manifest.packed", "packets.index"])
 def test_folders_of_older_versions_are_to_be_prepared_again(tmp_path, name):
     (tmp_path / name).write_bytes(b"LMGpack1")
-    for source in (tmp_path, tmp_path / name):
-        with pytest.raises(
-            ManifestError,
-            match=rf"{source} was prepared by an older version\. Run `lightning-multigrid prepare` again, and give the",
-        ):
-            read_manifest(source)
+    with pytest.raises(ManifestError, match="was prepared by an older version. Run `lightning-multigrid prepare`"):
+        read_manifest(tmp_path)
     save_manifest(manifest(tmp_path), tmp_path / "manifest.json")
     assert prepared_manifest(str(tmp_path)) == str(tmp_path / "manifest.json")
 
@@ -219,7 +179,7 @@ def contents(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mutated")
     found = []
     for multi_label in (False, True):
-        save_manifest(manifest(folder, multi_label=multi_label, spans=multi_label, stretches=multi_label), folder / "m")
+        save_manifest(manifest(folder, multi_label=multi_label, spans=multi_label), folder / "m")
         found.append((folder / "m").read_bytes())
     return folder, found
 

@@ -13,13 +13,18 @@ from PIL import Image
 from torch import Tensor
 
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.sources.charades import Charades
-from lightning_multigrid.sources.kinetics import Kinetics
-from lightning_multigrid.sources.manifest import Manifest, VideoSource
-from lightning_multigrid.sources.something_something import SomethingSomething
-from lightning_multigrid.sources.text import ManifestError
-from lightning_multigrid.sources.ucf_hmdb import HMDB51, UCF101
-from lightning_multigrid.sources.video_list import VideoList, read_manifest
+from lightning_multigrid.sources import (
+    HMDB51,
+    UCF101,
+    Charades,
+    Kinetics,
+    Manifest,
+    ManifestError,
+    SomethingSomething,
+    VideoList,
+    VideoSource,
+    read_manifest,
+)
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.videos import write_video
@@ -99,7 +104,7 @@ def test_nothing_is_read_before_read(kind, tmp_path):
     videos = kind(*[tmp_path / "missing"] * 2)
     assert isinstance(videos, VideoSource)
     assert videos == kind(*[tmp_path / "missing"] * 2)
-    with pytest.raises(ManifestError, match=r"does not exist|can't be listed"):
+    with pytest.raises(ManifestError, match=r"can't be (read|listed)"):
         videos.read()
 
 
@@ -157,7 +162,7 @@ def test_kinetics_on_multigrid(tmp_path, seen, capsys):
     assert [labels.tolist() for _, labels in seen["val"][:2]] == [[2], [1]]
     # What Lightning saved is the config, and can be run.
     saved = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    expected = {**data["val"]["init_args"], "classes": [], "class_folders": False, "replacements": None}
+    expected = {**data["val"]["init_args"], "classes": []}
     assert saved["data"]["init_args"]["val"] == {**data["val"], "init_args": expected}
     main(["fit", "--config", "config.yaml", "--trainer.max_epochs=1"])
     assert sum(len(labels) for _, labels in seen["train"]) == 3 * 12
@@ -260,7 +265,7 @@ def test_nothing_is_read_for_a_plan(tmp_path, capsys):
     assert "fewer iterations" in " ".join(captured.out.split())
     warned = " ".join(captured.err.split())
     assert "The training videos are not counted" in warned
-    assert "train.csv does not exist" in warned
+    assert "train.csv can't be read" in warned
     (tmp_path / "annotations").mkdir()
     (tmp_path / "annotations/train.csv").write_text("not what it should be")
     main(["plan", "--config", path, "--clips=2400"])
@@ -278,11 +283,3 @@ def test_a_mistake_in_a_source_is_named(tmp_path, capsys):
             main(["fit", "--config", write_config(tmp_path / "c.yaml", 3, {"train": wrong})])
         assert exit_info.value.code == 2
         assert message in " ".join(capsys.readouterr().err.split())
-
-
-def test_help_of_a_source(capsys):
-    arguments = ["--data=lightning_multigrid.VideoDataModule", "--data.train.help=lightning_multigrid.sources.Kinetics"]
-    with pytest.raises(SystemExit) as exit_info:
-        main(["fit", *arguments])
-    assert exit_info.value.code in (0, None)
-    assert "many links are dead" in " ".join(capsys.readouterr().out.split())

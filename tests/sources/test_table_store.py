@@ -80,12 +80,6 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         TableStore(tmp_path / "closed").add(PATHS[0], b"table")
 
 
-@pytest.mark.parametrize(("folder", "error"), [(None, TypeError), ("", ValueError)])
-def test_what_is_no_folder(folder, error):
-    with pytest.raises(error, match="`folder` (must be|is)"):
-        TableStore(folder)
-
-
 def test_a_drive_that_is_gone(store, monkeypatch):
     released, read = threading.Event(), os.pread
     nothing_is_in_memory(monkeypatch)

@@ -1,10 +1,8 @@
 """Lists of `path label` in every form that people have, folders per class, and what is no manifest at all."""
 
 import csv
-import math
 import os
 import random
-import re
 
 import pytest
 from hypothesis import example, given
@@ -42,38 +40,22 @@ FORMS = {
     "space": ("a/b.mp4 3\nc.mp4 0\n", TWO),
     "comma": ("a/b.mp4,3\nc.mp4,0\n", TWO),
     "tab": ("a/b.mp4\t3\nc.mp4\t0\n", TWO),
-    "no line end": ("a/b.mp4 3\nc.mp4 0", TWO),
     "comma and space": ("a/b.mp4, 3\nc.mp4, 0\n", TWO),
-    "columns of spaces": ("a/b.mp4   3  \n   c.mp4 0 \n", TWO),
     "tab and spaces": ("a/b.mp4 \t 3\nc.mp4\t0\t\n".replace("\t\n", "\n"), TWO),
     "Windows": ("a/b.mp4,3\r\nc.mp4,0\r\n", TWO),
-    "old Macintosh": ("a/b.mp4 3\rc.mp4 0\r", TWO),
     "byte order mark": (b"\xef\xbb\xbfa/b.mp4 3\nc.mp4 0\n", TWO),
     "blank lines": ("\n\na/b.mp4 3\n  \n\nc.mp4 0\n\n", TWO),
-    "blank rows of a spreadsheet": (",\na/b.mp4,3\nc.mp4,0\n,\n", TWO),
-    "leading zeros": ("a/b.mp4,003\nc.mp4,00\n", TWO),
     "header": ("path,label\na/b.mp4,3\nc.mp4,0\n", TWO),
-    "header with space": ("Path Label\na/b.mp4 3\nc.mp4 0\n", TWO),
-    "quoted header": (b'\xef\xbb\xbf"video_name","label"\r\n"a/b.mp4",3\r\nc.mp4,0', TWO),
-    "header says label first": ("label,path\n3,a/b.mp4\n0,c.mp4\n", TWO),
     "more columns": ("id,path,seconds,label,split\n1,a/b.mp4,10,3,val\n2,c.mp4,9,0,val", TWO),
-    "number of frames": ("a/b.mp4 300 3\nc.mp4 12 0\n", TWO),
     "quoted path": ('"a b, c.mp4" 3\n', [("a b, c.mp4", (3,))]),
-    "quoted path, comma": ('"a b, c.mp4",3\n', [("a b, c.mp4", (3,))]),
     "quote in quotes": ('"the ""end"".mp4" 3\n', [('the "end".mp4', (3,))]),
     "quote within": ('the"end".mp4 3\n', [('the"end".mp4', (3,))]),
-    "line break in quotes": ('"a\nb.mp4" 3\nc.mp4 0\n', [("a\nb.mp4", (3,)), ("c.mp4", (0,))]),
     "space in path, comma": ("a b c.mp4,3\nd,0\n", [("a b c.mp4", (3,)), ("d", (0,))]),
     "both in path, tab": ("a, b.mp4\t3\nc 1.mp4\t0", [("a, b.mp4", (3,)), ("c 1.mp4", (0,))]),
-    "comma in path, space": ("a,b.mp4 3\n", [("a,b.mp4", (3,))]),
-    "path ends with a number": ('"clip 12",3\n', [("clip 12", (3,))]),
-    "path ends with a number, tab": ("clip 12\t3\n", [("clip 12", (3,))]),
-    "starts with -": ("-a.mp4 3\n--help 0\n", [("-a.mp4", (3,)), ("--help", (0,))]),
     "starts with #": ("#20_Rhythm.avi 3\n", [("#20_Rhythm.avi", (3,))]),
     "utf-8": ("été/漢字 🎬.mp4\t3\n", [("été/漢字 🎬.mp4", (3,))]),
     "no labels": ("a/b.mp4\nc.mp4\n", [("a/b.mp4", ()), ("c.mp4", ())]),
     "no labels, header": ("path\na/b.mp4\nc.mp4\n", [("a/b.mp4", ()), ("c.mp4", ())]),
-    "no labels, quoted": ('"a b.mp4"\n"c.mp4"\n', [("a b.mp4", ()), ("c.mp4", ())]),
     "empty labels": ("a/b.mp4,\nc.mp4,\n", [("a/b.mp4", ()), ("c.mp4", ())]),
 }
 
@@ -86,65 +68,6 @@ def test_forms_of_lists(read, content, rows):
     assert manifest.labelled == bool(rows[0][1])
 
 
-STRETCHES = [("a.mp4", (0,), (1.5, 3.0)), ("a.mp4", (1,), (0.0, 1.5)), ("b.mp4", (2,), None)]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "path,label,start,end\na.mp4,0,1.5,3\na.mp4,1,0,1.5\nb.mp4,2,,\n",
-        "path,label,start,end\na.mp4,0,1.5,3.0\na.mp4,1,,1.50\nb.mp4,2,0,\n",
-        "Start\tEnd\tVideo\tlabel\n1.5\t3\ta.mp4\t0\n0.0\t15e-1\ta.mp4\t1\n\t\tb.mp4\t2\n",
-        "id,start,path,end,seconds,label\n1,1.5,a.mp4,3,10,0\n2,,a.mp4,1.5,10,1\n3,,b.mp4,,10,2\n",
-        'start end path label\n1.5 3 a.mp4 0\n"" 1.5 a.mp4 1\n"" "" b.mp4 2\n',
-    ],
-)
-def test_rows_may_be_stretches_of_videos(read, content):
-    manifest = read(content)
-    assert [(*row, manifest.stretch(number)) for number, row in enumerate(rows_of(manifest))] == STRETCHES
-
-
-@pytest.mark.parametrize(
-    ("content", "stretches"),
-    [
-        ("path,start,end\na.mp4,1,2\na.mp4,5,\n", [(1, 2), (5, math.inf)]),
-        ("path,start\na.mp4,1\nb.mp4,0\n", [(1, math.inf), None]),
-        ("path,end\na.mp4,1\nb.mp4,\n", [(0, 1), None]),
-        ("path,label,start,end\na.mp4,1,0,\n", [None]),
-        ("a.mp4 1\n", [None]),
-    ],
-)
-def test_stretches_without_labels_or_without_an_end(read, content, stretches):
-    manifest = read(content)
-    assert [manifest.stretch(row) for row in range(len(manifest))] == stretches
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ("3,2", "line 3: a stretch from 3 to 2 s. Give a start from 0, and an end after it"),
-        ("2,2", "line 3: a stretch from 2 to 2 s"),
-        (",0", "line 3: a stretch from 0 to 0 s"),
-        ("-1,2", "line 3: the start or end '-1' is not a number of seconds from 0. Write it like `12.5`"),
-        ("00:01:02,2", "line 3: the start or end '00:01:02' is not a number of seconds"),
-        ("nan,2", "'nan' is not a number of seconds"),
-        ("1,inf", "'inf' is not a number of seconds"),
-        ("1,1e999", "'1e999' is not a number of seconds"),
-        ("1", "line 3: 3 fields, fewer than the header names"),
-    ],
-)
-def test_stretches_that_are_refused(read, fields, message):
-    with pytest.raises(ManifestError, match=re.escape(message)):
-        read(f"path,label,start,end\na.mp4,0,1,2\nb.mp4,1,{fields}\n")
-
-
-def test_stretches_of_videos_that_are_on_disk(read, tmp_path):
-    (tmp_path / "a.mp4").touch()
-    manifest = read("path,label,start,end\na.mp4,0,1,2\nb.mp4,1,2,3\na.mp4,2,3,4\n", existing_only=True)
-    assert [manifest.stretch(row) for row in range(2)] == [(1, 2), (3, 4)]
-    assert manifest.missing == 1
-
-
 MANY = [("a.mp4", (1, 5)), ("b.mp4", (3,)), ("c.mp4", ())]
 
 
@@ -155,20 +78,14 @@ MANY = [("a.mp4", (1, 5)), ("b.mp4", (3,)), ("c.mp4", ())]
         'a.mp4,"1,5"\nb.mp4,3\nc.mp4,""\n',
         "a.mp4,1;5\nb.mp4,3\nc.mp4,\n",
         "a.mp4\t1;5\nb.mp4\t3\nc.mp4\n",
-        "a.mp4 5,1,5\nb.mp4 3\nc.mp4\n",
         'a.mp4,"5; 1"\nb.mp4,3\nc.mp4,\n',
-        'path labels\na.mp4 "1, 5"\nb.mp4 3\nc.mp4 ""\n',
+        'path label\na.mp4 "1, 5"\nb.mp4 3\nc.mp4 ""\n',
     ],
 )
 def test_several_labels(read, content):
     manifest = read(content, multi_label=True)
     assert rows_of(manifest) == MANY
     assert manifest.multi_label
-
-
-def test_several_labels_are_not_taken_for_a_number_of_frames(read):
-    with pytest.raises(ManifestError, match=r"line 1: 3 fields .*may be a label or a number of frames\. Write .*`1;5`"):
-        read("a.mp4,1,5\n", multi_label=True)
 
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30)
@@ -193,44 +110,37 @@ def test_reads_what_a_spreadsheet_writes(tmp_path_factory, rows, separator):
 
 NO_LISTS = {
     "empty": ("", r"list\.csv lists no videos\. At least one row, `path label`"),
-    "blank": ("\n \n\t\n", "lists no videos"),
-    "header only": ("path,label\n", "lists no videos"),
+    "header only": ("path,label\n\n", "lists no videos"),
     "name": ("a.mp4 1\nb.mp4 run\n", r"line 2: the label 'run' is not a number from 0\. .*folder per class"),
+    "other header": ("video,class\na.mp4,1\n", r"line 1: the label 'class' .* columns `path` and `label`"),
     "negative": ("a.mp4 1\n\nb.mp4 -1\n", r"line 3: the label '-1' is not a number from 0"),
     "float": ("a.mp4 1.0\n", r"line 1: the label '1\.0' is not a number"),
     "digit of another script": ("a.mp4 ٣\n", r"line 1: the label '٣' is not a number"),
-    "underscore": ("a.mp4 1_0\n", r"line 1: the label '1_0' is not a number"),
-    "huge number": ("a.mp4 " + "9" * 5000, r"line 1: the label '9{80}'\.\.\. is not a number"),
-    "large number": ("a.mp4 4294967296", r"line 1: label 4294967296 is not from 0 to"),
-    "label missing": ("a.mp4 1\nb.mp4\n", r"line 2: no label, but the rows before have one"),
+    "large number": ("a.mp4 4294967296", r"line 1: the label '4294967296' is not a number"),
+    "label missing": ("a.mp4 1\nb.mp4\n", r"line 2: some rows have a label, and some have none"),
     "two labels": ("a.mp4 1;5\n", r"line 1: 2 labels \(1, 5\), one is required\. Pass `multi_label=True`"),
-    "two labels, comma": ("a 1,5\n", r"line 1: 2 labels \(1, 5\), one is required"),
-    "empty label": ("a.mp4 1;\n", r"line 1: the label '1;' is not a number"),
     "space, no quotes": ("my video.mp4\n", r"the label 'video\.mp4' is not a number .* double quotes"),
-    "three fields": ("my video.mp4 3\n", r"3 fields \('my, video\.mp4, 3'\); `path label`, `path` or"),
-    "five fields": ("a b c d.mp4 3\n", r"line 1: 5 fields \(.*\); .* Put a path that holds the separator in"),
-    "short row": ("id,path,label\n1,a.mp4\n", r"line 2: 2 fields, fewer than the header names"),
-    "comment": ("# made by hand\na.mp4 1\n", r"line 1: 4 fields"),
+    "comma, no quotes": ("a,b.mp4 3\n", r"the label 'b\.mp4 3' is not a number .* double quotes"),
+    "three fields": ("my video.mp4 3\n", r"3 fields \('my, video\.mp4, 3'\); `path label` or `path`"),
+    "number of frames": ("a.mp4 300 3\n", r"3 fields"),
+    "long row": ("path,label\na.mp4,1,2\n", r"line 2: 3 fields"),
+    "short row": ("id,path,label\n1,a.mp4,2\n2,b.mp4\n", r"line 3: some rows have a label, and some have none"),
+    "stretches": ("path,label,start,end\na.mp4,0,1.5,3\n", r"line 1: a row must be a whole video\. Cut the videos"),
     "open quote": ('"a.mp4 1\nb.mp4 2\n', r"line 2: unexpected end of data\. Check the double quotes"),
     "closed quote": ('a.mp4 1\n"b"c 2\n', r"line 2: ' ' expected after '\"'\. Check the double quotes"),
-    "no path": (',3\n"",4\n', r"line 1: the path '' has 0 characters"),
-    "NUL": ("a.mp4 1\nb\0.mp4 1\n", r"line 2: a NUL character, so this is a binary file"),
-    "UTF-16": ("a.mp4 1\n".encode("utf-16"), r"list\.csv, line 1: a NUL character, so this is a binary"),
-    "UTF-16 without mark": ("a.mp4 1\n".encode("utf-16-le"), r"line 1: a NUL character, .* or UTF-16"),
-    "a video": (b"\0\0\0 ftypisom", r"line 1: a NUL character"),
-    "huge line": ("a" * 200_000 + " 1", r"line 1: 131,072 characters or more, so this is no list"),
+    "no path": (',3\n"",4\n', r"line 1: '' is not the path of a file"),
+    "UTF-16": (
+        "a.mp4 1\n".encode("utf-16"),
+        r"list\.csv, line 1: the label '\\x00",
+    ),
+    "a video": (b"\0\0\0 ftypisom", r"line 1: "),
     "huge field": ('"' + "a\n" * 70_000 + '" 1', r"line \d+: field larger than field limit"),
-    "huge path": ("a" * 5000 + " 1", r"line 1: the path 'a{80}'\.\.\. has 5,000 characters"),
     "parent": ("a.mp4 1\n../b.mp4 2\n", r"line 2: the path '\.\./b\.mp4' leads out of the root"),
     "Kinetics": (
         "label,youtube_id,time_start,time_end,split\nrun,a,0,1,train\n",
-        r"line 1: an official annotation file \(column youtube_id\)\. Read it with `Kinetics`",
+        r"line 1: 5 fields .* read official annotation files with `Kinetics`",
     ),
-    "frame list": (
-        'original_vido_id video_id frame_id path labels\na 0 0 a/1.jpg ""\n',
-        r"column original_vido_id\)\. Read it with `Charades`",
-    ),
-    "Charades": ("id,subject,scene,actions,length\na,b,c,,3\n", r"column actions\)\. Read it with `Charades`"),
+    "JSON": ('[{"id":"1", "template": "Holding"}]', r"line 1: "),
 }
 
 
@@ -242,15 +152,9 @@ def test_what_is_no_list(read, content, match):
     assert len(str(error.value)) < 600
 
 
-def test_json_is_no_list(tmp_path):
-    (tmp_path / "train.json").write_text('[{"id":"1"}]')
-    with pytest.raises(ManifestError, match=r"train\.json is JSON, .* Read it with `SomethingSomething`\."):
-        read_manifest(tmp_path / "train.json")
-
-
 def test_labels_within_the_classes(read):
     assert read("a 1", classes=["x", "y"]).classes == ("x", "y")
-    with pytest.raises(ManifestError, match=r"line 2: label 2 is not from 0 to 1; there are 2 classes"):
+    with pytest.raises(ManifestError, match=r"line 2: label 2 is not from 0 to 1\. Number classes"):
         read("a 1\nb 2", classes=["x", "y"])
 
 
@@ -287,7 +191,7 @@ def test_a_list_is_read_without_a_look_at_the_videos(read, monkeypatch):
 
 
 def test_folders_of_frames(read):
-    manifest = read("abc 300 1\ndef/ 299 0\n", frame_rate=30)
+    manifest = read("abc 1\ndef/ 0\n", frame_rate=30)
     assert rows_of(manifest) == [("abc", (1,)), ("def", (0,))]
     assert manifest.frame_rate == 30.0
 
@@ -306,28 +210,18 @@ def test_a_source_is_a_path(source):
         read_manifest(source)
 
 
-def test_files_that_cannot_be_read(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "loop").symlink_to("loop")
+def test_what_cannot_be_read(tmp_path):
     for name, match in {
-        "gone.csv": r"gone\.csv does not exist \(looked for in .*\)\. Give the path of an existing file",
-        "pipe": r"pipe is not a file\. Give the file that lists the videos",
-        "loop": r"loop can't be opened: Too many levels of symbolic links",
-        "x" * 300: r"can't be opened: File name too long",
+        "gone.csv": r"gone\.csv can't be read: No such file or directory \(looked for in ",
+        "x" * 300: r"can't be read: File name too long",
     }.items():
         with pytest.raises(ManifestError, match=match):
             read_manifest(tmp_path / name)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
-def test_files_that_may_not_be_read(tmp_path):
-    (tmp_path / "list.csv").touch(mode=0)
-    (tmp_path / "videos" / "run").mkdir(parents=True, mode=0o700)
+    (tmp_path / "videos" / "run").mkdir(parents=True)
     (tmp_path / "videos" / "run").chmod(0)
-    with pytest.raises(ManifestError, match=r"list\.csv can't be opened: Permission denied\. Check the path"):
-        read_manifest(tmp_path / "list.csv")
-    with pytest.raises(ManifestError, match=r"run can't be listed: Permission denied\. Check its permissions"):
-        read_manifest(tmp_path / "videos")
+    if not os.access(tmp_path / "videos" / "run", os.R_OK):
+        with pytest.raises(ManifestError, match=r"run can't be listed: Permission denied"):
+            read_manifest(tmp_path / "videos")
 
 
 def touch(folder, *names):
@@ -367,12 +261,6 @@ def test_a_folder_per_class_is_torchvisions(tmp_path):
     assert sorted((manifest.path(index), manifest.label(index)) for index in range(len(manifest))) == sorted(expected)
 
 
-def test_a_relative_folder(tmp_path, monkeypatch):
-    touch(tmp_path, "videos/run/a.mp4")
-    monkeypatch.chdir(tmp_path)
-    assert read_manifest("videos/").path(0) == str(tmp_path / "videos" / "run" / "a.mp4")
-
-
 def test_classes_of_the_training_split(tmp_path):
     touch(tmp_path, "run/a.mp4", "swim/a.mp4")
     manifest = read_manifest(tmp_path, classes=["jump", "run", "swim", "walk"])
@@ -391,12 +279,11 @@ def test_folders_of_frames_per_class(tmp_path):
 @pytest.mark.parametrize(
     ("names", "arguments", "match"),
     [
-        ([], {}, r"holds no folders and no videos; a folder per class is required \(.*run/a\.mp4\)"),
-        ([".hidden/a.mp4"], {}, r"holds no folders"),
-        (["run/a.mp4", "swim/a.txt"], {}, r"swim holds no videos \(\.3gp .*\.mp4 .*\); at least one per class"),
-        (["run/a.mp4"], {"frame_rate": 24}, r"run holds no folders of images \(.*\.jpg .*\); at least one"),
+        ([], {}, r"lists no videos\. At least one row"),
+        (["run/a.mp4", "swim/a.txt"], {}, r"swim holds no videos\. Add some, or remove the folder"),
+        (["run/a.mp4"], {"frame_rate": 24}, r"run holds no folders of images\. Add some"),
         (["train/run/a.mp4", "val/run/b.mp4"], {}, r"a folder per split \(train, val\); .* Give one split: .*train\."),
-        (["run/a.mp4"], {"root": "/data"}, r"`root` is '/data', but `source` .* Leave `root` out"),
+        (["run/a.mp4"], {"root": "/data"}, r"`root` is for lists, and .* is a folder\. Leave `root` out"),
     ],
 )
 def test_what_is_no_folder_per_class(tmp_path, names, arguments, match):
@@ -404,74 +291,23 @@ def test_what_is_no_folder_per_class(tmp_path, names, arguments, match):
         read_manifest(touch(tmp_path, *names), **arguments)
 
 
-@pytest.mark.parametrize("link", ["run/link.mp4", "run/link", "link"])
-@pytest.mark.parametrize("absolute", [True, False])
-def test_links_out_of_a_folder(tmp_path, link, absolute):
-    touch(tmp_path, "far/v/a.mp4", "source/run/a.mp4")
-    target = tmp_path / "far" / ("v/a.mp4" if link.endswith(".mp4") else "v")
-    source = tmp_path / "source"
-    (source / link).symlink_to(target if absolute else os.path.relpath(target, (source / link).parent))
-    with pytest.raises(ManifestError, match=rf"{link} is a link out of .*source\. Give the folder it leads to, or"):
-        read_manifest(source)
-    paths = [path for path, _ in rows_of(read_manifest(source, allow_outside_root=True))]
-    assert sorted(paths) == sorted(["run/a.mp4", link if link.endswith(".mp4") else f"{link}/a.mp4"])
-
-
-def test_links_that_matter_to_nobody_are_left_alone(tmp_path):
-    touch(tmp_path, "far.txt", "source/run/a.mp4")
-    (tmp_path / "source" / "run" / "notes.txt").symlink_to(tmp_path / "far.txt")
-    assert rows_of(read_manifest(tmp_path / "source")) == [("run/a.mp4", (0,))]
-
-
-def test_a_link_to_the_folder_itself_is_its_owners(tmp_path):
-    touch(tmp_path, "far/run/a.mp4")
-    (tmp_path / "source").symlink_to("far")
-    assert read_manifest(tmp_path / "source").path(0) == str(tmp_path / "source" / "run" / "a.mp4")
-
-
-def test_links_within_a_folder(tmp_path):
-    touch(tmp_path, "run/a.mp4")
-    (tmp_path / "jog").symlink_to("run")
-    (tmp_path / "run" / "b.mp4").symlink_to("a.mp4")
-    assert rows_of(read_manifest(tmp_path)) == [
-        *(("jog/a.mp4", (0,)), ("jog/b.mp4", (0,))),
-        *(("run/a.mp4", (1,)), ("run/b.mp4", (1,))),
-    ]
-
-
 @pytest.mark.timeout(20)
-def test_links_in_a_loop(tmp_path):
-    touch(tmp_path, "run/a.mp4", "run/x/b.mp4", "swim/c.mp4")
-    (tmp_path / "run" / "x" / "up").symlink_to("..")
-    (tmp_path / "run" / "y").symlink_to("../swim")
-    (tmp_path / "swim" / "y").symlink_to("../run")
-    assert rows_of(read_manifest(tmp_path)) == [
-        *(("run/a.mp4", (0,)), ("run/x/b.mp4", (0,)), ("run/y/c.mp4", (0,))),
-        *(("swim/c.mp4", (1,)), ("swim/y/a.mp4", (1,)), ("swim/y/x/b.mp4", (1,))),
-    ]
-
-
-def test_a_class_that_leads_back_to_the_root_is_empty(tmp_path):
-    touch(tmp_path, "run/a.mp4")
-    (tmp_path / "swim").symlink_to(".")
-    with pytest.raises(ManifestError, match="swim holds no videos"):
-        read_manifest(tmp_path)
-
-
-def test_dead_links_are_videos_that_cannot_be_read_and_pipes_are_none(tmp_path):
-    """The first are counted by whoever reads them, the second would wait for a writer."""
-    touch(tmp_path, "run/a.mp4")
-    (tmp_path / "run" / "dead.mp4").symlink_to("gone.mp4")
-    (tmp_path / "run" / "loop.mp4").symlink_to("loop.mp4")
-    os.mkfifo(tmp_path / "run" / "pipe.mp4")
-    assert [path for path, _ in rows_of(read_manifest(tmp_path))] == ["run/a.mp4", "run/dead.mp4", "run/loop.mp4"]
+def test_links_are_followed_and_no_folder_is_entered_twice(tmp_path):
+    touch(tmp_path, "far/v/d.mp4", "source/run/a.mp4", "source/run/x/b.mp4")
+    source = tmp_path / "source"
+    (source / "run" / "x" / "up").symlink_to("..")
+    (source / "run" / "c.mp4").symlink_to("a.mp4")
+    (source / "run" / "dead.mp4").symlink_to("gone.mp4")  # counted by whoever reads it
+    (source / "far").symlink_to(tmp_path / "far")
+    rows = [("far/v/d.mp4", 0), ("run/a.mp4", 1), ("run/c.mp4", 1), ("run/dead.mp4", 1), ("run/x/b.mp4", 1)]
+    assert rows_of(read_manifest(source)) == [(path, (label,)) for path, label in rows]
 
 
 SAMPLES = [
     b"path,label\na.mp4,3\nb/c d.mp4,0\n",
     b"a.mp4 3\nb/c.mp4 0\n-d.mp4 12\n",
     b'a.mp4\t"1,5"\n"b ""c"".mp4"\t2\n\nd.mp4\t\n',
-    b"\xef\xbb\xbfa.mp4 300 3\r\nb.mp4 20 1\r\n",
+    b"\xef\xbb\xbfa.mp4 3\r\nb.mp4 1\r\n",
     b"a.mp4\nb.mp4\nc.mp4\n",
 ]
 

@@ -227,7 +227,7 @@ def test_several_labels_are_zeros_and_ones_of_all_classes(folder):
 def test_arguments_that_no_source_takes_are_refused(tree, arguments):
     with pytest.raises(ValueError, match=r"is for lists and folders, and none is given, so it has no effect\. Give it"):
         VideoDataModule(VideoList(tree / "train"), **arguments, **TINY).setup("fit")
-    with pytest.raises(ManifestError, match=r"`root` is '/videos', but .* is a folder per class"):
+    with pytest.raises(ManifestError, match=r"`root` is for lists, and .* is a folder"):
         VideoDataModule(tree / "train", root="/videos", **TINY).setup("fit")
 
 
