@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from inspect import signature
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -113,8 +112,11 @@ class VideoClassifier(LightningModule):
         require(0 < layer_decay <= 1, "layer_decay", layer_decay, "in (0, 1]")
         require(view_fusion in ("mean", "max"), "view_fusion", view_fusion, "'mean' or 'max'")
         require(loss != "bce" or not label_smoothing, "label_smoothing", label_smoothing, "0 with `loss='bce'`")
-        if optimizer is not None:
-            _refuse_settings_of_sgd(lr=lr, momentum=momentum, nesterov=nesterov, fused_optimizer=fused_optimizer)
+        if optimizer is not None and (lr, momentum, nesterov, fused_optimizer) != (0.1, 0.9, False, False):
+            raise ValueError(
+                "`lr`, `momentum`, `nesterov` and `fused_optimizer` are for SGD, and would have no effect on the given "
+                "`optimizer`. Give them to the optimizer, or leave them out."
+            )
         _check_schedule(schedule, milestones, gamma, warmup_epochs)
         # The weights are in the checkpoint already: `VideoClassifier.load_from_checkpoint(path, model=...)`.
         self.save_hyperparameters(ignore=["model", "optimizer"])
@@ -142,8 +144,7 @@ class VideoClassifier(LightningModule):
         if logits.shape != (len(clips), self.num_classes):
             raise ValueError(
                 f"{type(self.model).__name__} returned {tuple(logits.shape)} for {len(clips)} clips, which must be "
-                f"({len(clips)}, {self.num_classes}): logits of `num_classes={self.num_classes}` classes. "
-                "Make the model's number of classes and `num_classes` equal, and let it average over frames and pixels."
+                f"({len(clips)}, {self.num_classes}). Make the model's number of classes and `num_classes` equal."
             )
         return logits
 
@@ -283,20 +284,12 @@ class VideoClassifier(LightningModule):
 
     def _unpack(self, batch: Any) -> tuple[Tensor, Tensor]:
         if not isinstance(batch, Sequence) or len(batch) != 2:
-            raise TypeError(
-                f"A mini-batch must be a pair (clips, labels), got {type(batch).__name__}. Return the pair from the "
-                "dataset, or make it in the data module's `on_after_batch_transfer`."
-            )
+            raise TypeError(f"A mini-batch must be a pair (clips, labels), got {type(batch).__name__}.")
         return batch[0], batch[1]
 
     def _compute_loss(self, logits: Tensor, labels: Tensor, reduction: Literal["mean", "none"] = "mean") -> Tensor:
         """The loss of a mini-batch; with `reduction="none"` the loss of each clip, B."""
         if self.loss == "bce":
-            if labels.shape != logits.shape:
-                raise ValueError(
-                    f"Labels of shape {tuple(labels.shape)} must be {tuple(logits.shape)} for `loss='bce'`: 0 or 1 for "
-                    "each clip and class. Use `loss='cross_entropy'` for one class index per clip."
-                )
             losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction=reduction)
             return losses if reduction == "mean" else losses.mean(dim=1)
         if self.training and self._are_probabilities(labels, logits.shape):
@@ -339,7 +332,8 @@ class VideoClassifier(LightningModule):
             metrics["top1"] = VideoAccuracy()
             if self.num_classes > 5:
                 metrics["top5"] = VideoAccuracy(top_k=5)
-        return MetricCollection(metrics, prefix=prefix)
+        # torchmetrics would take metrics whose first rows are equal for one.
+        return MetricCollection(metrics, prefix=prefix, compute_groups=False)
 
 
 def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
@@ -365,17 +359,6 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
         depths[name] = depth = int(block[1]) + 1 if block else math.inf if depth else 0
     last = 1 + max(depth for depth in depths.values() if depth < math.inf)
     return {name: decay ** max(0, last - depth) for name, depth in depths.items()}
-
-
-def _refuse_settings_of_sgd(**given: Any) -> None:
-    """Refuses arguments of SGD beside another optimizer, on which they would have no effect."""
-    defaults = {name: parameter.default for name, parameter in signature(VideoClassifier).parameters.items()}
-    for name, value in given.items():
-        if value != defaults[name]:
-            raise ValueError(
-                f"`{name}={value}` is for SGD, and would have no effect on the given `optimizer`. Give it to the "
-                f"optimizer, or leave `{name}` out."
-            )
 
 
 def _check_schedule(schedule: str, milestones: Sequence[float], gamma: float, warmup_epochs: float) -> None:

@@ -1,7 +1,6 @@
 """`VideoDataModule`: videos on disk to float clips on the device, for any LightningModule."""
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -25,7 +24,7 @@ from lightning_multigrid.clips import (
     collate_clips,
     collate_views,
 )
-from lightning_multigrid.files import OutputError, require
+from lightning_multigrid.files import require
 from lightning_multigrid.host import LightningDataModule, TrainerFn
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
@@ -36,7 +35,6 @@ from lightning_multigrid.sources import (
     TableStore,
     VideoList,
     VideoSource,
-    prepared_manifest,
 )
 from lightning_multigrid.video.broken_videos import BrokenVideos
 from lightning_multigrid.video.classifier import VideoClassifier
@@ -74,8 +72,8 @@ class VideoDataModule(LightningDataModule):
         val: Validation videos, given in the same ways. Class ids are those of `train`, if that is given.
         test: Test videos, given in the same ways.
         predict: Videos to predict, given in the same ways; labels are not needed.
-        root: Folder that relative paths in lists start from; None means the folder of the list. It is refused beside
-            folders, and, like `multi_label` and `allow_outside_root`, if there are only sources, which have their own.
+        root: Folder that relative paths in lists start from; None means the folder of the list. Like `multi_label` and
+            `allow_outside_root`, it says nothing of sources, which have their own.
         multi_label: Whether a video of a list may have any number of labels.
         num_classes: Number of classes; None counts those of `train`.
         allow_outside_root: Accept lists whose paths lead out of `root`.
@@ -200,19 +198,9 @@ class VideoDataModule(LightningDataModule):
             train = self._read("train", classes=())
             val = self._read("val", train.classes if train else ())
             paths = (paths_without_own_table(manifest) for manifest in (train, val) if manifest is not None)
-            self._make_tables(list(dict.fromkeys(chain(*paths))))
-
-    def _make_tables(self, paths: Sequence[str]) -> None:
-        """Makes the frame tables that some videos lack; if they can't be kept, a warning says so."""
-        try:
-            if said := index_in_subprocess(paths, self._tables_folder(), read_timeout=self.read_timeout):
+            distinct = list(dict.fromkeys(chain(*paths)))
+            if said := index_in_subprocess(distinct, self._tables_folder(), read_timeout=self.read_timeout):
                 rank_zero_info(said)
-        except OutputError as error:
-            warnings.warn(
-                f"{error.strerror} So videos that are not prepared are read from their beginning, three to five "
-                "times as slowly. `index=False` accepts that.",
-                stacklevel=3,
-            )
 
     def _tables_folder(self) -> str:
         return self.index if isinstance(self.index, str) else tables_folder()
@@ -226,7 +214,6 @@ class VideoDataModule(LightningDataModule):
             ManifestError: If a manifest cannot be read.
         """
         needed = _SPLITS[stage][0]
-        self._refuse_idle()
         if self.sources[needed] is None:
             raise ValueError(
                 f"`{needed}` is None, but `{stage}` needs videos. Give `VideoDataModule` a list of `path label`, a "
@@ -299,12 +286,11 @@ class VideoDataModule(LightningDataModule):
         return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)
 
     def _read_train(self, stage: str) -> Manifest | None:
-        """Reads `train`; None if it is not given, or if this machine evaluates and does not have the videos."""
+        """Reads `train`; None if it is not given, or if this machine predicts and does not have the videos."""
         try:
             return self._read("train", classes=())
         except ManifestError:
-            # A folder per class numbers the classes by itself, wrongly if one is missing, so it needs those of `train`.
-            if stage == "fit" or (stage != "predict" and _is_folder_per_class(self.sources[_SPLITS[stage][0]])):
+            if stage != "predict":  # else labels count the classes of the split, wrongly if it lacks one
                 raise
             return None
 
@@ -322,16 +308,6 @@ class VideoDataModule(LightningDataModule):
         if manifest.frame_rate is not None or manifest.prepared or not self.index:
             return manifest
         return replace(manifest, tables=TableStore(self._tables_folder(), self.read_timeout))
-
-    def _refuse_idle(self) -> None:
-        """Refuses arguments of lists and folders where all videos come from sources, which have their own."""
-        if all(source is None or isinstance(source, VideoSource) for source in self.sources.values()):
-            for name in ("root", "multi_label", "allow_outside_root"):
-                if getattr(self, name):
-                    raise ValueError(
-                        f"`{name}` is for lists and folders, and none is given, so it has no effect. Give it to the "
-                        "source, such as `VideoList`, or leave it out."
-                    )
 
     def _check_labels(self, split: Split, manifest: Manifest, classes: tuple[str, ...]) -> None:
         if not manifest.labelled:
@@ -430,11 +406,3 @@ class VideoDataModule(LightningDataModule):
             return batch.class_ids()
         assert self.num_classes is not None
         return batch.multi_hot(self.num_classes)
-
-
-def _is_folder_per_class(source: Source | None) -> bool:
-    """Whether a source numbers its classes by itself, wrongly if one is missing, so that it needs those of `train`."""
-    path = source.source if isinstance(source, VideoList) else source
-    if path is None or isinstance(path, VideoSource):
-        return False
-    return os.path.isdir(path) and prepared_manifest(os.fspath(path)) is None

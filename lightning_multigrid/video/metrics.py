@@ -8,7 +8,6 @@ Legend: B videos, C classes.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -19,76 +18,61 @@ from torchmetrics.utilities import dim_zero_cat
 _UNNUMBERED = -1
 
 
-class VideoMetric(Metric):
-    """The common part of the metrics: they keep rows, and compute over one row per video."""
+class VideoMean(Metric):
+    """Mean of a value per video, such as the loss; the metrics below keep other rows, and measure those."""
 
-    is_differentiable = False
     full_state_update = False
-    kept: tuple[str, ...]
-    """Names of the rows that a metric keeps beside the videos' indices."""
-    _measure: Callable[..., Tensor]
-    """Computes the metric from the rows of some videos, in the order of `kept`."""
 
     def __init__(self) -> None:
         super().__init__()
-        for name in ("videos", *self.kept):
-            self.add_state(name, default=[], dist_reduce_fx="cat")
+        self.add_state("videos", default=[], dist_reduce_fx="cat")
+        self.add_state("rows", default=[], dist_reduce_fx="cat")
+
+    def update(self, values: Tensor, videos: Tensor | None = None) -> None:
+        """Takes a value of each of B videos, and the videos' indices; without indices every row counts."""
+        self._keep(values, videos)
 
     def compute(self) -> Tensor:
         """Computes the metric of all videos; NaN if there is nothing to average."""
-        videos, *kept = (dim_zero_cat(getattr(self, name)) for name in ("videos", *self.kept))
+        videos, rows = dim_zero_cat(self.videos), dim_zero_cat(self.rows)  # type: ignore[arg-type]
         order = videos.argsort(stable=True)
         ordered = videos[order]
         first = torch.ones_like(ordered, dtype=torch.bool)
         first[1:] = ordered[1:] != ordered[:-1]
-        counted = order[first | (ordered == _UNNUMBERED)]
-        return self._measure(*(rows[counted] for rows in kept))
+        return self._measure(rows[order[first | (ordered == _UNNUMBERED)]])
 
-    def _keep(self, videos: Tensor | None, *kept: Tensor) -> None:
-        new = torch.full((len(kept[0]),), _UNNUMBERED, device=kept[0].device)
-        for name, rows in zip(("videos", *self.kept), (new if videos is None else videos, *kept), strict=True):
-            getattr(self, name).append(rows)
+    def _keep(self, rows: Tensor, videos: Tensor | None) -> None:
+        new = torch.full((len(rows),), _UNNUMBERED, device=rows.device)
+        self.videos.append(new if videos is None else videos)  # type: ignore[operator, union-attr]
+        self.rows.append(rows)  # type: ignore[operator, union-attr]
 
-
-class VideoMean(VideoMetric):
-    """Mean of a value per video, such as the loss."""
-
-    kept = ("values",)
-
-    def update(self, values: Tensor, videos: Tensor | None = None) -> None:
-        """Takes a value of each of B videos, and the videos' indices; without indices every row counts."""
-        self._keep(videos, values)
-
-    def _measure(self, values: Tensor) -> Tensor:
-        return values.mean()
+    def _measure(self, rows: Tensor) -> Tensor:
+        return rows.mean()
 
 
-class VideoAccuracy(VideoMetric):
+class VideoAccuracy(VideoMean):
     """Share of the videos whose class is among the `top_k` most probable ones.
 
     Of equally probable classes the one with the smaller id comes first, and NaN is never right: a model that gives the
     same answer for everything scores as chance does, and one that diverged scores 0.
     """
 
-    higher_is_better = True
-    kept = ("places",)
-
     def __init__(self, top_k: int = 1) -> None:
         super().__init__()
         self.top_k = top_k
 
-    def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:
+    def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:  # type: ignore[override]
         """Takes probabilities B x C, class ids B, and the videos' indices; without indices every row counts."""
         right, label = probabilities.gather(1, labels[:, None]), labels[:, None]
         classes = torch.arange(probabilities.shape[1], device=labels.device)
         behind = (probabilities < right) | ((probabilities == right) & (classes >= label))
-        self._keep(videos, (~behind).sum(dim=1))
+        self._keep((~behind).sum(dim=1), videos)
 
     def _measure(self, places: Tensor) -> Tensor:
         return (places < self.top_k).float().mean()
 
 
-class MeanAveragePrecision(VideoMetric):
+class MeanAveragePrecision(VideoMean):
     """Average precision of each class that has positives, averaged over those classes (the metric of Charades).
 
     A class without a positive has no average precision. It is left out, as in PySlowFast; torchmetrics' macro average
@@ -100,15 +84,12 @@ class MeanAveragePrecision(VideoMetric):
     tensor(1.)
     """
 
-    higher_is_better = True
-    kept = ("probabilities", "labels")
-
-    def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:
+    def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:  # type: ignore[override]
         """Takes probabilities and 0/1 labels, both B x C, and the videos' indices; without indices every row counts."""
-        self._keep(videos, probabilities, labels)
+        self._keep(torch.stack([probabilities, labels.to(probabilities.dtype)], dim=1), videos)
 
-    def _measure(self, probabilities: Tensor, labels: Tensor) -> Tensor:
-        labels = labels.int()
+    def _measure(self, rows: Tensor) -> Tensor:
+        probabilities, labels = rows[:, 0], rows[:, 1].int()
         precisions = [
             binary_average_precision(probabilities[:, index], labels[:, index], validate_args=False)
             for index in labels.any(dim=0).nonzero().flatten().tolist()

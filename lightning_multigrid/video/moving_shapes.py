@@ -81,8 +81,6 @@ class MovingShapesDataModule(VideoDataModule):
         stride: int = 1,
         num_workers: int = 2,
     ) -> None:
-        require(train_per_class >= 1, "train_per_class", train_per_class, "at least 1")
-        require(val_per_class >= 1, "val_per_class", val_per_class, "at least 1")
         require(difficulty in _VERSIONS, "difficulty", difficulty, f"one of {', '.join(_VERSIONS)}")
         self._per_class, self._difficulty = (train_per_class, val_per_class), difficulty
         numbers = f"{train_per_class}-{val_per_class}-seed0"  # the name has all that determines the pixels

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
-from torch import Tensor
 from typing_extensions import override
 
 from lightning_multigrid.clips import VideoBatch
@@ -73,12 +72,10 @@ class PredictionWriter(BasePredictionWriter):
                 f"PredictionWriter names the videos of a VideoDataModule, but the mini-batch is a "
                 f"{type(batch).__name__}. With other data, write the predictions in a callback of your own."
             )
-        videos = len(batch.paths)
-        if not isinstance(prediction, Tensor) or prediction.ndim != 2 or len(prediction) != videos:
-            given = tuple(prediction.shape) if isinstance(prediction, Tensor) else type(prediction).__name__
+        if prediction.ndim != 2 or len(prediction) != len(batch.paths):
             raise MisconfigurationException(
-                f"`predict_step` returned {given} for {videos} videos; PredictionWriter needs a probability for each "
-                f"video and class, {videos} x C."
+                f"`predict_step` returned {tuple(prediction.shape)} for {len(batch.paths)} videos; PredictionWriter "
+                "needs a probability for each video and class."
             )
         if batch.classes and prediction.shape[1] != len(batch.classes):
             raise MisconfigurationException(

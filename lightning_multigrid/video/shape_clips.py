@@ -6,8 +6,6 @@ the same frames in opposite order, so a single frame does not show the direction
 Legend: T frames, H W pixels.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
@@ -25,23 +23,6 @@ DIRECTIONS: tuple[Direction, ...] = ("down", "left", "right", "up")
 FRAMES, HEIGHT, WIDTH = 24, 64, 80
 
 
-@dataclass(frozen=True)
-class _Clutter:
-    """What makes a clip hard; none of it depends on the class."""
-
-    contrast: float = 1.0  # share of the difference between the colours of shapes and background that is left
-    speed_change: float = 0.0  # largest share by which the speed rises and falls; below 1, so that nothing turns round
-    texture: float = 0.0  # standard deviation of the background, in levels of 255; it moves on its own
-    discs: int = 0  # in the colour of the shapes; each moves on its own
-    bars: int = 0  # they cover what is behind them
-
-
-_CLUTTER: dict[Difficulty, _Clutter] = {
-    "easy": _Clutter(),
-    "hard": _Clutter(contrast=0.7, speed_change=0.5, texture=8, discs=2, bars=1),
-}
-
-
 def draw_clip(shape: Shape, direction: Direction, rng: np.random.Generator, difficulty: Difficulty = "easy") -> Image:
     """Draws a clip of four equal shapes that move together, with noise and a small shake: T x H x W x 3, RGB.
 
@@ -51,7 +32,7 @@ def draw_clip(shape: Shape, direction: Direction, rng: np.random.Generator, diff
     A hard clip has the shapes, places and directions of an easy one. In addition its contrast is low, its speed
     changes, its background has a texture that moves on its own, discs cross it, and bars cover parts of it.
     """
-    clutter = _CLUTTER[difficulty]
+    hard = difficulty == "hard"
     time = np.arange(FRAMES) - (FRAMES - 1) / 2
     speed = rng.uniform(1, 2)
     shake_x, shake_y = rng.uniform(-0.5, 0.5, (2, FRAMES))
@@ -61,9 +42,8 @@ def draw_clip(shape: Shape, direction: Direction, rng: np.random.Generator, diff
     background, foreground = rng.uniform(30, 110, 3), rng.uniform(145, 225, 3)
     noise = rng.standard_normal((FRAMES, HEIGHT, WIDTH, 1), np.float32) * 8
 
-    # What is drawn from here on has no effect on an easy clip.
-    moved = speed * _warped(time, clutter.speed_change, rng)
-    difference = clutter.contrast * (foreground - background)
+    moved = speed * (_warped(time, rng) if hard else time)
+    difference = (0.7 if hard else 1) * (foreground - background)
     sideways = direction in ("left", "right")
     x = place_x + shake_x + (moved if sideways else 0)
     y = place_y + shake_y + (0 if sideways else moved)
@@ -72,21 +52,21 @@ def draw_clip(shape: Shape, direction: Direction, rng: np.random.Generator, diff
         dx = _from_centre(x + column + jitter_x, WIDTH)[:, None, :]
         dy = _from_centre(y + row + jitter_y, HEIGHT)[:, :, None]
         np.maximum(covered, _filled(_distance(shape, dx, dy, radius)), out=covered)
-    for disc in _discs(time, clutter.discs, rng):
-        np.maximum(covered, disc, out=covered)
+    for _ in range(2 if hard else 0):
+        np.maximum(covered, _disc(time, rng), out=covered)
     clip = background.astype(np.float32) + difference.astype(np.float32) * covered[..., None]
-    if clutter.texture:
-        clip += clutter.texture * (1 - covered[..., None]) * _texture(time, rng)[..., None]
-    for bar in _bars(time, clutter.bars, rng):
+    if hard:
+        clip += 8 * (1 - covered[..., None]) * _texture(time, rng)[..., None]
+        bar = _bar(time, rng)
         clip += bar[..., None] * (rng.uniform(30, 225, 3).astype(np.float32) - clip)
     drawn = np.clip(clip + noise, 0, 255).astype(np.uint8)
     return drawn if direction in ("right", "down") else drawn[::-1]
 
 
-def _warped(time: Floats, change: float, rng: np.random.Generator) -> Floats:
-    """Time that runs faster and slower by a share of up to `change`, once to twice in a clip."""
+def _warped(time: Floats, rng: np.random.Generator) -> Floats:
+    """Time that runs faster and slower by up to a half, once to twice in a clip; it never turns round."""
     turns, phase = 2 * np.pi * rng.uniform(1, 2) / FRAMES, rng.uniform(0, 2 * np.pi)
-    warped: Floats = time + change / turns * np.sin(turns * time + phase)
+    warped: Floats = time + 0.5 / turns * np.sin(turns * time + phase)
     return warped
 
 
@@ -96,19 +76,17 @@ def _motion(time: Floats, fastest: float, rng: np.random.Generator) -> tuple[Flo
     return rng.uniform(0, WIDTH) + speed_x * time, rng.uniform(0, HEIGHT) + speed_y * time
 
 
-def _discs(time: Floats, number: int, rng: np.random.Generator) -> Iterator[Floats]:
-    for _ in range(number):
-        x, y = _motion(time, 2, rng)
-        distance = np.hypot(_from_centre(x, WIDTH)[:, None, :], _from_centre(y, HEIGHT)[:, :, None])
-        yield _filled(distance - rng.uniform(3, 6))
+def _disc(time: Floats, rng: np.random.Generator) -> Floats:
+    x, y = _motion(time, 2, rng)
+    distance = np.hypot(_from_centre(x, WIDTH)[:, None, :], _from_centre(y, HEIGHT)[:, :, None])
+    return _filled(distance - rng.uniform(3, 6))
 
 
-def _bars(time: Floats, number: int, rng: np.random.Generator) -> Iterator[Floats]:
-    for _ in range(number):
-        x, y = _motion(time, 0.5, rng)
-        upright, half = rng.random() < 0.5, rng.uniform(3, 5)
-        distance = _from_centre(x, WIDTH)[:, None, :] if upright else _from_centre(y, HEIGHT)[:, :, None]
-        yield np.broadcast_to(_filled(np.abs(distance) - half), (FRAMES, HEIGHT, WIDTH))
+def _bar(time: Floats, rng: np.random.Generator) -> Floats:
+    x, y = _motion(time, 0.5, rng)
+    upright, half = rng.random() < 0.5, rng.uniform(3, 5)
+    distance = _from_centre(x, WIDTH)[:, None, :] if upright else _from_centre(y, HEIGHT)[:, :, None]
+    return np.broadcast_to(_filled(np.abs(distance) - half), (FRAMES, HEIGHT, WIDTH))
 
 
 def _texture(time: Floats, rng: np.random.Generator) -> Floats:

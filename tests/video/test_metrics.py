@@ -47,6 +47,12 @@ def update(metrics, rows, videos, multi_hot):
     precision.update(probabilities[rows], multi_hot[rows], numbers)
 
 
+def test_of_no_positives_and_of_no_videos_there_is_no_mean():
+    metric = MeanAveragePrecision()
+    metric.update(torch.rand(4, 3), torch.zeros(4, 3))
+    assert metric.compute().isnan()
+
+
 HOT = torch.randint(0, 2, (40, 9), generator=torch.Generator().manual_seed(1))
 
 

@@ -154,16 +154,14 @@ def test_data_without_paths_are_refused(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("prediction", "given"), [(torch.zeros(2), r"\(2,\)"), (torch.zeros(4, 7), r"\(4, 7\)"), ([0, 1], "list")]
-)
+@pytest.mark.parametrize(("prediction", "given"), [(torch.zeros(2), r"\(2,\)"), (torch.zeros(4, 7), r"\(4, 7\)")])
 def test_predictions_that_are_no_probabilities_are_refused(folder, tmp_path, prediction, given):
     class Other(L.LightningModule):
         def predict_step(self, batch, batch_idx):
             return prediction
 
     host = trainer(PredictionWriter(str(tmp_path / "out.csv")))
-    with pytest.raises(MisconfigurationException, match=f"returned {given} for 2 videos; .*, 2 x C"):
+    with pytest.raises(MisconfigurationException, match=f"returned {given} for 2 videos; "):
         host.predict(Other(), make_data(folder))  # 4 views, of 2 videos
 
 
