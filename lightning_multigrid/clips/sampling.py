@@ -40,17 +40,7 @@ class ClipSampling:
     rate of the video, and `in_source` finds the frames of the video that show them. So clips of videos of different
     rates, or of a variable one, last equally long.
 
-    Args:
-        frames: Frames of a baseline clip (T).
-        size: Height and width of a baseline clip, in pixels (H = W).
-        stride: Temporal stride of a baseline clip, in source frames.
-        mode: Whether frames are taken at a stride or one per segment.
-        short_side: Smallest and largest short side for clips of the baseline size, in pixels; None means the paper's
-            [256, 340] for 224 pixels, scaled with the size.
-        flip: Whether half of the training clips are mirrored; turn it off where left and right have a meaning.
-        short_side_sampling: Whether the short side is drawn uniformly, as in the paper, or its inverse is, so that the
-            side of the crop is uniform in source pixels (PySlowFast's `INV_UNIFORM_SAMPLE`).
-        frame_rate: Frames per second in which `stride` counts (PySlowFast: 30); None, the video's own (footnote 5).
+    The arguments are those of `VideoDataModule`; `mode` is its `sampling`.
 
     Raises:
         ValueError: If one of them is out of range.
@@ -79,12 +69,10 @@ class ClipSampling:
             raise ValueError(
                 f"`short_side_sampling` must be 'uniform' or 'inverse_uniform', got {self.short_side_sampling!r}."
             )
-        if self.frame_rate is not None and not 0 < self.frame_rate < float("inf"):  # also for NaN
-            raise ValueError(f"`frame_rate` must be above 0 (frames per second), or None, got {self.frame_rate}.")
-        if self.frame_rate is not None and self.mode == "segments":
+        if self.frame_rate is not None and not (0 < self.frame_rate < float("inf") and self.mode == "stride"):
             raise ValueError(
-                f"`frame_rate={self.frame_rate}` has no effect with `sampling='segments'`, which cuts each video into "
-                "equal parts. Remove one of them."
+                "`frame_rate` must be above 0 (frames per second) and beside `sampling='stride'`, or None, got "
+                f"{self.frame_rate} and {self.mode!r}."
             )
         low, high = self.short_side_range(self.size)
         if not self.size <= low <= high:

@@ -18,7 +18,7 @@ from lightning_multigrid.clips.batch import BrokenVideo, Clip
 from lightning_multigrid.clips.opening import Video, open_row, read_pixels
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.views import Views, cut_out, share_frames
-from lightning_multigrid.decode import OURS, BrokenVideosError, VideoError
+from lightning_multigrid.decode import BrokenVideosError, VideoError
 from lightning_multigrid.loading import ClipRequest, derive_seed, visits
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.schedule import span
@@ -125,12 +125,7 @@ class VideoDataset(Dataset[Clip]):
 class ViewDataset(Dataset[Clip]):
     """The videos of a manifest, each with the views that evaluation takes of it: the same each time.
 
-    Args:
-        manifest: Paths and labels.
-        sampling: The baseline's grid.
-        views: The views of each video.
-        pixels: What clips are made of, as in `VideoDataset`.
-        read_timeout: Seconds that a read of a video file may take.
+    The arguments are those of `VideoDataset`, and the views of each video.
     """
 
     manifest: Manifest
@@ -174,11 +169,6 @@ def _first_readable(
         except Exception as error:
             # One video that upsets the decoder or the memory must not end a run of days. A fault of all videos does end
             # it: by the error below, or by too large a fraction in the data module.
-            if isinstance(error, OURS) and not isinstance(error, MemoryError):
-                raise RuntimeError(
-                    f"{path}: {type(error).__name__}: {error}. This is a fault of the program, not of the video. "
-                    "Please report it, or leave the video out."
-                ) from error
             reason = error.reason if isinstance(error, VideoError) else f"{type(error).__name__}: {error}"
             broken.append(BrokenVideo(path, reason, row != index))
     raise BrokenVideosError(

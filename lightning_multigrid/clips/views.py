@@ -61,12 +61,8 @@ class Views:
     positions: Literal["kinetics", "offset", "charades"] = "kinetics"
 
     def __post_init__(self) -> None:
-        if self.clips < 1:
-            raise ValueError(f"`clips` of a video must be at least 1, got {self.clips}.")
         if self.crops not in (1, 3):
             raise ValueError(f"`crops` must be 1 (centre) or 3 (left, centre and right), got {self.crops}.")
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"`size` of a view must be at least 1, or None for the baseline's, got {self.size}.")
         if self.positions not in ("kinetics", "offset", "charades"):
             raise ValueError(f"`positions` must be 'kinetics', 'offset' or 'charades', got {self.positions!r}.")
 

@@ -45,8 +45,6 @@ class MaxPool(nn.Module):
     def __init__(self, kernel: Triple, stride: Triple | None = None, padding: Triple = (0, 0, 0)) -> None:
         super().__init__()
         self._in_time = kernel[0] != 1
-        if self._in_time and kernel[1:] != (1, 1):
-            raise ValueError(f"`kernel` must be 1 x k x k or t x 1 x 1, got {kernel}.")
         stride = stride or kernel
         if self._in_time:
             self.pool = nn.MaxPool2d((kernel[0], 1), (stride[0], 1), (padding[0], 0))

@@ -66,13 +66,9 @@ class SlowFast(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        if alpha < 1:
-            raise ValueError(f"`alpha` must be at least 1, got {alpha}.")
         slow = WIDTHS
         if not 0 < beta <= 1 or slow[0] * beta != round(slow[0] * beta):
             raise ValueError(f"`beta` must be a multiple of 1/{slow[0]} up to 1, got {beta}: the stem has {slow[0]}.")
-        if fusion_kernel < 1 or fusion_kernel % 2 == 0:
-            raise ValueError(f"`fusion_kernel` must be odd, got {fusion_kernel}: both pathways end on T/alpha frames.")
         self.alpha = alpha
         fast = tuple(round(channels * beta) for channels in slow)
         fusions = [Fusion(channels, fusion_kernel, alpha) for channels in fast[:-1]]

@@ -47,29 +47,27 @@ def resample_clips(
         mean: Per channel, in units of the range 0 to 1.
         std: Per channel, in units of the range 0 to 1.
         antialias: Whether to average over all source pixels between two points of a coarser grid; the paper does not.
-        together: Whether to resample many crops in a few operations instead of one by one; not with `antialias`. By
+        together: Whether to resample many crops in a few operations instead of one by one, as with `antialias`. By
             default on GPUs, for which each operation has to be launched, but not on CPUs, whose caches hold one crop.
 
     Returns:
         B x 3 x T x S x S float32, on the crops' device.
 
     Raises:
-        ValueError: If there are no crops, or their shapes, `flips`, `size`, `mean` or `std` don't fit.
+        ValueError: If the crops' shapes, `flips`, `mean` or `std` don't fit.
         TypeError: If a crop is not uint8.
 
     >>> resample_clips([torch.zeros(8, 40, 30, 3, dtype=torch.uint8)] * 2, size=16).shape
     torch.Size([2, 3, 8, 16, 16])
     """
     check_normalisation(mean, std)
-    packed = _checked(crops, size, flips)
-    if together and antialias:
-        raise ValueError("Crops cannot be resampled together with `antialias`; leave `together` out.")
+    packed = _checked(crops, flips)
     device, frames = packed.device, packed.formats[0].frames
     # One multiplication and one addition: x / (255 std) - mean / std, C x 1 x 1 x 1.
     factors = [1 / (255 * s) for s in std] + [-m / s for m, s in zip(mean, std, strict=True)]
     flips = flips or [False] * len(packed)
     clips = torch.empty(len(packed), 3, frames, size, size, dtype=torch.float32, device=device)
-    if device.type != "cpu" and not antialias if together is None else together:
+    if not antialias and (device.type != "cpu" if together is None else together):
         for block in packed.blocks():
             _resample_block(block, size, flips[block.part], factors, out=clips[block.part])
         return clips
@@ -121,11 +119,7 @@ def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
         raise ValueError(f"`mean` and `std` must have 3 entries, `std` above 0; got {mean=} and {std=}.")
 
 
-def _checked(crops: Crops, size: int, flips: Sequence[bool] | None) -> PackedCrops:
-    if not crops:
-        raise ValueError("`crops` is empty; at least one crop is needed.")
-    if size < 1:
-        raise ValueError(f"`size` must be at least 1, got {size}.")
+def _checked(crops: Crops, flips: Sequence[bool] | None) -> PackedCrops:
     if flips is not None and len(flips) != len(crops):
         raise ValueError(f"`flips` must have one entry per crop: got {len(flips)} for {len(crops)} crops.")
     # Of packed crops no views are made, which would cost the host more than all the rest.

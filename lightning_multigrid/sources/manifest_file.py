@@ -6,6 +6,7 @@ Nothing in it is believed: each row is checked as that of a list is.
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,12 +53,15 @@ def prepared_manifest(path: str) -> str | None:
     return None
 
 
-def load_manifest(path: StrPath) -> Manifest:
-    """Reads a manifest file, unless it is damaged or a path in it leads out of its folder."""
+def load_manifest(path: StrPath, classes: Sequence[str] = (), *, existing_only: bool = False) -> Manifest:
+    """Reads a manifest file, unless it is damaged or a path in it leads out of its folder.
+
+    `classes` count if it has none itself; with `existing_only`, videos that are not on disk are left out.
+    """
     path = path_argument("path", path)
     content = read_json(path)
     try:
-        return _load(path, content)
+        return _load(path, content, classes, existing_only)
     except ManifestError:
         raise
     except (ValueError, TypeError, LookupError, OverflowError) as error:
@@ -67,14 +71,20 @@ def load_manifest(path: StrPath) -> Manifest:
         ) from None
 
 
-def _load(path: str, content: Any) -> Manifest:
+def _load(path: str, content: Any, classes: Sequence[str], existing_only: bool) -> Manifest:
     if content["version"] != _VERSION:
         raise ValueError(f"it is of version {content['version']}, and version {_VERSION} is required")
     root = os.path.normpath(content["root"])
     if os.path.isabs(root) or root.split(os.sep)[0] == os.pardir:
         raise ValueError("`root` leads out of its folder")
     folder = os.path.join(os.path.dirname(os.path.abspath(path)), root)
-    builder = ManifestBuilder(path, folder, classes=content["classes"], multi_label=content["multi_label"])
+    builder = ManifestBuilder(
+        path,
+        folder,
+        classes=content["classes"] or classes,
+        multi_label=content["multi_label"],
+        existing_only=existing_only,
+    )
     for number, (name, labels, spans) in enumerate(content["rows"], start=1):
         builder.add(name, labels, where=f"row {number}", spans=[(low, high) for low, high in spans])
     return replace(builder.build(), prepared=True)

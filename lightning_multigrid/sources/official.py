@@ -33,10 +33,7 @@ class Kinetics:
     existing_only: bool = False
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """Reads the videos of the split; `classes` count only if the source has none itself.
-
-        A `ManifestError` if a file can't be read, a label is not among the classes, or the classes are unknown.
-        """
+        """Reads the videos; `classes` count only if the source has none itself."""
         path = path_argument("annotations", self.annotations)
         rows = list(csv_table(path, "youtube_id", "time_start", "time_end", "split"))
         known = tuple(self.classes or classes)
@@ -81,10 +78,7 @@ class SomethingSomething:
     existing_only: bool = False
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """Reads the videos of the split; the classes are always those of the labels file.
-
-        A `ManifestError` if a file can't be read, or a template is not among the labels.
-        """
+        """Reads the videos; the classes are always those of the labels file."""
         path = path_argument("annotations", self.annotations)
         names = re.sub("validation|train|test", "labels", os.path.basename(path))
         labels_file = _given_or_beside(self.labels_file, path, names)
@@ -130,10 +124,7 @@ class Charades:
     existing_only: bool = False
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """Reads the videos of the split; the classes are always those of the file of classes.
-
-        A `ManifestError` if a file can't be read, or an action is not like `c092 11.90 21.20`.
-        """
+        """Reads the videos; the classes are always those of the file of classes."""
         path = path_argument("annotations", self.annotations)
         builder = ManifestBuilder(
             path,
@@ -174,10 +165,7 @@ class UCF101:
     existing_only: bool = False
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """Reads the videos of the list; the classes are always those of the file of classes.
-
-        A `ManifestError` if a file can't be read, or a class is unknown.
-        """
+        """Reads the videos; the classes are always those of the file of classes."""
         path = path_argument("annotations", self.annotations)
         names = _numbered_names(_given_or_beside(self.classes_file, path, "classInd.txt"), first=1)
         builder = ManifestBuilder(path, self.videos, classes=names, existing_only=self.existing_only)
@@ -211,10 +199,7 @@ class HMDB51:
     existing_only: bool = False
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """Reads the videos of the subset; the classes are always those of the names of the files.
-
-        A `ManifestError` if a file can't be read, or the folder has no files of this split.
-        """
+        """Reads the videos; the classes are always those of the names of the files."""
         folder = path_argument("annotations", self.annotations)
         require(self.subset in ("train", "test"), "subset", self.subset, "'train' or 'test'")
         ending = f"_test_split{self.split}.txt"

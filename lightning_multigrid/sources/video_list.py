@@ -3,10 +3,10 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lightning_multigrid.files import StrPath, path_argument, quoted
-from lightning_multigrid.sources.builder import ManifestBuilder, renamed
+from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.class_folders import class_names, videos_below
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.manifest_file import load_manifest, prepared_manifest
@@ -105,20 +105,15 @@ class VideoList:
 
     def _prepared(self, path: str, classes: Sequence[str]) -> Manifest:
         """Reads the manifest of a prepared folder; its own classes and labels come before those of training."""
-        manifest = load_manifest(path)
-        other_classes = self.classes and manifest.classes not in ((), self.classes)
+        manifest = load_manifest(path, classes, existing_only=self.existing_only)
+        other_classes = self.classes and manifest.classes != self.classes
         other_labels = self.multi_label and not manifest.multi_label
         if other_classes or other_labels or self.root is not None or self.frame_rate is not None:
             raise ManifestError(
                 f"{path} has its own `root`, `classes` and `multi_label`, and no `frame_rate`, and the arguments say "
                 "otherwise. Leave them out, or prepare the videos anew with them."
             )
-        if not self.existing_only and (manifest.classes or not classes):
-            return manifest
-        paths = [manifest.path(row) for row in range(len(manifest))]
-        there = [name if not self.existing_only or os.path.exists(name) else None for name in paths]
-        kept = renamed(manifest, there, path, manifest.root, classes)
-        return replace(kept, missing=there.count(None), prepared=True)
+        return manifest
 
 
 def read_manifest(

@@ -330,8 +330,6 @@ class VideoDataModule(LightningDataModule):
         return self.test_views if split in ("test", "predict") else CENTRE
 
     def _loader(self, split: Split) -> DataLoader[Any]:
-        if split not in self._datasets:
-            raise RuntimeError(f"The videos of `{split}` are not read yet. Call `setup` for their stage first.")
         training, data = split == "train", self._datasets[split]
         batch_size = self.batch_size if training else max(1, self.batch_size // self._views(split).per_video)
         sampler = self._sampler(split, data)

@@ -47,8 +47,3 @@ def test_a_pinned_mini_batch_arrives_on_the_gpu():
     moved = pinned.to("cuda")
     assert all(torch.equal(crop.cpu(), c.crop) for crop, c in zip(moved.crops(), clips, strict=True))
     assert moved.class_ids().device.type == "cuda"
-
-
-def test_clips_of_two_grids_do_not_make_a_mini_batch():
-    with pytest.raises(ValueError, match=r"must have one shape, got \(frames, size\) in \[\(2, 4\), \(3, 4\)\]"):
-        collate_clips([clip(5, 1), clip(5, 1, frames=3)])

@@ -22,7 +22,7 @@ from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.loading import clip_dataset
 from lightning_multigrid.loading.loader import MultigridLoader
 from lightning_multigrid.loading.order import epoch_order, order_of
-from lightning_multigrid.loading.requests import ClipRequest, read_clips, visits
+from lightning_multigrid.loading.requests import ClipRequest, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.pixels.yuv import YuvFormat
 from lightning_multigrid.schedule.cycles import Baseline
@@ -227,12 +227,6 @@ def test_parts_and_joins_of_datasets_pass_visits_and_single_clips_on(folder):
     for place, index in ((0, 3), (1, 5), (2, 0), (2 + 5, 5)):
         found, alone = (one.read_clip(ClipRequest(at, 4, 22, seed=7)) for one, at in ((joined, place), (data, index)))
         assert contents(collate_clips([found])) == contents(collate_clips([alone]))
-
-
-def test_requests_without_a_visit_stand_alone():
-    alone, visit = ClipRequest(0, 4, 8, seed=1), ClipRequest(0, 4, 8, seed=1, visit=2)
-    assert [len(v) for v in visits([alone, alone, visit, visit, alone])] == [1, 1, 2, 1]
-    assert visits([]) == []
 
 
 def test_the_baselines_sampler_deals_an_epoch_to_the_ranks():

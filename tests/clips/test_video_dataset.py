@@ -153,20 +153,6 @@ def test_whatever_one_video_does_breaks_that_video_only(folder, monkeypatch):
     assert clip.labels == (3,)
 
 
-@pytest.mark.parametrize("kind", [TypeError, AttributeError, NameError, UnboundLocalError, AssertionError])
-def test_a_fault_of_the_program_is_no_broken_video(folder, monkeypatch, kind):
-    class Faulty(lightning_multigrid.clips.opening.VideoReader):
-        def read(self, indices, box=None):
-            raise kind("who wrote this?")
-
-    monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Faulty)
-    message = rf"a\.mp4: {kind.__name__}: who wrote this\?\. This is a fault of the program, not of the video"
-    for data in (dataset(folder, "good.csv"), viewed(folder, "good.csv")):
-        with pytest.raises(RuntimeError, match=message) as raised:
-            data[0]
-        assert isinstance(raised.value.__cause__, kind)
-
-
 def test_an_index_beyond_the_dataset_is_an_error_of_the_caller(folder):
     with pytest.raises(IndexError):
         dataset(folder, "good.csv").read_clip(ClipRequest(index=2, frames=4, size=12, seed=0))

@@ -365,9 +365,7 @@ def test_the_test_of_a_video_is_that_of_its_fused_scores(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"clips": 0}, "`clips` of a video must be at least 1, got 0"),
         ({"crops": 2}, r"`crops` must be 1 \(centre\) or 3 \(left, centre and right\), got 2"),
-        ({"size": 0}, "`size` of a view must be at least 1, or None for the baseline's, got 0"),
         ({"positions": "random"}, "`positions` must be 'kinetics', 'offset' or 'charades', got 'random'"),
     ],
 )

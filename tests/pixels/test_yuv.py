@@ -92,12 +92,6 @@ def test_frames_of_odd_height_come_as_rgb(tmp_path: Path) -> None:
         assert torch.equal(video.read_yuv([4, 1]), video.read([4, 1]))  # type: ignore[arg-type]
 
 
-def test_a_clip_is_half_the_bytes(tmp_path: Path) -> None:
-    path = coloured(tmp_path / "video.mp4", 0, 0)
-    clip, rgb = read_both(path, [0, 1], Box(4, 6, 32, 40))
-    assert len(clip.data) == clip.format.nbytes == rgb.numel() // 2
-
-
 @pytest.mark.parametrize(
     "options",
     [{"pix_fmt": "yuv444p"}, {"pix_fmt": "yuv420p10le"}, {"rotation": 90}, {"rotation": "mirrored"}],
@@ -123,19 +117,6 @@ def test_a_video_whose_colours_change_comes_as_rgb(tmp_path: Path, monkeypatch: 
     with VideoReader(path) as video:
         assert torch.equal(video.read_yuv(range(6)), video.read(range(6)))  # type: ignore[arg-type]
     assert len(seen) == 3
-
-
-def test_nothing_is_read_of_no_frames(tmp_path: Path) -> None:
-    with VideoReader(coloured(tmp_path / "video.mp4", 0, 0)) as video:
-        assert len(video.read_yuv([])) == 0
-
-
-def test_bad_requests_are_refused_as_for_rgb(tmp_path: Path) -> None:
-    with VideoReader(coloured(tmp_path / "video.mp4", 0, 0)) as video:
-        with pytest.raises(IndexError, match=r"must lie in 0 to 7 in .*video\.mp4, got 8"):
-            video.read_yuv([0, 8])
-        with pytest.raises(ValueError, match=r"must lie within the frame of 48 x 64 pixels"):
-            video.read_yuv([0], Box(0, 0, 49, 10))
 
 
 def test_a_cut_of_a_clip_is_a_clip_of_the_cut(tmp_path: Path) -> None:

@@ -108,17 +108,6 @@ def test_nothing_is_read_before_read(kind, tmp_path):
         videos.read()
 
 
-@pytest.mark.parametrize(
-    ("kind", "content"),
-    [(Kinetics, "label,youtube_id,time_start,time_end,split\nrun,aaaaaaaaaaa,1,2,val\n"), (VideoList, "v.mp4 1\n")],
-)
-def test_its_own_classes_come_before_those_of_training(kind, content, tmp_path):
-    (tmp_path / "list.csv").write_text(content)
-    assert kind(tmp_path / "list.csv", tmp_path).read(["run", "swim"]).classes == ("run", "swim")
-    own = kind(tmp_path / "list.csv", tmp_path, classes=("swim", "run"))
-    assert own.read(["run", "swim"]).classes == ("swim", "run")
-
-
 # --- Kinetics ---
 
 LEVELS = {"abseiling": 20, "air drumming": 120, "zumba": 220}
