@@ -195,9 +195,7 @@ class VideoDataModule(LightningDataModule):
     def prepare_data(self) -> None:
         """Makes the frame tables that the videos of `fit` lack; evaluation alone reads each of them once only."""
         if self.index and (self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING):
-            train = self._read("train", classes=())
-            val = self._read("val", train.classes if train else ())
-            paths = (paths_without_own_table(manifest) for manifest in (train, val) if manifest is not None)
+            paths = map(paths_without_own_table, self.manifests("train", "val").values())
             distinct = list(dict.fromkeys(chain(*paths)))
             if said := index_in_subprocess(distinct, self._tables_folder(), read_timeout=self.read_timeout):
                 rank_zero_info(said)
@@ -236,15 +234,15 @@ class VideoDataModule(LightningDataModule):
             else:
                 self._datasets[split] = ViewDataset(*videos, self._views(split), *how)
 
-    def manifests(self) -> dict[Split, Manifest]:
-        """The videos of each split that has a source; no video is opened.
+    def manifests(self, *splits: Split) -> dict[Split, Manifest]:
+        """The videos of the splits, or of all, that have a source; no video is opened.
 
         Raises:
             ManifestError: If a source cannot be read.
         """
         train = self._read("train", classes=())
         classes = train.classes if train else ()
-        read = {split: train if split == "train" else self._read(split, classes) for split in self.sources}
+        read = {split: train if split == "train" else self._read(split, classes) for split in splits or self.sources}
         return {split: manifest for split, manifest in read.items() if manifest is not None}
 
     @override

@@ -242,10 +242,9 @@ class Hostile:
         return os.mkdir, (os.fspath(self.folder),)
 
 
-@pytest.mark.parametrize("suffix", ["pyth", "pkl"])
 @pytest.mark.parametrize("writer", ["archive", "old torch", "pickle"])
-def test_a_hostile_file_is_refused_and_not_run(tmp_path, writer, suffix):
-    path, folder = tmp_path / f"weights.{suffix}", tmp_path / "owned"
+def test_a_hostile_file_is_refused_and_not_run(tmp_path, writer):
+    path, folder = tmp_path / "weights.pkl", tmp_path / "owned"
     content = {"model_state": {"weight": Hostile(folder)}}
     if writer == "pickle":
         path.write_bytes(pickle.dumps(content, protocol=2))

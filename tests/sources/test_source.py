@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import yaml
 from lightning.pytorch import Trainer
-from PIL import Image
 from torch import Tensor
 
 from lightning_multigrid.cli.main import main
@@ -155,49 +154,6 @@ def test_kinetics_on_multigrid(tmp_path, seen, capsys):
     assert saved["data"]["init_args"]["val"] == {**data["val"], "init_args": expected}
     main(["fit", "--config", "config.yaml", "--trainer.max_epochs=1"])
     assert sum(len(labels) for _, labels in seen["train"]) == 3 * 12
-
-
-# --- Charades ---
-
-DARK, BRIGHT = 40, 200
-
-
-def write_charades(folder):
-    """Videos of 48 frames, dark in the first second of two, which is action 3, and bright in the other, action 7."""
-    frames = [np.full((36, 48, 3), DARK if number < 24 else BRIGHT, np.uint8) for number in range(48)]
-    (folder / "Charades_v1_classes.txt").write_text("".join(f"c{i:03d} Doing number {i}\n" for i in range(157)))
-    header = "id,subject,scene,quality,relevance,verified,script,objects,descriptions,actions,length\n"
-    for split, names in (("train", ("AAAAA", "BBBBB", "CCCCC")), ("test", ("DDDDD", "EEEEE"))):
-        rows = ""
-        for name in names:
-            # The last one has no actions.
-            actions = "" if name == names[-1] else "c003 0.00 1.00;c007 1.00 20.00"
-            rows += f'{name},SUBJ,Kitchen,6,7,Yes,"A person, walking.",door,"Walks; ""on"".",{actions},2.00\n'
-            (folder / "Charades_v1_rgb" / name).mkdir(parents=True)
-            for number, frame in enumerate(frames, start=1):
-                Image.fromarray(frame).save(folder / "Charades_v1_rgb" / name / f"{name}-{number:06d}.jpg")
-        (folder / f"Charades_v1_{split}.csv").write_text(header + rows)
-    videos = {"videos": f"{folder}/Charades_v1_rgb", "frame_rate": 24}
-    return {
-        split: source("Charades", annotations=f"{folder}/Charades_v1_{name}.csv", **videos)
-        for split, name in (("train", "train"), ("val", "test"))
-    }
-
-
-def test_charades_labels_of_what_is_shown_in_training_and_of_the_video_in_validation(tmp_path, seen):
-    data = {**write_charades(tmp_path), "stride": 4}
-    path = write_config(tmp_path / "charades.yaml", 157, data, loss="bce")
-    main(["fit", "--config", path, "--trainer.max_epochs=12"])
-    found = set()
-    for clips, labels in seen["train"]:
-        for clip, row in zip(clips, labels, strict=True):
-            seconds = {round((level - DARK) / (BRIGHT - DARK)) for level in grays(clip)}
-            labelled = tuple(row.nonzero().flatten().tolist())
-            assert labelled in (tuple({0: 3, 1: 7}[second] for second in sorted(seconds)), ())
-            found.add(labelled)
-    assert found == {(3,), (7,), (3, 7), ()}
-    assert [labels.nonzero()[:, 1].tolist() for _, labels in seen["val"][:2]] == [[3, 7], []]
-    assert all(labels.shape == (1, 157) for _, labels in seen["val"])
 
 
 # --- Others, and mistakes ---

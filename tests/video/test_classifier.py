@@ -1,11 +1,9 @@
 import math
-import re
 
 import lightning as L
 import numpy as np
 import pytest
 import torch
-import torchvision
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -110,20 +108,6 @@ class TestLearningRate:
         make_trainer(callbacks=[recorder], **arguments).fit(classifier, random_data(clips=batches, batch_size=1))
         assert recorder.used == approx(expected)
 
-    def test_milestones_at_the_starts_of_epochs_do_not_load_the_data_early(self):
-        class Watch(VideoClassifier):
-            loaded_early = None
-
-            def configure_optimizers(self):
-                result = super().configure_optimizers()
-                self.loaded_early = self.trainer.train_dataloader is not None
-                return result
-
-        for schedule, early in [(steps(1), False), (COSINE, True)]:
-            classifier = Watch(TinyModel(), CLASSES, **schedule)
-            make_trainer(max_epochs=1).fit(classifier, random_data())
-            assert classifier.loaded_early is early
-
     @pytest.mark.parametrize(
         ("recipe", "per_epoch"),
         [
@@ -222,23 +206,6 @@ class TestLayerDecay:
         theirs = {names[id(parameter)]: group["lr_scale"] for group in groups for parameter in group["params"]}
         # timm counts the last norm layer to the last block; here, as in BEiT and VideoMAE, it learns with the head.
         assert layer_scales(model, 0.7) == pytest.approx(theirs | {"norm.weight": 1, "norm.bias": 1})
-
-    def test_models_of_transformers_and_torchvision(self):
-        transformers = pytest.importorskip("transformers")
-        small = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 8}
-        config = transformers.VideoMAEConfig(**small, image_size=32)
-        scales = layer_scales(transformers.VideoMAEForVideoClassification(config), 0.5)
-        for name, scale in scales.items():
-            block = re.search(r"layer\.(\d)\.", name)
-            depth = int(block[1]) + 1 if block else 0 if ".embeddings." in name else 4
-            assert scale == 0.5 ** (4 - depth), name
-        with torch.device("meta"):
-            scales = layer_scales(torchvision.models.video.mvit_v2_s(), 0.5)
-        assert (scales["conv_proj.weight"], scales["blocks.15.mlp.0.weight"], scales["head.1.weight"]) == (
-            0.5**17,
-            0.5,
-            1,
-        )
 
     def test_groups_have_the_scaled_lr(self):
         model = nn.Sequential(nn.Flatten(), nn.Linear(3, 3), nn.Linear(3, 2))
