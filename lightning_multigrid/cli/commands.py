@@ -292,8 +292,8 @@ def typed(command: str, words: Sequence[str]) -> list[str]:
 
     That is `--json=true` for `--json`, and `--source=FOLDER` for FOLDER, which stands right behind the command.
 
-    >>> typed("prepare", ["videos", "--keep-damaged", "--timeout", "3"])
-    ['--keep_damaged=true', '--timeout', '3', '--source=videos']
+    >>> typed("prepare", ["videos", "--timeout", "3"])
+    ['--timeout', '3', '--source=videos']
     """
     parameters = signature(_OURS[command]).parameters.values() if command in _OURS else ()
     names = (parameter.name for parameter in parameters if parameter.annotation is bool)

@@ -82,26 +82,20 @@ class Stretch:
 
 
 @contextmanager
-def open_row(manifest: Manifest, row: int, read_timeout: float = 60.0) -> Iterator[Stretch]:
-    """Opens a row of a manifest for a `with`: a video or a folder of frames, or a stretch of it.
-
-    A read may take `read_timeout` seconds.
-    """
+def open_row(manifest: Manifest, row: int) -> Iterator[Stretch]:
+    """Opens a row of a manifest for a `with`: a video or a folder of frames, or a stretch of it."""
     path = manifest.path(row)
     opened: VideoReader | FrameFolder
     if manifest.frame_rate is None:
-        opened = VideoReader(path, frame_table(manifest, row), read_timeout=read_timeout)
+        opened = VideoReader(path, frame_table(manifest, row))
     else:
-        opened = FrameFolder(path, manifest.frame_rate, read_timeout)
+        opened = FrameFolder(path, manifest.frame_rate)
     with opened as video:
         yield Stretch(video, path, manifest.stretch(row))
 
 
 def frame_table(manifest: Manifest, row: int) -> FrameTable | None:
-    """Returns the kept frame table of a row's video, or None; the reader then takes the one that the video holds.
-
-    This does not even ask for the video's size: its drive may hang, and only the reader's calls have a timeout.
-    """
+    """Returns the kept frame table of a row's video, or None; the reader then takes the one that the video holds."""
     if manifest.tables is None:
         return None
     try:

@@ -40,7 +40,6 @@ class VideoDataset(Dataset[Clip]):
         manifest: Paths and labels.
         sampling: The baseline's grid, and how grids are drawn.
         pixels: What clips are made of: `rgb`, or `yuv` planes where the video has them and its reader gives them.
-        read_timeout: Seconds that a read of a video file may take.
     """
 
     ways_out = "`lightning-multigrid prepare` or a smaller `short_side`"
@@ -49,7 +48,6 @@ class VideoDataset(Dataset[Clip]):
     manifest: Manifest
     sampling: ClipSampling
     pixels: Literal["rgb", "yuv"] = "rgb"
-    read_timeout: float = 60.0
 
     def __post_init__(self) -> None:
         self.frames, self.size, self.stride = self.sampling.frames, self.sampling.size, self.sampling.stride
@@ -131,14 +129,12 @@ class ViewDataset(Dataset[Clip]):
         sampling: The baseline's grid.
         views: The views of each video.
         pixels: What clips are made of, as in `VideoDataset`.
-        read_timeout: Seconds that a read of a video file may take.
     """
 
     manifest: Manifest
     sampling: ClipSampling
     views: Views
     pixels: Literal["rgb", "yuv"] = "rgb"
-    read_timeout: float = 60.0
 
     def __len__(self) -> int:
         return len(self.manifest)
@@ -167,7 +163,7 @@ def _first_readable(
     for row in _candidates(len(data), index, seed):
         path = data.manifest.path(row)
         try:
-            with open_row(data.manifest, row, data.read_timeout) as video:
+            with open_row(data.manifest, row) as video:
                 clips = decode(row, video)
                 if video.damage:
                     broken.append(BrokenVideo(path, str(video.damage), kept=True))

@@ -13,14 +13,12 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.frame_table import MAX_PIXELS
-from lightning_multigrid.files import Cursor, HangError, WatchedFile
+from lightning_multigrid.files import Cursor, InputFile
 
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
 # name other files and hosts, whatever the name of their file.
 _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
 _CONTAINERS += ",apng,rm,nut,mxf,dv,obu,h261,h263,swf"
-
-_RAW_JPEG = (".mjpeg", ".mjpg")
 
 DECODER_OPTIONS = {"max_pixels": str(MAX_PIXELS)}
 
@@ -45,20 +43,12 @@ class VideoError(ValueError):
 class VideoFile:
     """An ordinary file, open until `close`; it is a `VideoError` if it can't be opened."""
 
-    def __init__(self, path: str, timeout: float) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         try:
-            self.bytes = WatchedFile(path, timeout)  # for reads without FFmpeg, of at most `timeout` seconds
-        except FileNotFoundError as error:
-            raise VideoError(path, "there is no such file") from error
-        except PermissionError as error:
-            raise VideoError(path, "may not be read by this user") from error
-        except (OSError, ValueError) as error:
+            self.bytes = InputFile(path)  # for reads without FFmpeg, too
+        except (OSError, ValueError) as error:  # a ValueError of a path that can't be
             raise VideoError(path, _reason(error)) from error
-        if not (self.bytes.is_ordinary and self.bytes.size):
-            self.close()
-            other = "a directory" if self.bytes.is_folder else "not an ordinary file"
-            raise VideoError(path, "empty, 0 bytes" if self.bytes.is_ordinary else other)
 
     def close(self) -> None:
         self.bytes.close()
@@ -96,9 +86,7 @@ class VideoFile:
             self.check_reads()
             if error.errno == errno.EINVAL:
                 raise VideoError(self.path, f"not a video in one of the containers {_CONTAINERS}") from error
-            if isinstance(error, av.InvalidDataError | av.EOFError):
-                raise VideoError(self.path, f"no video, or damaged, or cut short ({error.strerror})") from error
-            raise
+            raise VideoError(self.path, f"no video, or damaged, or cut short ({error.strerror})") from error
         try:
             return container, self._video_of(container)
         except BaseException:
@@ -109,13 +97,9 @@ class VideoFile:
         # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.
         suffix = os.path.splitext(self.path)[1]
         suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
-        # FFmpeg takes a row of JPEG pictures for the first of them, a picture, if that has the head that most programs
-        # write. Only the name tells that it is a video.
-        is_raw = suffix.lower() in _RAW_JPEG and self.bytes.read(0, 2) == b"\xff\xd8"
         return av.open(
             Cursor(self.bytes, f"video{suffix}"),
             "r",
-            format="mjpeg" if is_raw else None,
             container_options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
             metadata_errors="replace",
         )
@@ -146,9 +130,7 @@ def demuxed(container: InputContainer, stream: VideoStream) -> "Iterator[Packet[
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, HangError):
-        return f"cannot be read: {error.args[0]}, as on a network drive that is gone"
-    return f"cannot be read ({type(error).__name__}: {error})"
+    return f"cannot be read ({getattr(error, 'strerror', None) or f'{type(error).__name__}: {error}'})"
 
 
 class BrokenVideosError(ValueError):

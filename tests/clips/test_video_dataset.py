@@ -142,10 +142,10 @@ def test_without_a_readable_video_the_error_names_the_first(folder):
 
 def test_whatever_one_video_does_breaks_that_video_only(folder, monkeypatch):
     class Greedy(lightning_multigrid.clips.opening.VideoReader):
-        def __init__(self, path, index, *, read_timeout):
+        def __init__(self, path, index):
             if path.endswith("a.mp4"):
                 raise MemoryError("8 TB")
-            super().__init__(path, read_timeout=read_timeout)
+            super().__init__(path)
 
     monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Greedy)
     clip = dataset(folder, "good.csv").read_clip(ClipRequest(index=0, frames=4, size=12, seed=0))
@@ -215,8 +215,8 @@ def test_frames_that_are_shown_for_unequal_times_have_the_labels_of_those_times(
 
 def test_a_video_of_unknown_rate_has_all_its_labels(actions, monkeypatch):
     class Timeless(lightning_multigrid.clips.opening.VideoReader):
-        def __init__(self, path, index, *, read_timeout):
-            super().__init__(path, read_timeout=read_timeout)
+        def __init__(self, path, index):
+            super().__init__(path)
             self.rate = 0.0
 
     monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Timeless)

@@ -7,7 +7,6 @@ import resource
 import pytest
 
 from lightning_multigrid.files.durable import OutputError, new_file, output_errors
-from lightning_multigrid.files.watched import HangError
 
 
 @pytest.mark.parametrize(
@@ -28,8 +27,6 @@ def test_an_error_of_the_system_says_the_way_out(tmp_path, number, message):
 def test_an_error_of_another_origin_stays_what_it_is(tmp_path):
     with pytest.raises(FileNotFoundError, match="source.mp4"), new_file(tmp_path / "out"):
         (tmp_path.parent / "source.mp4").stat()
-    with pytest.raises(HangError, match="^a read hangs$"), new_file(tmp_path / "out"):
-        raise HangError("a read hangs")
     assert os.listdir(tmp_path) == []
 
 

@@ -1,16 +1,15 @@
-"""Disks that are full or read-only, and two processes at once: clear, whole, and the same command goes on."""
+"""Disks that are full or read-only: clear, whole, and the same command goes on."""
 
 import json
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
 from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources.video_list import read_manifest
-from tests.helpers.preparing import FAST, check_whole, contents, start, videos
+from tests.helpers.preparing import FAST, videos
 
 # On a disk in memory that grows by a step whenever it is full: every write is refused in its turn.
 GROWING = """
@@ -53,15 +52,12 @@ needs_mounts = pytest.mark.skipif(
 )
 
 
-def list_of(folder, names):
-    videos(folder, names)
-    (folder / "list.csv").write_text("".join(f"{name} 0\n" for name in names))
-    return folder / "list.csv"
-
-
 @needs_mounts
 def test_a_disk_that_is_full_wherever_that_happens_and_then_read_only(tmp_path):
-    source = list_of(tmp_path / "in", [f"run/{place}.mp4" for place in range(3)])
+    names = [f"run/{place}.mp4" for place in range(3)]
+    videos(tmp_path / "in", names)
+    source = tmp_path / "in" / "list.csv"
+    source.write_text("".join(f"{name} 0\n" for name in names))
     prepare(read_manifest(source), tmp_path / "whole", FAST)
     (tmp_path / "disk").mkdir()
     settings = json.dumps([str(source), str(tmp_path / "disk"), 8, 8, [{"part": "1/2"}, {"part": "2/2"}]])
@@ -72,26 +68,5 @@ def test_a_disk_that_is_full_wherever_that_happens_and_then_read_only(tmp_path):
     assert len(refused) >= 5
     for error in refused:
         assert "No space left on device while writing to" in error
-        assert "What is there is whole, and the same command goes on from it." in error
     assert "Read-only file system while writing to" in read_only
     assert "Check the disk and its permissions." in read_only
-
-
-def test_two_at_once_on_a_file_system_without_locks(tmp_path):
-    source = list_of(tmp_path / "in", [f"{number}.mp4" for number in range(12)])
-    prepare(read_manifest(source), tmp_path / "whole", FAST)
-    whole, folder = contents(tmp_path / "whole"), tmp_path / "out"
-    processes = []
-    for wait in (0.2, 0.4):
-        processes.append(start(source, folder, locks=False, part="1/2"))
-        processes[-1].stdout.readline()
-        time.sleep(wait)
-    errors = [process.communicate()[1] for process in processes]
-    check_whole(folder, whole)
-    failed = [error for process, error in zip(processes, errors, strict=True) if process.returncode]
-    assert len(failed) <= 1  # the later one goes on
-    for error in failed:
-        assert "Perhaps another `prepare` of the same videos has begun and removed unfinished files." in error
-    for options in ({"part": "1/2"}, {"part": "2/2"}, {}):
-        prepare(read_manifest(source), folder, FAST, **options)
-    assert contents(folder) == whole
