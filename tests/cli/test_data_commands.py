@@ -205,7 +205,7 @@ def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, c
         with pytest.raises(SystemExit, match="1"):
             main(["index", str(source / "train"), *SERIAL])
         printed = capsys.readouterr()
-        assert printed.out.startswith(f"Frame tables of {made}: ")
+        assert printed.out.startswith(f"Frame tables of {made}. ")
         assert " ".join(printed.out.split()).endswith(f"They are in {cache / 'tables'}.")
         assert broken in printed.err
     (source / "train" / "run" / "e.mp4").unlink()

@@ -344,7 +344,7 @@ def test_damaged_videos_are_kept_and_named_once(damaged):
         module = fit(data, max_epochs=2)
     messages = [str(warning.message) for warning in caught if warning.category is DamagedVideoWarning]
     assert len(messages) == 1
-    assert messages[0].startswith(f"{path}: damaged from frame 5 to frame 11 (frames that FFmpeg conceals: 1, packets")
+    assert messages[0].startswith(f"{path}: damaged (frames that FFmpeg conceals: 1, packets")
     assert data.broken == {}
     assert {len(labels) for split in ("train", "val") for _, labels in module.seen[split]} == {4}
 
