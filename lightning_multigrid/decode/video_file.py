@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +20,8 @@ from lightning_multigrid.files import Cursor, InputFile
 # name other files and hosts, whatever the name of their file.
 _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
 _CONTAINERS += ",apng,rm,nut,mxf,dv,obu,h261,h263,swf"
+
+_MOST_BOXES = 1 << 20  # of a file that are looked at: days of fragments of two seconds
 
 DECODER_OPTIONS = {"max_pixels": str(MAX_PIXELS)}
 
@@ -80,6 +83,8 @@ class VideoFile:
 
     def open(self) -> tuple[InputContainer, VideoStream]:
         """Opens the file's container and its video, at the beginning, with a new decoder."""
+        if (claimed := _claimed(self.bytes)) > self.bytes.size:
+            raise VideoError(self.path, f"damaged: its frames claim {claimed} bytes, {self.bytes.size} are there")
         try:
             container = self._container()
         except av.FFmpegError as error:
@@ -120,6 +125,28 @@ class VideoFile:
         codec.options = DECODER_OPTIONS
         codec.flags |= Flags.copy_opaque  # frames say from which packet they are
         return best
+
+
+def _claimed(file: InputFile) -> int:
+    """Bytes that the frames of an mp4 file claim, at least, where no table lists them one by one.
+
+    FFmpeg allocates dozens of bytes for each of them before it looks for any.
+    """
+    of_track, of_fragments, at = 0, 0, 0
+    for _ in range(_MOST_BOXES):  # ISO/IEC 14496-12, 4.2
+        if len(head := file.read(at, 16)) < 8:
+            break
+        size = int.from_bytes(head[:4], "big")
+        size = int.from_bytes(head[8:], "big") if size == 1 else size
+        size = size if size >= 8 else file.size  # to the end of the file
+        if head[4:8] in (b"moov", b"moof"):
+            box = file.read(at, size)
+            for each, count in re.findall(rb"stsz.{4}(.{4})(.{4})", box, re.DOTALL):  # 8.7.3: `each` is 0 in a list
+                of_track = max(of_track, int.from_bytes(each, "big") * int.from_bytes(count, "big"))
+            runs = re.findall(rb"trun.{4}(.{4})", box, re.DOTALL)
+            of_fragments += sum(int.from_bytes(count, "big") for count in runs)
+        at += size
+    return max(of_track, of_fragments)
 
 
 def demuxed(container: InputContainer, stream: VideoStream) -> "Iterator[Packet[VideoStream]]":

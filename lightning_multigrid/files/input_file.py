@@ -34,7 +34,8 @@ class InputFile:
 
     def read(self, position: int, size: int) -> bytes:
         """Returns the bytes at a place, fewer where the file ends; an OSError if they can't be read."""
-        return os.pread(self._descriptor, min(size, max(self.size - position, 0)), position)
+        left = self.size - position
+        return os.pread(self._descriptor, min(size, left), position) if left > 0 else b""
 
 
 class Cursor:

@@ -43,8 +43,17 @@ def test_a_few_bytes_cannot_claim_billions_of_frames(folder):
     at = data.index(b"stsz") + 8
     data[at : at + 8] = (1).to_bytes(4, "big") + (2**27).to_bytes(4, "big")
     path.write_bytes(data)
-    with pytest.raises(VideoError, match=r"holds no frame|damaged"):
+    with pytest.raises(VideoError, match=rf"damaged: its frames claim 134217728 bytes, {len(data)} are there"):
         VideoReader(path)
+
+
+def test_a_few_bytes_of_a_fragment_cannot_claim_millions_of_frames(folder):
+    data = bytearray(written(folder, "fragments.mp4").read_bytes())
+    at = data.index(b"trun") + 8
+    data[at : at + 4] = (2**24).to_bytes(4, "big")
+    (folder / "fragment.mp4").write_bytes(data)
+    with pytest.raises(VideoError, match="damaged: its frames claim 167772[0-9]+ bytes, [0-9]+ are there"):
+        VideoReader(folder / "fragment.mp4")
 
 
 def test_a_file_cannot_take_more_time_than_its_bytes_allow(folder, monkeypatch):

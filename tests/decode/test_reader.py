@@ -21,7 +21,7 @@ from lightning_multigrid.decode.reader import VideoReader, read_frames
 from lightning_multigrid.decode.video_file import VideoError
 from tests.helpers.codings import CODINGS, COUNT, FRAMES, H264, HEIGHT, WIDTH, damage, real_videos, requests, written
 from tests.helpers.field_pictures import SIDE, expected_frames, write_field_pictures
-from tests.helpers.rare_bytes import mp4_cut
+from tests.helpers.rare_files import mp4_cut
 from tests.helpers.sampling import sampled
 from tests.helpers.videos import decode_all, mp4_turned, number_of, numbered_frames, write_video
 
