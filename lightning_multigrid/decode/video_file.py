@@ -61,13 +61,13 @@ class VideoFile:
         """Turns every error of FFmpeg and PyAV into a `VideoError`, but for those that only a fault of ours raises."""
         try:
             yield
-        except VideoError:
-            raise
         except Exception as error:
             # FFmpeg raises a MemoryError, too, if a header asks for more than there can be: a fault of the file.
             if isinstance(error, OURS) and not isinstance(error, av.FFmpegError):
                 raise
             self.check_reads()
+            if isinstance(error, VideoError):
+                raise
             reason = _reason(error)
             if isinstance(error, av.FFmpegError):
                 limit = f", or frames of more than {MAX_PIXELS} pixels" if error.errno == errno.EINVAL else ""

@@ -101,7 +101,6 @@ def transcode(job: TranscodeJob) -> None:
         try:
             written = _encode(job, file)
         except av.FFmpegError as error:
-            file.flush()  # raises the error again, if the disk refused something
             raise VideoError(job.source, f"cannot be encoded ({error.strerror})") from error
         file.flush()
         table = make_table(file.name)

@@ -42,18 +42,23 @@ def test_what_is_no_ordinary_file_is_refused_at_once(tmp_path):
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
 def test_a_read_that_fails_is_an_error_of_its_own_video(tmp_path, monkeypatch, suffix):
     path, other = (write_video(tmp_path / f"{n}.{suffix}", numbered_frames(30), options=H264) for n in "ab")
+    table, read, left = make_table(path), os.pread, [10**9]
 
-    def fail(*args):
-        raise OSError(5, "Input/output error")
+    def failing(*args):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(5, "Input/output error")
+        return read(*args)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pread", fail)
-        with pytest.raises(VideoError, match=rf"a\.{suffix}: cannot be read \(Input/output error\)"):
-            VideoReader(path)
-    with VideoReader(path, make_table(path)) as reader, monkeypatch.context() as patch:
-        patch.setattr(os, "pread", fail)
-        with pytest.raises(VideoError, match=rf"a\.{suffix}: cannot be read \(Input/output error\)"):
-            reader.read([3])
+    monkeypatch.setattr(os, "pread", failing)
+    for given in (None, table):
+        left[0] = 10**9
+        VideoReader(path, given).read([3, 29])
+        for after in range(10**9 - left[0]):
+            left[0] = after
+            with pytest.raises(VideoError, match=rf"a\.{suffix}: cannot be read \(Input/output error\)"):
+                VideoReader(path, given).read([3, 29])
+    monkeypatch.undo()
     with VideoReader(other) as reader:
         assert number_of(reader.read([17])[0].numpy()) == 17
 

@@ -148,7 +148,7 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
     assert prepare(source, tmp_path / "out", FAST).kept == 3
     assert times(tmp_path / "out") == before
     assert contents(tmp_path / "out") == files
-    (tmp_path / "out" / "videos" / "b.mp4").unlink()
+    (tmp_path / "out" / "videos" / "b.mp4").rename(temporary_name(str(tmp_path / "out" / "videos")))
     summary = prepare(source, tmp_path / "out", FAST)
     assert (summary.made, summary.kept) == (1, 2)
     assert contents(tmp_path / "out") == files
