@@ -19,8 +19,6 @@ from lightning_multigrid.files.durable import (
     new_file,
     output_errors,
     remove_partial,
-    sync_folder,
-    sync_to_disk,
     temporary_name,
     write_csv,
 )
@@ -28,4 +26,4 @@ from lightning_multigrid.files.input_file import Cursor, InputFile
 
 __all__ = ["FRAME_SUFFIXES", "VIDEO_SUFFIXES", "Cursor", "InputFile", "OutputError", "StrPath", "cache_folder"]
 __all__ += ["locked", "new_file", "output_errors", "path_argument", "printable", "quoted", "remove_partial", "require"]
-__all__ += ["sync_folder", "sync_to_disk", "temporary_name", "write_csv"]
+__all__ += ["temporary_name", "write_csv"]
