@@ -297,9 +297,10 @@ NOT_COUNTING += [Subsampled, Masked, TokenTargets, FrameByFrame]
 def places(net, shape):
     """What meets the data on one grid."""
     clips = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(clips.numel())  # noise is another one on each grid
     with torch.no_grad(), TracedValues([clips], lambda: "layer") as values:
         net(clips)
-    return values.encounters
+    return values.met
 
 
 def counts(net, full, coarse):
