@@ -33,7 +33,9 @@ def said_of(module, frames, size, coarse):
 
     def batches(shapes):
         generator = torch.Generator().manual_seed(0)
-        return {shape: torch.rand(shape.clips, 3, shape.frames, *(shape.size,) * 2, generator=generator) for shape in shapes}
+        return {
+            shape: torch.rand(shape.clips, 3, shape.frames, *(shape.size,) * 2, generator=generator) for shape in shapes
+        }
 
     grids = [BatchShape(2, frames, size), *(BatchShape(2, *grid) for grid in coarse)]
     try:

@@ -95,7 +95,7 @@ def test_what_cannot_take_a_grid_is_refused_with_the_way_out(config, capsys, tmp
     message = " ".join(capsys.readouterr().err.split())
     assert "VideoClassifier cannot take clips of 2 x 16 x 16 (frames x height x width)" in message
     assert re.search(r"`model\.1` \(Linear\) fails with RuntimeError", message), message
-    assert "Use a global pool" in message
+    assert "end with a global pool" in message
 
 
 @pytest.mark.slow

@@ -5,10 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from lightning_multigrid.host import LightningModule, Trainer
 from lightning_multigrid.loading import ClipRequest, MultigridLoader, in_worker, seeded, sendable
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.mini_batches import after_hooks, tensors_in
+from lightning_multigrid.training.mini_batches import after_hooks
+from lightning_multigrid.training.rehearsal.copies import held_by
 
 Made = Mapping[BatchShape, Any]  # mini-batches as a loader makes them; one that fails is its error
 
@@ -43,4 +46,5 @@ def _collated(clips: Any, collate: Callable[[list[Any]], Any], shapes: Sequence[
 def _copied(sample: Any) -> Any:
     """A copy, as a `collate_fn` may change what it is given."""
     # `deepcopy` would copy all of the memory of which a tensor is a view: that of the whole dataset, for instance.
-    return copy.deepcopy(sample, {id(tensor): tensor.clone() for tensor in tensors_in(sample)})
+    tensors = [part for part in held_by(sample) if isinstance(part, Tensor)]
+    return copy.deepcopy(sample, {id(tensor): tensor.clone() for tensor in tensors})
