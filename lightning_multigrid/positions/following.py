@@ -8,9 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_multigrid.positions.adapters import Grid, Grids, Made, Table, resizes_itself
-from lightning_multigrid.positions.known import adapter_of
-from lightning_multigrid.positions.pools import POOLS
+from lightning_multigrid.positions.adapters import Grid, Grids, Table, resizes_itself
+from lightning_multigrid.positions.known import POOLS, adapter_of
 
 _TABLES = "_tables_of_grid"
 
@@ -33,7 +32,7 @@ class Following:
         found = ((part, adapter_of(part)) for part in module.modules())
         self._adapted = [(part, adapter) for part, adapter in found if adapter is not None]
         self._own = [part for part in module.modules() if _has_set_grid(part)]
-        self._changes: dict[Grid, list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table | Made]]]] = {}
+        self._changes: dict[Grid, list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table]]]] = {}
         self._classes: dict[tuple[type, tuple[str, ...]], type] = {}
         self._undo = ExitStack()
 
@@ -62,16 +61,16 @@ class Following:
         """Puts everything back: the baseline's grid."""
         self.set_grid(self._baseline.frames, self._baseline.size)
 
-    def _changes_on(self, grid: Grid) -> list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table | Made]]]:
+    def _changes_on(self, grid: Grid) -> list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table]]]:
         # Always the same objects for a grid: `torch.compile` makes another graph for others.
         if grid not in self._changes:
             grids = Grids(self._baseline, grid)
-            changes: dict[nn.Module, tuple[dict[str, Any], dict[str, Table | Made]]] = {}
+            changes: dict[nn.Module, tuple[dict[str, Any], dict[str, Table]]] = {}
             for part, adapter in self._adapted:
                 for name, value in adapter(part, grids).items():
                     owner, _, last = name.rpartition(".")
                     attributes, tables = changes.setdefault(part.get_submodule(owner), ({}, {}))
-                    (tables if isinstance(value, (Table, Made)) else attributes)[last] = value
+                    (tables if isinstance(value, Table) else attributes)[last] = value
             self._changes[grid] = [(owner, *both) for owner, both in changes.items()]
         return self._changes[grid]
 
@@ -82,7 +81,7 @@ class Following:
             self._undo.callback(delattr, part, name)
         setattr(part, name, value)
 
-    def _resize(self, part: nn.Module, tables: Mapping[str, Table | Made]) -> None:
+    def _resize(self, part: nn.Module, tables: Mapping[str, Table]) -> None:
         """Gives a part a subclass in which the names of its tables are those of resized ones."""
         if not tables:
             return

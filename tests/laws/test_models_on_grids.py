@@ -116,14 +116,9 @@ MODELS = {
     "torchvision Swin3D": swin,
     "timm ViT": vit,
     "timm ViT dynamic": lambda: vit(dynamic_img_size=True),
-    "timm ViT of means": lambda: vit(class_token=False, global_pool="avg"),
-    "timm EVA": lambda: vit("eva02_tiny_patch14_224"),
     "timm EVA dynamic": lambda: vit("eva02_tiny_patch14_224", dynamic_img_size=True),
-    "timm EVA mixed": lambda: vit("vit_small_patch16_rope_mixed_224"),
-    "timm EVA mixed dynamic": lambda: vit("vit_small_patch16_rope_mixed_224", dynamic_img_size=True),
-    "timm EVA axial": lambda: vit("vit_small_patch16_rope_224"),
-    "timm EVA axial dynamic": lambda: vit("vit_small_patch16_rope_224", dynamic_img_size=True),
-    "timm DINOv3": lambda: vit("vit_small_patch16_dinov3"),
+    "timm DINOv3 dynamic": lambda: vit("vit_small_patch16_dinov3", dynamic_img_size=True),
+    "timm ViT of means": lambda: vit(class_token=False, global_pool="avg"),
     "transformers VideoMAE": lambda: images("videomae", tubelet_size=2),
     "transformers TimeSformer": lambda: images("timesformer"),
     "transformers ViViT": lambda: images("vivit", tubelet_size=[2, 8, 8]),
@@ -135,7 +130,7 @@ MODELS = {
 }
 # One of each way to know positions, by library, and a pool of a fixed size.
 SAMPLE = (
-    "timm EVA mixed",
+    "timm ViT",
     "torchvision MViT v1",
     "transformers VideoMAE",
     "transformers V-JEPA 2",

@@ -46,7 +46,7 @@ def _adapter(monkeypatch):
         return {
             "tokens": torch.Size(tokens(grids)).numel(),
             "table": Table((4, 4, 4), tokens(grids), mode="bilinear"),
-            "fixed": Table((4,), tokens(grids)[:1]),
+            "fixed": Table((4, 1, 1), (tokens(grids)[0], 1, 1)),
         }
 
     monkeypatch.setitem(known.ADAPTERS, "tests.Places", adapter)
