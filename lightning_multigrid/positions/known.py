@@ -11,29 +11,34 @@
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import lcm, prod
-from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lightning_multigrid.positions.adapters import Adapter, Grids, Table, resizes_itself
 
-POOLS = (nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool2d, nn.MaxPool3d)
+POOLS: dict[type[nn.Module], Callable[..., Any]] = {
+    nn.AvgPool2d: functional.avg_pool2d,
+    nn.AvgPool3d: functional.avg_pool3d,
+    nn.MaxPool2d: functional.max_pool2d,
+    nn.MaxPool3d: functional.max_pool3d,
+}
 
 
 def _pool(pool: Any, grids: Grids) -> Mapping[str, Callable[[Tensor], Any]]:
     """Its kernel is the baseline's feature map, and a coarser grid has a smaller one: the pool takes what is there."""
-    own = type(pool).forward
-    if own not in [kind.forward for kind in POOLS] or getattr(pool, "divisor_override", None):
+    kind = next(kind for kind in POOLS if isinstance(pool, kind))
+    if type(pool).forward is not kind.forward or getattr(pool, "divisor_override", None):
         return {}
-    axes = 3 if isinstance(pool, (nn.AvgPool3d, nn.MaxPool3d)) else 2
+    axes, pooled = int(kind.__name__[-2]), POOLS[kind]
     settings = {name: getattr(pool, name) for name in pool.__constants__}
     kernel, padding = (_each(settings[name], axes) for name in ("kernel_size", "padding"))
 
     def forward(x: Tensor) -> Any:
         sizes = zip(kernel, padding, x.shape[-axes:], strict=True)
         smaller = tuple(k if padded else min(k, points) for k, padded, points in sizes)
-        return own(SimpleNamespace(**settings | {"kernel_size": smaller}), x)
+        return pooled(x, **settings | {"kernel_size": smaller})
 
     return {"forward": forward}
 

@@ -59,7 +59,7 @@ class Script(Module):
     @property
     def plain(self):
         places = self.net[0]
-        same = type(places) is Places and places.tokens == 64 and "_tables_of_grid" not in vars(places)
+        same = type(places) is Places and places.tokens == 64
         return same and places.table is dict(places.named_parameters())["table"] and len(places.fixed) == 4
 
     def validation_step(self, batch, batch_idx):
