@@ -1,7 +1,5 @@
 """What knows places follows the grid of each step, and is given back: between steps, afterwards, after an error."""
 
-import copy
-
 import lightning as L
 import pytest
 import torch
@@ -194,14 +192,3 @@ def test_other_methods_of_that_name_are_left_alone():
     following = Following(Drawing(1, 1), FRAMES, SIZE)
     following.set_grid(2, 8)
     assert following.names == []
-
-
-def test_a_copy_follows_on_its_own():
-    part = Places()
-    following = Following(part, FRAMES, SIZE)
-    following.set_grid(4, 16)
-    following.restore()
-    twin = copy.deepcopy(part)
-    following.set_grid(4, 16)
-    assert type(twin) is Places
-    assert twin.tokens == 64

@@ -119,7 +119,7 @@ def test_clips_that_grow_back_are_refused(name):
         fit(module(), MultigridCallback(), train=train())
 
 
-@pytest.mark.filterwarnings("ignore:The grids could be rehearsed")
+@pytest.mark.filterwarnings("ignore:The grids could not be rehearsed")
 @pytest.mark.parametrize("change", [resize, lambda x: resize(x, 8, x.shape[-1]), lambda x: resize(x, 4, 20)])
 def test_where_the_trial_cannot_run_the_first_mini_batches_tell(change):
     module = script(on_after_batch_transfer=needs_trainer(change), on_train_batch_end=lambda self, *_: steps.append(1))
@@ -406,14 +406,14 @@ def only_in_training(self, batch, batch_idx):
 
 def test_what_cannot_be_rehearsed_is_said():
     module = script(training_step=only_in_training)
-    with pytest.warns(UserWarning, match=r"rehearsed with Script only by `forward`: .* AssertionError"):
+    with pytest.warns(UserWarning, match=r"not be rehearsed with Script, but for its `forward`: .* AssertionError"):
         fit(module, MultigridCallback(), max_epochs=1)
     module = script(training_step=only_in_training, forward=L.LightningModule.forward)
-    with pytest.warns(UserWarning, match=r"rehearsed with Script not at all: .* AssertionError"):
+    with pytest.warns(UserWarning, match=r"not be rehearsed with Script: .* AssertionError"):
         fit(module, MultigridCallback(), max_epochs=1)
     module = script()
     module.stuck = (number for number in range(3))
-    with pytest.warns(UserWarning, match=r"rehearsed with Script not at all: .* TypeError: cannot"):
+    with pytest.warns(UserWarning, match=r"not be rehearsed with Script: .* TypeError: cannot"):
         fit(module, MultigridCallback(), max_epochs=1)
 
 

@@ -68,7 +68,7 @@ def check_grids(
         except Exception as error:
             if grid is not baseline:
                 raise refusal(name, grid, HOOKS, error) from error
-            _warn(name, "not at all", error)
+            _warn(name, error)
             points.check(HOOKS, baseline, sizes_of_clips(made[baseline]))  # as if no hook changed them
             return points
         points.check(HOOKS, grid, sizes_of_clips(batch))
@@ -108,9 +108,9 @@ def _first_trial(name: str, rehearsal: Rehearsal, grid: BatchShape, batch: Any) 
     error, rehearsal.step = trial.error, run_forward
     trial = rehearsal.run(grid, batch)
     if trial.error is None:
-        _warn(name, "only by `forward`", error)
+        _warn(f"{name}, but for its `forward`", error)
         return trial
-    _warn(name, "not at all", error)
+    _warn(name, error)
     return None
 
 
@@ -140,10 +140,9 @@ def _layer(module: LightningModule, layer: str) -> str:
     return f"`{layer}` ({type(module.get_submodule(layer)).__name__})" if layer else "a step"
 
 
-def _warn(name: str, how: str, error: Exception) -> None:
+def _warn(what: str, error: Exception) -> None:
     rank_zero_warn(
-        f"The grids could be rehearsed with {name} {how}: outside of a training, its step fails with "
-        f"{error_text(error)}. So what else a step does with a grid will be seen only in training, and places that are "
-        "counted from the first, or a loss that is a sum over the clips, not at all. Let `training_step` run on a copy "
-        "of the module."
+        f"The grids could not be rehearsed with {what}: outside of a training, a step fails with {error_text(error)}. "
+        "So what a step does with other grids will be seen only in training, and places that are counted from the "
+        "first, or a loss that is a sum over the clips, not at all. Let `training_step` run on a copy of the module."
     )
