@@ -4,7 +4,7 @@ import lightning as L
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from lightning_multigrid import LongCycle, MultigridCallback
 from tests.helpers.tiny import CLASSES, Module, clips, fit
@@ -64,16 +64,6 @@ def test_grids_are_tried_on_any_kind_of_mini_batch(kind, workers):
     fit(Script(unpack, ByConstant()), MultigridCallback(long_cycle=HALF), train=train, max_epochs=1)
     with pytest.raises(ValueError, match="Script cannot take clips of 4 x"):
         fit(Script(unpack, ByConstant(8)), MultigridCallback(long_cycle=HALF), train=train)
-
-
-def test_grids_are_tried_on_a_stream():
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return iter(clips())
-
-    callback = MultigridCallback(long_cycle=HALF, clips_per_epoch=100)
-    with pytest.raises(ValueError, match="Script cannot take clips of 4 x"):
-        fit(Script(lambda batch: batch, ByConstant(8)), callback, train=DataLoader(Stream(), 4))
 
 
 def test_datasets_are_read_once_on_each_grid_and_hooks_see_whole_mini_batches():
