@@ -1,7 +1,9 @@
 """Tries each grid on a script before the first step, and refuses those that fail or would mean something else."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from math import isfinite
 from typing import Any
@@ -12,7 +14,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
 from lightning_multigrid.host import LightningModule, Trainer
 from lightning_multigrid.positions import knows_grids
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.mini_batches import apart, error_text, run_forward, sizes_of_clips
+from lightning_multigrid.training.mini_batches import apart, error_text, run_forward, run_step, sizes_of_clips
 from lightning_multigrid.training.rehearsal.batches import Made, arrived
 from lightning_multigrid.training.rehearsal.counted import counted_from_first
 from lightning_multigrid.training.rehearsal.rules import (
@@ -22,7 +24,7 @@ from lightning_multigrid.training.rehearsal.rules import (
     named,
     refusal,
 )
-from lightning_multigrid.training.rehearsal.trial import Rehearsal, Trial
+from lightning_multigrid.training.rehearsal.trial import Trial, try_step
 
 _STEP = "`training_step` or `forward`"
 
@@ -38,16 +40,16 @@ def check_grids(
 
     Returns what is left to check while it trains: the clips, if the hooks of the mini-batch could not be tried.
 
-    The first grid is the baseline's. Small mini-batches, which `read` makes, go through the script's hooks and a
-    `Rehearsal`. What cannot be rehearsed on the baseline's grid is accepted, and said. Where boxes follow the clips,
-    pixels may be counted from the first: so places are judged on grids of the full size.
+    The first grid is the baseline's. Small mini-batches, which `read` makes, go through the script's hooks and a step on
+    a copy of the module. What cannot be rehearsed on the baseline's grid is accepted, and said. Where boxes follow the
+    clips, pixels may be counted from the first: so places are judged on grids of the full size.
     """
     name = type(module).__name__
     clips = _number_of_clips(grids)
     shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
     baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
     more = replace(coarsest, clips=4 * clips)
-    points, rehearsal = PointsOnPlan(), Rehearsal(module, trainer, baseline)
+    points = PointsOnPlan()
     first: Trial | None = None
     sharded = trainer.strategy.restore_checkpoint_after_setup
     if sharded:
@@ -62,6 +64,7 @@ def check_grids(
 
     with apart(trainer, module.device), torch.no_grad():
         made = read([*shapes, more])
+    rehearse = partial(try_step, run_step, module, trainer, baseline)
     for grid in shapes:
         try:
             batch = arrive(grid)
@@ -72,11 +75,17 @@ def check_grids(
             points.check(HOOKS, baseline, sizes_of_clips(made[baseline]))  # as if no hook changed them
             return points
         points.check(HOOKS, grid, sizes_of_clips(batch))
-        if grid is baseline and not sharded:
-            first = _first_trial(name, rehearsal, grid, batch)
-        if first is None:
+        if sharded or (first is None and grid is not baseline):
             continue  # hooks may still refuse other grids
-        trial = first if grid is baseline else rehearsal.run(grid, batch)
+        trial = rehearse(grid, batch)
+        if first is None and trial.error is not None:
+            failed, rehearse = trial.error, partial(try_step, run_forward, module, trainer, baseline)
+            trial = rehearse(grid, batch)
+            if trial.error is not None:
+                _warn(name, failed)
+                continue
+            _warn(f"{name}, but for its `forward`", failed)
+        first = first or trial
         if all(map(isfinite, first.losses)) and not all(map(isfinite, trial.losses)):  # of CTC with few frames, say
             trial.error = ValueError("its loss is not finite, as it is on the baseline's grid")
         if trial.error is not None:
@@ -85,7 +94,10 @@ def check_grids(
         if not (boxes_follow and grid.size != baseline.size):
             _refuse_counted(module, baseline, first, grid, trial)
         if grid is coarsest and len({shape.clips for shape in grids}) > 1:
-            check_sum_over_clips(name, trial.losses, _losses(rehearsal, more, arrive))
+            fourfold = Trial()
+            with suppress(Exception):  # hooks may refuse so many clips
+                fourfold = rehearse(more, arrive(more))
+            check_sum_over_clips(name, trial.losses, fourfold.losses)
     return None
 
 
@@ -98,27 +110,6 @@ def _number_of_clips(grids: Sequence[BatchShape]) -> int:
     full = grids[0].clip
     pairs = {pair for grid in grids for pair in ((grid.frames, full.frames), (grid.clip.points, full.points))}
     return next(number for number in count(2) if all(number * now % of for now, of in pairs if now < of))
-
-
-def _first_trial(name: str, rehearsal: Rehearsal, grid: BatchShape, batch: Any) -> Trial | None:
-    """Tries `training_step` on the baseline's grid, and `forward` if that fails; None if neither runs."""
-    trial = rehearsal.run(grid, batch)
-    if trial.error is None:
-        return trial
-    error, rehearsal.step = trial.error, run_forward
-    trial = rehearsal.run(grid, batch)
-    if trial.error is None:
-        _warn(f"{name}, but for its `forward`", error)
-        return trial
-    _warn(name, error)
-    return None
-
-
-def _losses(rehearsal: Rehearsal, shape: BatchShape, arrive: Callable[[BatchShape], Any]) -> list[float]:
-    try:
-        return rehearsal.run(shape, arrive(shape)).losses
-    except Exception:  # hooks may refuse so many clips
-        return []
 
 
 def _refuse_counted(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode  # torch's notes on extending it document this path
 
 from lightning_multigrid.training.mini_batches import tensors_in
@@ -45,7 +45,9 @@ class TracedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         meets = len(others) < len(inputs) and not name.endswith("_like") and not name.startswith("new_")
         if meets:
             for tensor in others:
-                if 1 < tensor.numel() <= _MOST and (tensor.is_floating_point() or tensor.is_complex()):
+                if isinstance(tensor, nn.Parameter) or not 1 < tensor.numel() <= _MOST:
+                    continue  # a whole parameter is the same on each grid
+                if tensor.is_floating_point() or tensor.is_complex():
                     kept = tensor.clone() if name.endswith("_") else tensor.detach()  # it may be written to
                     self.met.setdefault((self._layer(), name), []).append(kept)
         if name == "convolution":

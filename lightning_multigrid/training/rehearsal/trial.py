@@ -32,55 +32,44 @@ class Trial:
     losses: list[float] = field(default_factory=list)
 
 
-class Rehearsal:
-    """Tries steps of a module, each on a new copy: so it is a first step, and there is only one copy at a time.
-
-    BatchNorm uses its running statistics, so that a clip's output depends on no other clip, and nothing is dropped.
-    """
-
-    def __init__(self, module: LightningModule, trainer: Trainer, baseline: BatchShape) -> None:
-        self._module, self._trainer, self._baseline = module, trainer, baseline
-        self.step: Callable[..., Any] = run_step
-
-    def run(self, grid: BatchShape, batch: Any) -> Trial:
-        trial = Trial()
-        losses: list[Tensor] = []
-        try:
-            with contextlib.ExitStack() as stack:
-                copied = stack.enter_context(working_copy(self._module, self._trainer, losses))
-                Following(copied, self._baseline.frames, self._baseline.size).set_grid(grid.frames, grid.size)
-                _note_layers(copied, trial)
-                _still_random_layers(copied)
-                # What is random differs between grids, so that it is not taken for the same table.
-                stack.enter_context(apart(self._trainer, copied.device, seed=grid.frames * grid.size))
-                # To compile a graph for each grid would take minutes, and tell nothing.
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-                stack.enter_context(self._trainer.precision_plugin.train_step_context())
-                stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-                own = apply_to_collection(batch, Tensor, Tensor.clone)  # a step may write to it
-                traced = stack.enter_context(TracedValues(tensors_in(own), lambda: trial.layer))
-                returned = self.step(copied, own, 1)  # many scripts write pictures at mini-batch 0
-            trial.met, trial.convolved = traced.met, traced.convolved
-            loss = returned.get("loss") if isinstance(returned, Mapping) else returned
-            if self.step is run_step and isinstance(loss, Tensor):
-                losses.append(loss.detach())
-            trial.losses = [float(loss) for loss in losses if loss.numel() == 1]
-        except Exception as error:  # whatever a user's model may raise
-            trial.error = error
-            clear_frames(error.__traceback__)  # they hold what the step had made
-        return trial
-
-
-def _still_random_layers(copied: LightningModule) -> None:
-    for layer in copied.modules():
-        # What is dropped would change the loss with the number of clips. Layers of all libraries are named so.
-        drops = "Drop" in type(layer).__name__ and not any(layer.children())
-        if drops or isinstance(layer, BatchNorm):
-            layer.eval()
+def try_step(
+    step: Callable[[LightningModule, Any, int], Any],
+    module: LightningModule,
+    trainer: Trainer,
+    baseline: BatchShape,
+    grid: BatchShape,
+    batch: Any,
+) -> Trial:
+    """Tries a step on a new copy of a module: so it is a first step, and there is only one copy at a time."""
+    trial = Trial()
+    losses: list[Tensor] = []
+    try:
+        with contextlib.ExitStack() as stack:
+            copied = stack.enter_context(working_copy(module, trainer, losses))
+            Following(copied, baseline.frames, baseline.size).set_grid(grid.frames, grid.size)
+            _note_layers(copied, trial)
+            # What is random differs between grids, so that it is not taken for the same table.
+            stack.enter_context(apart(trainer, copied.device, seed=grid.frames * grid.size))
+            # To compile a graph for each grid would take minutes, and tell nothing.
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(trainer.precision_plugin.train_step_context())
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            own = apply_to_collection(batch, Tensor, Tensor.clone)  # a step may write to it
+            traced = stack.enter_context(TracedValues(tensors_in(own), lambda: trial.layer))
+            returned = step(copied, own, 1)  # many scripts write pictures at mini-batch 0
+        trial.met, trial.convolved = traced.met, traced.convolved
+        loss = returned.get("loss") if isinstance(returned, Mapping) else returned
+        if step is run_step and isinstance(loss, Tensor):
+            losses.append(loss.detach())
+        trial.losses = [float(loss) for loss in losses if loss.numel() == 1]
+    except Exception as error:  # whatever a user's model may raise
+        trial.error = error
+        clear_frames(error.__traceback__)  # they hold what the step had made
+    return trial
 
 
 def _note_layers(module: nn.Module, trial: Trial) -> None:
-    """Notes which layer runs."""
+    """Notes which layer runs; those that are random, or depend on other clips, get the mode of evaluation."""
     entered: list[str] = []
 
     def enter(name: str, *_: Any) -> None:
@@ -94,3 +83,6 @@ def _note_layers(module: nn.Module, trial: Trial) -> None:
     for name, layer in module.named_modules():
         layer.register_forward_pre_hook(partial(enter, name))
         layer.register_forward_hook(leave)
+        # What is dropped would change the loss with the number of clips. Layers of all libraries are named so.
+        if isinstance(layer, BatchNorm) or ("Drop" in type(layer).__name__ and not any(layer.children())):
+            layer.eval()
