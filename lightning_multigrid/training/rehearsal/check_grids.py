@@ -40,9 +40,9 @@ def check_grids(
 
     Returns what is left to check while it trains: the clips, if the hooks of the mini-batch could not be tried.
 
-    The first grid is the baseline's. Small mini-batches, which `read` makes, go through the script's hooks and a step on
-    a copy of the module. What cannot be rehearsed on the baseline's grid is accepted, and said. Where boxes follow the
-    clips, pixels may be counted from the first: so places are judged on grids of the full size.
+    The first grid is the baseline's. Small mini-batches, which `read` makes, go through the script's hooks and a step
+    on a copy of the module. What cannot be rehearsed on the baseline's grid is accepted, and said. Where boxes follow
+    the clips, pixels may be counted from the first: so places are judged on grids of the full size.
     """
     name = type(module).__name__
     clips = _number_of_clips(grids)
