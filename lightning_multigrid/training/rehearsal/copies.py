@@ -94,11 +94,11 @@ class _StillOptimizer(Optimizer):
     """Has the groups of an optimizer with the parameters of a copy, and doesn't move them."""
 
     def __init__(self, optimizer: Any, memo: dict[int, Any]) -> None:
-        groups = []
+        super().__init__([torch.zeros(())], {})  # there may be none, which torch refuses
+        self.param_groups = []
         for group in optimizer.param_groups:
             parameters = [memo[id(parameter)] for parameter in group["params"] if id(parameter) in memo]
-            groups.append({**group, "params": parameters})
-        super().__init__(groups, {})
+            self.param_groups.append({**group, "params": parameters})
         self.optimizer = self  # as Lightning's wrappers have it
 
     def step(self, closure: Any = None, **_: Any) -> Any:
