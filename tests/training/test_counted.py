@@ -131,17 +131,15 @@ class BiasOfAttention(Tokens):
         return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=bias)
 
 
-class ByMemory(Tokens):
-    """Written in place, into memory of the shape and type of the data."""
+class Summed(Tokens):
+    """Made of ones of the shape and the type of the data."""
 
     def places(self, n, x):
-        table = torch.zeros_like(x[0])
-        table[:, 0::2] = torch.sin(torch.arange(n, device=x.device))[:, None]
-        return table
+        return sinusoids(torch.ones_like(x[0, :, 0]).cumsum(0))
 
 
 COUNTING = [
-    Sliced, Embedded, Computed, ByMemory, Rotated, Complex, InSpace, OfEachClip, Maps, Learned, ByEinsum, Stacked,
+    Sliced, Embedded, Computed, Summed, Rotated, Complex, InSpace, OfEachClip, Maps, Learned, ByEinsum, Stacked,
     AsKeys, BiasOfAttention,
 ]  # fmt: skip
 
@@ -236,6 +234,12 @@ def test_other_places_are_not(model):
     torch.manual_seed(0)
     net = model()
     assert not any(counts(net, FULL, coarse) for coarse in COARSE)
+
+
+def test_two_rows_of_four_are_spread_or_counted():
+    table = torch.randn(4, WIDTH)
+    for rows, found in ((table[:2], "layer"), (table[::2], None)):
+        assert counted_from_first({("layer", "add"): [table]}, {("layer", "add"): [rows]}, (0.5, 1)) == found
 
 
 def test_models_of_torchvision_do_not_count():
