@@ -3,8 +3,11 @@
 import weakref
 
 import lightning as L
+import pytest
 import torch
 from torch import Tensor
+from torch.optim import SGD
+from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
@@ -72,3 +75,35 @@ def test_a_copy_on_shapes_takes_no_memory_of_what_the_module_holds():
     assert all(parameter.is_meta for parameter in probe.parameters())
     assert [name for name, _ in probe.named_parameters()] == [name for name, _ in module.named_parameters()]
     assert "Conv3d" in repr(probe.net)
+
+
+def test_what_a_copy_does_to_optimizers_and_schedulers_leaves_no_trace():
+    class ByHand(Module):
+        def training_step(self, batch, batch_idx):
+            optimizer, scheduler = self.optimizers(), self.lr_schedulers()
+            if not isinstance(self.trainer, L.Trainer):
+                seen.append(scheduler.optimizer is optimizer)
+                self.manual_backward(super().training_step(batch, batch_idx))
+                optimizer.step()
+                scheduler.step()
+                optimizer.param_groups[0]["lr"].mul_(9)
+                scheduler.base_lrs[0] = 5
+
+    class Look(L.Callback):
+        def on_train_start(self, trainer, pl_module):
+            [optimizer], scheduler = trainer.optimizers, trainer.lr_scheduler_configs[0].scheduler
+            assert optimizer.param_groups[0]["lr"] == torch.tensor(0.1)
+            assert not optimizer.state
+            assert scheduler.base_lrs[0] != 5
+            raise KeyError("looked")
+
+    seen = []
+    module = ByHand(
+        optimizer=lambda parameters: SGD(parameters, torch.tensor(0.1)),
+        schedulers=lambda one, _: ExponentialLR(one, 0.5),
+    )
+    module.automatic_optimization = False
+    with pytest.raises(KeyError, match="looked"):
+        fit(module, MultigridCallback(), Look(), fast_dev_run=True)
+    assert seen
+    assert all(seen)

@@ -97,8 +97,9 @@ class _StillOptimizer(Optimizer):
         super().__init__([torch.zeros(())], {})  # there may be none, which torch refuses
         self.param_groups = []
         for group in optimizer.param_groups:
+            own = {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
             parameters = [memo[id(parameter)] for parameter in group["params"] if id(parameter) in memo]
-            self.param_groups.append({**group, "params": parameters})
+            self.param_groups.append({**own, "params": parameters})
         self.optimizer = self  # as Lightning's wrappers have it
 
     def step(self, closure: Any = None, **_: Any) -> Any:
@@ -118,9 +119,9 @@ def _told(trainer: Trainer, losses: list[Tensor], memo: dict[int, Any]) -> dict[
             thread.submit(loss.backward, *arguments, **named).result()
 
     optimizers = [_StillOptimizer(optimizer, memo) for optimizer in trainer.optimizers]
-    schedulers = [copy.copy(config) for config in trainer.lr_scheduler_configs]
+    memo |= {id(optimizer): still for optimizer, still in zip(trainer.optimizers, optimizers, strict=True)}
+    schedulers = copy.deepcopy(trainer.lr_scheduler_configs, memo)
     for config in schedulers:
-        config.scheduler = copy.copy(config.scheduler)
         config.scheduler.step = lambda *_, **__: None  # type: ignore[method-assign]
     loggers = [DummyLogger() for _ in trainer.loggers]
     return {
