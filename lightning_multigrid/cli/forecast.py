@@ -22,7 +22,7 @@ from lightning_multigrid.norm import convert_sub_batchnorm, set_sub_batch
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase
-from lightning_multigrid.training import batches_of_samples, check_grids, meta_copy
+from lightning_multigrid.training import meta_copy, refusal
 
 _CLIPS = 2  # BatchNorm needs more than one value per channel
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
@@ -34,7 +34,7 @@ def clip_flops(module: LightningModule, grids: Sequence[BatchShape]) -> dict[Bat
     A backward costs about twice as much on every grid. The first grid is the baseline's. `forward` of the module takes
     clips B x 3 x T x H x W.
     """
-    flops = {}
+    flops: dict[BatchShape, float] = {}
     try:
         probe = meta_copy(module)
         for layer in probe.modules():
@@ -49,9 +49,9 @@ def clip_flops(module: LightningModule, grids: Sequence[BatchShape]) -> dict[Bat
                 with FlopCounterMode(display=False) as counter:
                     probe(clips_of(clip, _CLIPS))
                 flops[clip] = counter.get_total_flops() / 2 / _CLIPS
-    except Exception:  # whatever a user's model may raise
-        # Names a grid that the model refuses.
-        check_grids(module, grids, batches_of_samples(lambda grid: clips_of(grid, 1)[0]))
+    except Exception as error:  # whatever a user's model may raise
+        if flops:
+            raise refusal(type(module).__name__, clip, "`forward`", error) from error
         return {}
     return flops if all(flops.values()) else {}
 
