@@ -3,7 +3,7 @@
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jsonargparse import ArgumentError
@@ -16,7 +16,6 @@ from lightning_multigrid.prepare import (
     TASK_SECONDS,
     Encoding,
     Progress,
-    Summary,
     check,
     index_shown,
     open_store,
@@ -27,14 +26,7 @@ from lightning_multigrid.prepare import (
     usable_cores,
     write_report,
 )
-from lightning_multigrid.sources import (
-    MANIFEST_NAME,
-    Manifest,
-    ManifestError,
-    Source,
-    VideoList,
-    VideoSource,
-)
+from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, Source, VideoList, VideoSource
 from lightning_multigrid.video import VideoDataModule
 
 CORES = usable_cores()
@@ -53,8 +45,6 @@ def prepare_videos(
     short_side: int | None = None,
     crf: float = Encoding.crf,
     preset: str = Encoding.preset,
-    gop: int = Encoding.gop,
-    b_frames: int = Encoding.b_frames,
 ) -> None:
     """Transcodes a dataset for training: small videos that decode several times faster, their list and frame tables.
 
@@ -84,19 +74,17 @@ def prepare_videos(
             and views need, or 256 without a config.
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
         preset: How much time x264 may take. It hardly matters to decoding.
-        gop: Frames from one keyframe to the next.
-        b_frames: Frames between two that others refer to; no frame refers to these.
     """
     splits = _videos("prepare", datamodule, source)
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
-    encoded = Encoding(short_side, crf, preset, gop, b_frames)
+    encoding = Encoding(short_side, crf, preset)
     options: dict[str, Any] = {"part": part, "workers": workers, "timeout": timeout}
     options |= {"max_bad_fraction": max_bad_fraction, "keep_damaged": keep_damaged}
     written: dict[str, str] = {}
     for split, manifest in splits.items():
         folder = os.path.join(output, split) if split else output
-        prepare_shown(manifest, folder, encoded, **options)
+        _prepare_shown(manifest, folder, encoding, **options)
         written[split] = os.path.join(folder, MANIFEST_NAME)
     if part is not None:
         say(f"\nPart {part} is done. After the last part, run this without `--part`.")
@@ -137,7 +125,7 @@ def check_videos(
                 read += 1
                 if found.reason is not None:
                     broken[path] = found.reason
-                for said in (*(() if found.reason is None else (found.reason,)), *found.notes):
+                for said in filter(None, (found.reason, *found.notes)):
                     bar.console.print(printable(f"{path}: {said}"), markup=False, highlight=False, soft_wrap=True)
                 bar.update(task, advance=1, count=f"{len(broken):,} broken")
     if report is not None:
@@ -214,7 +202,7 @@ def _videos(command: str, data: LightningDataModule | None, source: Source | Non
     return {str(split): manifest for split, manifest in data.manifests().items()}
 
 
-def prepare_shown(manifest: Manifest, folder: StrPath, encoding: Encoding, **options: Any) -> Summary:
+def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding, **options: Any) -> None:
     """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
     with progress_bar() as bar:
         looks = f"looking for {len(manifest):,} videos"
@@ -224,11 +212,16 @@ def prepare_shown(manifest: Manifest, folder: StrPath, encoding: Encoding, **opt
             bar.update(task, completed=now.done_bytes, total=max(1, now.total_bytes), count=str(now))
 
         summary = prepare(manifest, folder, encoding, **options, progress=show)
-    say(_said(summary))
-    for note, path, number in _gathered(summary.notes):
-        others = f" (and {number - 1:,} more)" if number > 1 else ""
-        say(f"Note on {path}{others}: {note}.")
-    return summary
+    there = f", {summary.kept:,} were there" if summary.kept else ""
+    ratio = f", {summary.bytes / summary.source_bytes:.2f} times the originals" if summary.source_bytes else ""
+    broken = f"; broken and left out: {len(summary.broken):,}, {summary.report} says why" if summary.broken else ""
+    say(f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{ratio}{broken}.")
+    having: dict[str, list[str]] = {}  # the videos of each note
+    for path, notes in summary.notes.items():
+        for note in notes:
+            having.setdefault(note, []).append(path)
+    for note, (path, *others) in having.items():
+        say(f"Note on {path}{f' (and {len(others):,} more)' if others else ''}: {note}.")
 
 
 def needed_short_side(data: LightningDataModule) -> int:
@@ -237,19 +230,3 @@ def needed_short_side(data: LightningDataModule) -> int:
     least, _ = data.clip_sampling.short_side_range(data.size)
     _, of_test = data.test_views.pixels(data.clip_sampling)
     return max(16, 2 * math.ceil(max(least, of_test) / 2))
-
-
-def _said(summary: Summary) -> str:
-    there = f", {summary.kept:,} were there" if summary.kept else ""
-    ratio = f", {summary.bytes / summary.source_bytes:.2f} times the originals" if summary.source_bytes else ""
-    broken = f"; broken and left out: {len(summary.broken):,}, {summary.report} says why" if summary.broken else ""
-    return f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{ratio}{broken}."
-
-
-def _gathered(notes: Mapping[str, Iterable[str]]) -> list[tuple[str, str, int]]:
-    """Each note once, with the first video that has it, and how many do."""
-    having: dict[str, list[str]] = {}
-    for path, sentences in notes.items():
-        for sentence in sentences:
-            having.setdefault(sentence, []).append(path)
-    return [(note, paths[0], len(paths)) for note, paths in having.items()]

@@ -9,7 +9,6 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.cli import LightningCLI
-from PIL import Image
 
 from lightning_multigrid.cli.init import _MACHINES, _training
 from lightning_multigrid.cli.main import main
@@ -29,7 +28,7 @@ def videos(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_fit_works_with_what_init_writes(videos, capsys, caplog):
+def test_fit_works_with_what_init_writes(videos, capsys):
     main(["init", "videos"])
     said = capsys.readouterr().out
     assert said.startswith("24 videos of 3 classes, short side 48 pixels, 10 frames at 30 per second.\n")
@@ -49,9 +48,7 @@ def test_fit_works_with_what_init_writes(videos, capsys, caplog):
     assert isinstance(with_lightning.datamodule, VideoDataModule)
     quick = ["--trainer.max_epochs=2", "--trainer.logger=false", "--trainer.enable_progress_bar=false"]
     quick += ["--data.num_workers=0", "--trainer.check_val_every_n_epoch=1"]
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        main(["fit", "--config", "multigrid.yaml", *quick])
-    assert "SmallCNN: 48,563 parameters." in caplog.messages
+    main(["fit", "--config", "multigrid.yaml", *quick])
     best = str(videos / "multigrid_checkpoints" / "best.ckpt")
     assert f"lightning-multigrid predict FOLDER --config multigrid.yaml --ckpt_path {best}\n" in said
     newest = torch.load(videos / "multigrid_checkpoints" / "last.ckpt", weights_only=True)
