@@ -1,7 +1,6 @@
 """Configs of PySlowFast become configs that plan and train the same."""
 
 import json
-import re
 
 import pytest
 import yaml
@@ -28,27 +27,6 @@ KINETICS = {
     "MODEL": {"NUM_CLASSES": 400, "ARCH": "slowfast", "LOSS_FUNC": "cross_entropy", "DROPOUT_RATE": 0.5},
     "BN": {"USE_PRECISE_STATS": True, "NUM_BATCHES_PRECISE": 100},
     "NUM_GPUS": 8, "RNG_SEED": 0, "SOME_NEW_KEY": 3,
-}  # fmt: skip
-# The numbers of the published config of MViTv2-S on Kinetics-400.
-MVIT = {
-    "TRAIN": {"DATASET": "kinetics", "BATCH_SIZE": 16, "EVAL_PERIOD": 10},
-    "DATA": {"NUM_FRAMES": 16, "SAMPLING_RATE": 4, "TEST_CROP_SIZE": 224, "USE_OFFSET_SAMPLING": True},
-    "MVIT": {
-        "USE_ABS_POS": False, "REL_POS_SPATIAL": True, "REL_POS_TEMPORAL": True, "DEPTH": 16, "NUM_HEADS": 1,
-        "EMBED_DIM": 96, "PATCH_KERNEL": "(3, 7, 7)", "DROPPATH_RATE": 0.2, "CLS_EMBED_ON": True,
-        "DIM_MUL": [[1, 2.0], [3, 2.0], [14, 2.0]], "DIM_MUL_IN_ATT": True, "RESIDUAL_POOLING": True,
-    },
-    "AUG": {
-        "ENABLE": True, "NUM_SAMPLE": 2, "AA_TYPE": "rand-m7-n4-mstd0.5-inc1", "RE_PROB": 0.25, "COLOR_JITTER": 0.4,
-    },
-    "MIXUP": {"ENABLE": True, "ALPHA": 0.8, "CUTMIX_ALPHA": 1.0, "LABEL_SMOOTH_VALUE": 0.1},
-    "SOLVER": {
-        "ZERO_WD_1D_PARAM": True, "BASE_LR_SCALE_NUM_SHARDS": True, "CLIP_GRAD_L2NORM": 1.0, "BASE_LR": 0.0001,
-        "COSINE_AFTER_WARMUP": True, "COSINE_END_LR": "1e-6", "WARMUP_START_LR": "1e-6", "WARMUP_EPOCHS": 30.0,
-        "LR_POLICY": "cosine", "MAX_EPOCH": 200, "WEIGHT_DECAY": 0.05, "OPTIMIZING_METHOD": "adamw",
-    },
-    "MODEL": {"NUM_CLASSES": 400, "ARCH": "mvit", "LOSS_FUNC": "soft_cross_entropy", "DROPOUT_RATE": 0.5},
-    "NUM_GPUS": 8,
 }  # fmt: skip
 SMALL = {"TRAIN": {"BATCH_SIZE": 8}, "SOLVER": {"MAX_EPOCH": 4}, "MODEL": {"ARCH": "i3d", "NUM_CLASSES": 10}}
 SMALL["NUM_GPUS"] = 2
@@ -119,7 +97,6 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     assert callback["init_args"]["precise_bn_batches"] == 100
     assert (callback["init_args"]["sub_batch"], callback["init_args"]["validations_per_phase"]) == (8, 3)
     assert "# Not carried over: SOME_NEW_KEY: 3\n" in text
-    assert "INPUT_CHANNEL_NUM" not in text  # the model settles it
 
 
 @pytest.mark.usefixtures("_costs_nothing")
@@ -222,14 +199,6 @@ def test_a_silent_config_has_the_defaults_of_pyslowfast(tmp_path, capsys):
     assert plan(tmp_path, text, capsys)["epochs"] == 4
 
 
-def test_mixed_precision_and_clipping(tmp_path):
-    config = changed(SMALL, TRAIN={"MIXED_PRECISION": True}, SOLVER={"CLIP_GRAD_L2NORM": 1.0})
-    trainer = yaml.safe_load(translated(tmp_path, config))["trainer"]
-    assert (trainer["precision"], trainer["gradient_clip_val"]) == ("16-mixed", 1.0)
-    trainer = yaml.safe_load(translated(tmp_path, changed(SMALL, SOLVER={"CLIP_GRAD_VAL": 2.0})))["trainer"]
-    assert (trainer["gradient_clip_val"], trainer["gradient_clip_algorithm"]) == (2.0, "value")
-
-
 @pytest.mark.parametrize(
     ("dataset", "crops", "size", "short_side"),
     [
@@ -265,74 +234,32 @@ def test_the_lr_is_multiplied_by_the_nodes_where_the_config_says_so(tmp_path):
     assert tree["trainer"]["num_nodes"] == 16
 
 
-def test_a_config_of_mvit_is_translated_with_its_optimizer_and_augmentation(tmp_path, capsys):
-    text = translated(tmp_path, MVIT)
-    tree = yaml.safe_load(text)
-    module, data = tree["model"]["init_args"], data_of(tree)
-    assert module["optimizer"] == {"class_path": "torch.optim.AdamW", "init_args": {"lr": 1e-4}}
-    assert module["label_smoothing"] == 0.1
-    assert (module["weight_decay"], module["norm_weight_decay"]) == (0.05, 0)
-    assert module["warmup_start_factor"] == pytest.approx(0.01)
-    assert not {"lr", "momentum", "nesterov"} & module.keys()
-    assert module["model"] == {
-        "class_path": "torchvision.models.video.mvit_v2_s",
-        "dict_kwargs": {"num_classes": 400, "dropout": 0.5, "stochastic_depth_prob": 0.2},
-    }
-    assert (data["batch_size"], data["repeats"]) == (16 // 8 * 2, 2)  # clips, of half as many videos
-    # PySlowFast's m7 is of 10, torchvision's of 30: shears of 0.21 and 21 degrees.
-    strength = {"magnitude": 7 * 30 // 10, "operation_probability": 0.5}
-    assert data["augment"] == {"mixup": 0.8, "cutmix": 1.0, "rand_augment": 4, "erasing": 0.25, **strength}
-    for name in ("AUG.COLOR_JITTER: 0.4", "SOLVER.COSINE_END_LR: 1e-6"):
-        assert f"# Not carried over: {name}" in text
-    assert plan(tmp_path, text, capsys)["lr"] == pytest.approx(1e-4)
+def test_a_training_on_the_cpu_is_at_32_bits(tmp_path):
+    for gpus, expected in ((2, ("gpu", 2, "16-mixed")), (0, ("cpu", 1, None))):
+        text = translated(tmp_path, changed(SMALL, TRAIN={"MIXED_PRECISION": True}, NUM_GPUS=gpus))
+        trainer = yaml.safe_load(text)["trainer"]
+        assert (trainer["accelerator"], trainer["devices"], trainer.get("precision")) == expected
 
 
-def test_a_warm_up_from_0_and_a_training_on_the_cpu_can_run(tmp_path, capsys):
-    warmup = {"WARMUP_EPOCHS": 2.0, "WARMUP_START_LR": 0}
-    text = translated(tmp_path, changed(SMALL, SOLVER=warmup, TRAIN={"MIXED_PRECISION": True}, NUM_GPUS=0))
-    trainer = yaml.safe_load(text)["trainer"]
-    assert (trainer["accelerator"], trainer["devices"], trainer.get("precision")) == ("cpu", 1, None)
-    assert "The warm-up starts at 1e-06 of the LR" in text
-    first = plan(tmp_path, text, capsys)["phases"][0]["lr"][0]
-    assert 0 < first < 1e-4
-
-
-def test_a_single_step_is_a_constant_lr(tmp_path):
-    steps = {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0], "LRS": [1]}
-    tree = yaml.safe_load(translated(tmp_path, changed(SMALL, SOLVER=steps)))
-    assert tree["model"]["init_args"]["schedule"] == "constant"
-
-
-@pytest.mark.parametrize(
-    ("change", "note"),
-    [
-        ({"SOLVER": {"LR_POLICY": "cosine", "WARMUP_EPOCHS": 2.0}}, "The cosine starts where the warm-up ends"),
-        ({"AUG": {"ENABLE": True}}, "the strength does not vary"),
-    ],
-)
-def test_what_differs_is_noted(change, note, tmp_path):
-    text = translated(tmp_path, changed(SMALL, **change))
-    assert note in re.sub(r"\s*\n# *", " ", text)
-
-
-def test_offset_sampling_has_its_positions(tmp_path):
-    tree = yaml.safe_load(translated(tmp_path, changed(SMALL, DATA={"USE_OFFSET_SAMPLING": True})))
-    assert data_of(tree)["test_views"]["positions"] == "offset"
+def test_what_differs_is_noted(tmp_path):
+    text = translated(tmp_path, changed(SMALL, SOLVER={"WARMUP_EPOCHS": 2.0}, MIXUP={"ENABLE": True, "ALPHA": 0.8}))
+    assert "The cosine starts where the warm-up ends" in text
+    assert "# Not carried over: MIXUP.ALPHA: 0.8\n# Not carried over: MIXUP.ENABLE: True\n" in text
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"MODEL": {"ARCH": "x3d"}}, r"`MODEL.ARCH: x3d` with depth 50 is not among the models here"),
-        ({"MODEL": {"ARCH": "mvit"}}, "`MODEL.ARCH: mvit` is neither MViTv2-S nor MViTv1-B"),
         ({"NONLOCAL": {"LOCATION": [[[]], [[0]], [[]], [[]]]}}, "and these non-local blocks"),
         ({"MODEL": {"LOSS_FUNC": "contrastive_loss"}}, "`MODEL.LOSS_FUNC: contrastive_loss` is not supported"),
-        ({"SOLVER": {"OPTIMIZING_METHOD": "mt_adamw"}}, "`SOLVER.OPTIMIZING_METHOD: mt_adamw` is not supported"),
+        ({"SOLVER": {"OPTIMIZING_METHOD": "adamw"}}, "`SOLVER.OPTIMIZING_METHOD: adamw` is not supported; sgd is"),
         ({"SOLVER": {"LR_POLICY": "exp"}}, "`SOLVER.LR_POLICY: exp` is not supported"),
         (
             {"SOLVER": {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0, 1, 2], "LRS": [1, 0.1, 0.05]}},
             r"must fall by one factor at each of `SOLVER.STEPS: \[0, 1, 2\]`",
         ),
+        ({"SOLVER": {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0], "LRS": [1]}}, "must fall by one factor"),
         ({"TRAIN": {"DATASET": "ava"}}, "`TRAIN.DATASET: ava` is not supported; kinetics, ssv2 and charades are"),
         ({"TRAIN": {"BATCH_SIZE": 9}}, "`TRAIN.BATCH_SIZE: 9` must be a multiple of `NUM_GPUS: 2`"),
         ({"TEST": {"NUM_SPATIAL_CROPS": 5}}, "`TEST.NUM_SPATIAL_CROPS: 5` is not supported; 1 and 3 are"),
@@ -347,11 +274,8 @@ def test_what_has_no_counterpart_is_refused(change, message, tmp_path):
     ("content", "message"),
     [
         (b"a: [", "is not YAML"),
-        (b"\xff\xfe\x00", "is not YAML"),
         (b"!!python/object/apply:os.system ['true']", "is not YAML"),
         (b"trainer: {}", "none of the sections TRAIN, SOLVER and MODEL"),
-        (b"- 1", "none of the sections TRAIN, SOLVER and MODEL"),
-        (b"[" * 5000, "is not YAML"),
     ],
 )
 def test_other_files_are_refused(content, message, tmp_path):
@@ -367,10 +291,6 @@ def test_the_command_prints_a_config_or_says_in_a_line_what_is_wrong(tmp_path, c
     main(["migrate", str(path)])
     assert capsys.readouterr().out == translate_pyslowfast(path)
     path.write_text("a: 1")
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit, match="1"):
         main(["migrate", str(path)])
-    assert stopped.value.code == 1
-    assert "so it is not a config of PySlowFast" in " ".join(capsys.readouterr().err.split())
-    with pytest.raises(SystemExit) as stopped:
-        main(["migrate"])
-    assert stopped.value.code == 2
+    assert "so it is not a config of PySlowFast" in capsys.readouterr().err
