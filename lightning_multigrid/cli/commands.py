@@ -172,6 +172,7 @@ class _ConfigCLI(LightningCLI):
             auto_configure_optimizers=False,
             seed_everything_default=0,
             save_config_kwargs={"overwrite": True},
+            trainer_defaults={"enable_model_summary": False},
             parser_kwargs=of_command if self.ours else of_program,
             args=list(words) if self.ours else [command, *words],
             run=self.ours is None,

@@ -9,13 +9,13 @@ import json
 import math
 import os
 import platform
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from typing_extensions import override
@@ -23,7 +23,7 @@ from typing_extensions import override
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer, TrainerFn
 from lightning_multigrid.reports.account import CHECKPOINTS, REST, START, STEPS, VALIDATION, WAITING, Account
 from lightning_multigrid.reports.run_report import RunReport
-from lightning_multigrid.schedule import duration, text_table
+from lightning_multigrid.schedule import text_table
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
@@ -150,7 +150,9 @@ class Recorder(Callback):
         self._account.turn(REST)
         self.record.account, self.record.cpu = dict(self._account.seconds), cpu_seconds() - self._cpu
         self.record.epochs, self.record.steps = trainer.current_epoch, trainer.global_step
-        self.record.machine = _machine(trainer.strategy.root_device)
+        device = trainer.strategy.root_device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+        self.record.machine = f"{name}, torch {torch.__version__}"
         if trainer.is_global_zero:
             self.record.write(self._file)
 
@@ -160,16 +162,6 @@ def cpu_seconds(of_children: bool = False) -> float:
     times = os.times()
     children = times.children_user + times.children_system
     return children if of_children else children + times.user + times.system
-
-
-def _machine(device: torch.device) -> str:
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        known = Path("/proc/cpuinfo")  # of Linux; elsewhere the kind of the processor has to do
-        found = re.search("^model name.*: (.*)", known.read_text(), re.MULTILINE) if known.exists() else None
-        name = found[1] if found else platform.machine()
-    return f"{name}, torch {torch.__version__}"
 
 
 def _share_done(trainer: Trainer, batch_idx: int) -> float:
@@ -206,10 +198,8 @@ class Comparison:
         mode: str | None = None,
         clock: _Clock = "wall",
     ) -> None:
-        if mode not in ("max", "min", None):
-            raise ValueError(f"`mode` must be max or min, got {mode!r}.")
-        if clock not in get_args(_Clock):
-            raise ValueError(f"`clock` must be wall or cpu, got {clock!r}.")
+        if mode not in ("max", "min", None) or clock not in ("wall", "cpu"):
+            raise ValueError(f"`mode` must be max or min, and `clock` wall or cpu, got {mode!r} and {clock!r}.")
         self._clock = clock
         files = [file for variant in VARIANTS for file in sorted(Path(folder).glob(f"{variant}*.json"))]
         records = [RunRecord.read(file) for file in files]
@@ -264,37 +254,24 @@ class Comparison:
         """Says what the numbers say, in a sentence or two."""
         if not self.runs[MULTIGRID] or not self.runs[BASELINE]:
             return "There is nothing to compare yet: a run with the callback and one without it are needed."
-        few = min(len(self.runs[MULTIGRID]), len(self.runs[BASELINE])) < 2
-        return self._judgement() + (" One seed says little: take three, with `--seeds 3`." if few else "")
-
-    def _judgement(self) -> str:
         faster = self.seconds(BASELINE) / self.seconds(MULTIGRID)
+        clock = f"{faster:.2f}x faster by {'CPU time' if self._clock == 'cpu' else 'the wall clock'}"
+        ends = {variant: self.ends(variant) for variant in VARIANTS}
         if faster <= 1:
             return f"Don't: with the callback it takes {1 / faster:.2f} times as long."
-        clock = f"{faster:.2f}x faster by {'CPU time' if self._clock == 'cpu' else 'the wall clock'}"
-        if not self.ends(MULTIGRID) or not self.ends(BASELINE):
-            return f"{clock}; no validation says how good it is."
-        if not all(math.isfinite(end) for variant in VARIANTS for end in self.ends(variant)):
-            return "Runs diverged, so the ends can't be compared: see the table."
+        if not ends[MULTIGRID] or not ends[BASELINE] or not all(map(math.isfinite, chain(*ends.values()))):
+            return f"{clock}; the ends can't be compared: see the table."
         gain, error = self._gain(MULTIGRID, BASELINE)
-        ends = f"{self.metric} {_spread(self.ends(MULTIGRID))} against {_spread(self.ends(BASELINE))}"
-        beside = ""
-        if self.ends(SHORTENED):
+        said = f"{clock}, and {'no worse' if gain >= -error else 'worse'}: {self.metric} {_spread(ends[MULTIGRID])} "
+        said += f"against {_spread(ends[BASELINE])}"
+        answer = "Yes" if gain >= -error else "It depends"
+        if ends[SHORTENED]:
+            said += f"; a baseline of as much time reaches {_spread(ends[SHORTENED])}"
             ahead, of_ahead = self._gain(MULTIGRID, SHORTENED)
-            reached = f"a baseline of as much time reaches {_spread(self.ends(SHORTENED))}"
             if ahead <= of_ahead:
-                less = "no worse" if gain >= -error else "worse"
-                what = "Can't tell with so few seeds" if ahead > 0 else "Don't"
-                return f"{what}: {reached}. With the callback it is {faster:.2f}x faster and {less} ({ends})."
-            beside = f", and {reached}"
-        if gain >= -error:
-            return f"Yes: {clock}, and no worse: {ends}{beside}."
-        return (
-            f"It depends: {clock}, but worse: {ends}{beside}. A larger `epoch_factor` takes more of the time and loses "
-            "less."
-        )
+                answer = "Can't tell with so few seeds" if ahead > 0 else "Don't"
+        few = " One seed says little: take three." if min(len(ends[MULTIGRID]), len(ends[BASELINE])) < 2 else ""
+        return f"{answer}: {said}.{few}"
 
     def __str__(self) -> str:
-        longest = max((run.seconds for runs in self.runs.values() for run in runs), default=0.0)
-        took = "" if longest < 120 else f" The longest run took {duration(longest)}."
-        return f"{self.table()}\n{self.verdict()}{took}"
+        return f"{self.table()}\n{self.verdict()}"

@@ -52,22 +52,22 @@ WORSE = [(50, 0.6), (50, 0.7), (50, 0.65)]
         ({"multigrid": GOOD}, "There is nothing to compare yet"),
         (
             {"multigrid": GOOD, "baseline": SAME},
-            r"^Yes: 2\.00x faster by the wall clock, and no worse: val/top1 0\.91",
+            r"^Yes: 2\.00x faster by the wall clock, and no worse: val/top1 0\.91 \+- 0\.01 against 0\.91 \+- 0\.01\.$",
         ),
         (
             {"multigrid": GOOD, "baseline": SAME, "shortened": WORSE},
-            r"^Yes: 2\.00x .*, and a baseline of as much time reaches 0\.65 \+- 0\.05\.$",
+            r"^Yes: .*; a baseline of as much time reaches 0\.65",
         ),
         (
             {"multigrid": GOOD, "baseline": BETTER, "shortened": WORSE},
-            r"^It depends: 2\.00x faster .*, but worse: .* reaches 0\.65 .*\. A larger `epoch_factor`",
+            r"^It depends: 2\.00x .*, and worse: .* reaches 0\.65",
         ),
         (
             {"multigrid": GOOD, "baseline": BETTER, "shortened": GOOD},
-            r"^Don't: a baseline of as much time reaches 0\.91 .* With the callback it is 2\.00x faster and worse",
+            r"^Don't: .* a baseline of as much time reaches 0\.91",
         ),
         ({"multigrid": SAME, "baseline": GOOD}, r"^Don't: with the callback it takes 2\.00 times as long\.$"),
-        ({"multigrid": GOOD[:1], "baseline": SAME[:1]}, r"One seed says little: take three, with `--seeds 3`\.$"),
+        ({"multigrid": GOOD[:1], "baseline": SAME[:1]}, r"One seed says little: take three\.$"),
     ],
 )
 def test_the_verdict_says_what_the_numbers_say(runs, said, tmp_path):
@@ -114,7 +114,7 @@ def test_runs_without_cpu_time_are_not_compared_by_it(tmp_path):
 def test_a_run_that_diverges_is_counted_and_not_averaged(tmp_path):
     found = comparison(tmp_path, multigrid=[*GOOD[:2], (50, math.nan)], baseline=SAME)
     assert "1 of 3 diverged" in found.table()
-    assert found.verdict().startswith("Runs diverged")
+    assert found.verdict() == "2.00x faster by the wall clock; the ends can't be compared: see the table."
 
 
 def test_metrics_of_the_validation_come_before_those_of_the_training(tmp_path):
@@ -124,11 +124,6 @@ def test_metrics_of_the_validation_come_before_those_of_the_training(tmp_path):
     one.write(tmp_path / "multigrid-0.json")
     found = Comparison(tmp_path)
     assert (found.metric, found.mode) == ("val_loss", "min")
-
-
-def test_files_of_others_are_left_alone(tmp_path):
-    (tmp_path / "manifest.json").write_text("not ours")
-    assert not any(Comparison(tmp_path).runs.values())
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
@@ -169,8 +164,7 @@ def test_a_recorder_validates_at_shares_of_the_training(settings, tmp_path):
     ("arguments", "message"),
     [
         ({"metric": "top5"}, r"logs no metric 'top5'\. It logs val/top1\."),
-        ({"mode": "maximum"}, "`mode` must be max or min, got 'maximum'"),
-        ({"clock": "sun"}, "`clock` must be wall or cpu, got 'sun'"),
+        ({"mode": "maximum"}, "`mode` must be max or min, and `clock` wall or cpu, got 'maximum' and 'wall'"),
     ],
 )
 def test_what_the_runs_do_not_have_is_refused(arguments, message, tmp_path):
