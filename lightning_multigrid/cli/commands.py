@@ -27,7 +27,7 @@ from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.plan import Preview, count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.reports import plan_figure, save
+from lightning_multigrid.reports import plan_figure
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
@@ -83,7 +83,7 @@ def plan(
     else:
         say(planned.table(forecast))
     if plot is not None:
-        save(plan_figure(planned.schedule, planned.lrs), plot)
+        plan_figure(planned.schedule, planned.lrs).savefig(plot, dpi=150)
         say(f"Drawn to {plot}.", sys.stderr)
 
 

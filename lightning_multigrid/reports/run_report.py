@@ -2,27 +2,17 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
-from torch import Tensor
 
 from lightning_multigrid.host import Trainer
 from lightning_multigrid.reports.account import REST, STATISTICS, STEPS, VALIDATION, WAITING, Account, faster_or_slower
-from lightning_multigrid.reports.step_times import (
-    Clock,
-    LoaderLimit,
-    LoaderWatch,
-    ShapeTimes,
-    StepTime,
-    StepTimer,
-    StepTotals,
-)
-from lightning_multigrid.schedule import BatchShape, Place, Plan, Step, duration, exact
+from lightning_multigrid.reports.step_times import Clock, LoaderWatch, ShapeTimes, StepTime, StepTimer, StepTotals
+from lightning_multigrid.schedule import BatchShape, Plan, Step, duration, exact
 
 
 class RunReport:
@@ -33,19 +23,17 @@ class RunReport:
     """
 
     def __init__(self, plan: Plan, workers: int, ways_out: str, clock: Clock, account: Account) -> None:
-        self._plan, self._schedule, self._ways_out = plan, plan.schedule, ways_out
+        self._plan, self._schedule = plan, plan.schedule
         self._timer, self.account = StepTimer(clock), account
         self.baseline_validations = 1.0  # of the baseline, for each one of this run
-        self._watch = LoaderWatch(workers)
+        self._watch = LoaderWatch(workers, ways_out)
         self._left: Counter[BatchShape] = Counter()
         self._position = Fraction(0)
         self._began: tuple[float, Fraction] | None = None  # when and where the run started
-        self._step: Step | None = None  # that has ended last
         self._phase = -1  # the phase that was announced last
         self._shape = self._schedule.baseline.shape
         self._widest = max(len(_compact(shape)) for shape in (self._shape, *self._schedule.grids))
         self.times = ShapeTimes()
-        self.losses = FiniteLosses()
         self.tell: Callable[[str], None] = rank_zero_info  # on the way; with a progress bar, above it
         self._closing: list[str] = []  # messages for the time when the progress bar is gone
 
@@ -85,18 +73,11 @@ class RunReport:
 
     def ended(self, step: Step, following: Step) -> list[StepTime]:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
-        self._step = step
         self._timer.ended(step)
         self.account.turn(REST)
         self._left[step.shape] -= 1
         self._position = self._plan.position(following)
         return self._take(wait=False)
-
-    def note_loss(self, outputs: Any) -> None:
-        """Notes what `training_step` returned in the last step: a loss, or a dict with one."""
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        if isinstance(loss, Tensor) and loss.is_floating_point() and self._step is not None:
-            self.losses.note(self._step, loss.detach())
 
     @property
     def done(self) -> float:
@@ -119,9 +100,8 @@ class RunReport:
         taken = list(self._timer.take(wait))
         for step_time in taken:
             self.times.add(step_time)
-            limit = self._watch.add(step_time)
-            if limit is not None:
-                self.tell(limit.sentence(self._seconds_lost(limit), self._ways_out))
+            if (said := self._watch.add(step_time)) is not None:
+                self.tell(said)
         return taken
 
     @property
@@ -144,15 +124,6 @@ class RunReport:
         other = max(0.0, time.perf_counter() - since - self.times.all.seconds)
         return steps + (other * float((self._schedule.epochs - self._position) / done) if done > 0 else 0.0)
 
-    def _seconds_lost(self, limit: LoaderLimit) -> float:
-        """What a loader of this speed costs in the steps that are left."""
-
-        def waiting(shape: BatchShape) -> float:
-            loading = shape.clips / limit.given
-            return max(0.0, loading - self.times.expected(shape).stepping) if limit.workers else loading
-
-        return sum(count * waiting(shape) for shape, count in self._left.items() if count > 0)
-
     def finish(self, trainer: Trainer) -> None:
         """Notes how fast the run was, for `close` to say; loggers get scalars."""
         self.tell = self._closing.append  # the bar may be gone
@@ -165,22 +136,12 @@ class RunReport:
             return
         table = f"Time per shape of mini-batch (clips x frames x size), on one device:\n{self.times.table()}"
         self._closing += [table, str(self.account)]
-        if (place := self.losses.first_not_finite()) is not None:
-            self._closing.append(self._not_finite(self._plan.epoch(place.epoch)[place.batch]))
-        speedup = None if self.losses.last_is_not_finite() else self._speedup()
+        speedup = self._speedup()
         scalars = {f"multigrid/seconds/{kind}": seconds for kind, seconds in self.account.seconds.items()}
-        scalars |= {f"multigrid/ms_per_step/{_compact(row.shape)}": 1000 * row.step for row in self.times.rows}
         if speedup is not None:
             scalars["multigrid/speedup"] = speedup
         for logger in trainer.loggers:
             logger.log_metrics(scalars, step=trainer.global_step)
-
-    def _not_finite(self, step: Step) -> str:
-        ends = "The training has diverged, so no speed-up is given." if self.losses.last_is_not_finite() else ""
-        return (
-            f"The loss was nan or infinite for the first time in epoch {step.place.epoch}, mini-batch "
-            f"{step.place.batch}: phase {step.phase}, {step.shape}, LR scale {step.lr_scale:g}. {ends}".rstrip()
-        )
 
     def stopped(self) -> None:
         """Notes that the run ends before its plan, if it has begun."""
@@ -208,34 +169,11 @@ class RunReport:
         accounts = own, own | of_steps | {VALIDATION: own[VALIDATION] * self.baseline_validations, STATISTICS: 0.0}
         took, would_take = (sum(account.values()) for account in accounts)
         self._closing.append(
-            f"{faster_or_slower(*accounts, self._ways_out)} The baseline's wall clock is {steps} steps of "
+            f"{faster_or_slower(*accounts)} The baseline's wall clock is {steps} steps of "
             f"{1000 * step.seconds:.1f} ms, as measured on its grid, and {duration(would_take - steps * step.seconds)} "
             "for all else."
         )
         return would_take / took
-
-
-class FiniteLosses:
-    """Which loss of a run was the first that is nan or infinite, and whether the last one is: no step waits for it."""
-
-    _NEVER, _BATCHES = 2**62, 2**31  # an epoch has at most so many
-
-    def __init__(self) -> None:
-        self._first: Tensor | None = None  # the number of a step, on the device
-        self._finite: Tensor | None = None  # the last loss
-
-    def note(self, step: Step, loss: Tensor) -> None:
-        number = step.place.epoch * self._BATCHES + step.place.batch
-        self._finite = loss.isfinite().all()
-        found = torch.where(self._finite, self._NEVER, number)
-        self._first = found if self._first is None else torch.minimum(self._first, found)
-
-    def first_not_finite(self) -> Place | None:
-        first = self._NEVER if self._first is None else int(self._first)
-        return None if first == self._NEVER else Place(*divmod(first, self._BATCHES))
-
-    def last_is_not_finite(self) -> bool:
-        return self._finite is not None and not bool(self._finite)
 
 
 def _compact(shape: BatchShape) -> str:

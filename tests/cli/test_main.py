@@ -157,11 +157,6 @@ def test_plan_draws_the_figure(tmp_path, capsys):
     assert f"Drawn to {path}" in capsys.readouterr().err
 
 
-def test_plan_without_matplotlib(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert "Figures need matplotlib" in failure(capsys, ["plan", "--config", config(tmp_path), "--plot=plan.png"])
-
-
 def test_plan_of_a_preset(capsys):
     main(["plan", "--like", "kinetics-i3d-1gpu", "--json"])
     plan = json.loads(capsys.readouterr().out)
@@ -197,7 +192,6 @@ def test_plan_refusals(tmp_path, capsys):
     for options, said in (
         (["--data=lightning.pytorch.demos.boring_classes.BoringDataModule"], "got BoringDataModule"),
         (["--step_time=0"], "`--step_time` must be above 0, got 0."),
-        (["--plot=plan.doc"], "The name of a figure must end in one of"),
     ):
         assert said in failure(capsys, [*args, *options])
     said = failure(capsys, ["plan", "--like", "kinetics"])
