@@ -22,7 +22,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
-from lightning_multigrid.cli.forecast import Forecast, clip_flops, measure_steps
+from lightning_multigrid.cli.forecast import Forecast, measure_steps
 from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.plan import Preview, count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
@@ -50,7 +50,7 @@ def plan(
         cli: Has made the parts of the config.
         clips: Training videos, over all devices; None counts them if they are on this machine.
         devices: GPUs, of all nodes; None is what the config says.
-        step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
+        step_time: Seconds of a baseline step on one device; the points b t s^2 give those of other steps.
         measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
         plot: Draw shapes and LR, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
         json: Print JSON instead of a table.
@@ -89,11 +89,10 @@ def plan(
 
 def _forecast(planned: Preview, cli: "_ConfigCLI", step_time: float | None, measure: bool) -> Forecast:
     known = {} if step_time is None else {planned.schedule.baseline.shape: step_time}
-    flops = clip_flops(cli.model, [shape for shape, _ in planned.shapes])
     if measure:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         known = measure_steps(cli.model, planned.shapes, device, precision=cli.precision)
-    return Forecast(planned.schedule, flops, known, planned.plan.world)
+    return Forecast(planned.schedule, known, planned.plan.world)
 
 
 def compare_baselines(
@@ -292,10 +291,9 @@ def _program() -> argparse.ArgumentParser:
 
 
 def _count_devices(devices: int | str | list[int]) -> int:
-    """Returns the devices that a config asks for on each node; 1 if it leaves that to the machine.
+    """Returns the devices that a config asks for on each node, as Lightning reads them; 1 if it is `auto` or -1.
 
-    It reads `devices` as Lightning 2.5.3 to 2.6.6 does: `"0,1"` is a list of two, `"2"` a number. Lightning's own
-    function, `Accelerator.parse_devices`, refuses devices that this machine doesn't have.
+    Lightning's own function, `Accelerator.parse_devices`, refuses devices that this machine doesn't have.
     """
     if isinstance(devices, str):
         listed = "," in devices

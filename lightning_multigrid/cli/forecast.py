@@ -1,62 +1,25 @@
-"""What a plan will cost: FLOPs of each grid, seconds of a step, clips per second.
+"""What a plan will cost: seconds of a step, and clips per second.
 
-FLOPs are those of the real model, found by shapes alone on the meta device. Seconds follow from one known step time and
-the FLOPs, or from step times of every grid that were measured on clips of noise.
+They follow from one known step time and the points of each mini-batch, b t s^2 (Eq. 1), or from step times of every
+grid that were measured on clips of noise.
 """
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD
-from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid.norm import convert_sub_batchnorm, set_sub_batch
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase
-from lightning_multigrid.training import batches_of_samples, check_grids, meta_copy
 
-_CLIPS = 2  # BatchNorm needs more than one value per channel
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
-
-
-def clip_flops(module: LightningModule, grids: Sequence[BatchShape]) -> dict[BatchShape, float]:
-    """Returns multiply-adds of a clip's forward on each grid, without computing; empty if the model can't be tried.
-
-    A backward costs about twice as much on every grid. The first grid is the baseline's. `forward` of the module takes
-    clips B x 3 x T x H x W.
-    """
-    flops = {}
-    try:
-        probe = meta_copy(module)
-        for layer in probe.modules():
-            if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
-                # Torch's `forward` takes three quarters of the time on the meta device, and counts no FLOPs.
-                layer.forward = torch.empty_like  # type: ignore[method-assign]
-        following = Following(probe, grids[0].frames, grids[0].size)
-        with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"), torch.no_grad():
-            warnings.simplefilter("ignore")
-            for clip in dict.fromkeys(grid.clip for grid in grids):
-                following.set_grid(clip.frames, clip.size)
-                with FlopCounterMode(display=False) as counter:
-                    probe(clips_of(clip, _CLIPS))
-                flops[clip] = counter.get_total_flops() / 2 / _CLIPS
-    except Exception:  # whatever a user's model may raise
-        # Names a grid that the model refuses.
-        check_grids(module, grids, batches_of_samples(lambda grid: clips_of(grid, 1)[0]))
-        return {}
-    return flops if all(flops.values()) else {}
-
-
-def clips_of(grid: BatchShape, number: int) -> Tensor:
-    """Returns so many clips of a grid, on the meta device."""
-    return torch.empty(number, 3, grid.frames, grid.size, grid.size, device="meta")
 
 
 def rank_group(clips: int, sub_batch: int, world: int) -> int:
@@ -70,23 +33,18 @@ def rank_group(clips: int, sub_batch: int, world: int) -> int:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The cost of a schedule on a number of devices."""
+    """The step times of a schedule on a number of devices."""
 
     schedule: MultigridSchedule
-    of_clip: Mapping[BatchShape, float]  # multiply-adds on each grid; if empty, t s^2 stands for them (Eq. 1)
-    steps: Mapping[BatchShape, float]  # seconds of all shapes, or only the baseline's, and FLOPs give the others
+    steps: Mapping[BatchShape, float]  # seconds of all shapes, or only the baseline's, or none
     world: int = 1  # devices
-
-    def flops(self, shape: BatchShape) -> float:
-        """Returns multiply-adds of a forward of a mini-batch, or its points (b t s^2) if they are not known."""
-        return shape.clips * self.of_clip[shape.clip] if self.of_clip else shape.points
 
     def seconds(self, shape: BatchShape) -> float:
         """Returns seconds of a step on one device, without waiting for data."""
         if shape in self.steps:
             return self.steps[shape]
         baseline = self.schedule.baseline.shape
-        return self.steps[baseline] * self.flops(shape) / self.flops(baseline)
+        return self.steps[baseline] * shape.points / baseline.points
 
     def phase_step_seconds(self, phase: Phase) -> float | None:
         """Returns seconds of a step, on average over the short cycle of a phase; None if no step time is known."""

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.forecast import Forecast, rank_group
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import LRPoint
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase, Plan, duration, text_table
 from lightning_multigrid.training import (
@@ -47,7 +46,6 @@ class Preview:
     lr: float  # the baseline's, without warm-up and decay
     configured_world: int  # the devices that the config and its LR are for
     lr_rule: str  # how the LR grows with the clips, in words
-    follow: tuple[str, ...] = ()  # classes of what knows places, and follows the grid
 
     @property
     def schedule(self) -> MultigridSchedule:
@@ -97,8 +95,7 @@ class Preview:
             needs["clips/s"] = [three_digits(forecast.clips_per_second(phase) or 0.0) for phase in phases]
         needs["short cycle"] = [self.schedule.cycle_text(phase) for phase in phases]
         table += f"\n\n{text_table(list(needs), list(zip(*needs.values(), strict=True)))}\n"
-        follow = [f"Positions follow the grid: {', '.join(self.follow)}."] if self.follow else []
-        return "\n".join([table, *self._totals(forecast), *follow])
+        return "\n".join([table, *self._totals(forecast)])
 
     def _bn(self, phase: Phase) -> str:
         clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)
@@ -108,11 +105,10 @@ class Preview:
     def _totals(self, forecast: Forecast) -> list[str]:
         schedule, steps, baseline = self.schedule, self.steps, self.schedule.baseline.shape
         parts = [] if steps is None else [f"{sum(steps)} steps instead of {self.baseline_steps}"]
-        of_clip = f" ({three_digits(forecast.flops(baseline.clip) / 1e9)} GFLOPs for a clip of the baseline)"
         parts += [
             f"{schedule.epochs} epochs instead of {float(schedule.baseline.epochs):g}",
             f"{schedule.iteration_reduction:.2f}x fewer iterations",
-            f"{schedule.reduction(forecast.flops):.2f}x fewer FLOPs{of_clip if forecast.of_clip else ' (b t s^2)'}",
+            f"{schedule.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
         ]
         lines = [", ".join(parts) + "."]
         seconds = forecast.training_seconds(steps) if steps else None
@@ -140,19 +136,15 @@ class Preview:
             "devices": self.plan.world,
             "steps": None if steps is None else sum(steps),
             "baseline_steps": self.baseline_steps,
-            "iteration_reduction": schedule.iteration_reduction,
-            "flop_reduction": schedule.reduction(forecast.flops),
             "seconds": forecast.training_seconds(steps) if steps else None,
             "lr": self.lr,
             "lr_on_devices": self.scaled_lr,
-            "baseline_gflops_per_clip": forecast.flops(baseline.shape.clip) / 1e9 if forecast.of_clip else None,
             "phases": [
                 {
                     "stage": phase.stage,
                     **asdict(phase.shape),
                     "start_epoch": float(phase.start_epoch),
                     "end_epoch": float(phase.end_epoch),
-                    "lr_scale": phase.lr_scale,
                     "lr": list(self.phase_lrs(index)),
                     "short_cycle": [
                         {
@@ -164,7 +156,6 @@ class Preview:
                     ],
                     "steps": None if steps is None else steps[index],
                     "seconds_per_step": forecast.phase_step_seconds(phase),
-                    "clips_per_second": forecast.clips_per_second(phase),
                 }
                 for index, phase in enumerate(schedule.phases)
             ],
@@ -237,8 +228,7 @@ def preview(
         lr.start()
         changes.callback(lr.close)
         lrs = tuple(_lr_points(plan.schedule, lr))
-        follow = () if plan.schedule.constant_shape else tuple(Following(module, shape.frames, shape.size).names)
-        return Preview(plan, clips is not None, lrs, configured, configured_world, rule, follow)
+        return Preview(plan, clips is not None, lrs, configured, configured_world, rule)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:

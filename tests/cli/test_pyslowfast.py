@@ -61,12 +61,6 @@ def plan(tmp_path, text, capsys, *more):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.fixture
-def _costs_nothing(monkeypatch):
-    """A plan does not count what a clip of the translated model costs; the plans of the other tests do."""
-    monkeypatch.setattr("lightning_multigrid.cli.commands.clip_flops", lambda module, grids: {})
-
-
 def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path, capsys):
     schedule = plan(tmp_path, translated(tmp_path, KINETICS), capsys)
     ends = [phase["end_epoch"] for phase in schedule["phases"]]
@@ -99,7 +93,6 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     assert "# Not carried over: SOME_NEW_KEY: 3\n" in text
 
 
-@pytest.mark.usefixtures("_costs_nothing")
 def test_without_multigrid_the_baseline_is_translated(tmp_path, capsys):
     text = translated(tmp_path, changed(KINETICS, MULTIGRID={"SHORT_CYCLE": False, "LONG_CYCLE": False}))
     assert "The baseline as it is" in text
@@ -124,7 +117,6 @@ def test_the_batch_statistics_of_a_baseline_are_those_of_the_config(norm, expect
     assert [callback["init_args"] for callback in callbacks] == ([expected] if expected else [])
 
 
-@pytest.mark.usefixtures("_costs_nothing")
 @pytest.mark.parametrize(
     ("cycles", "epochs", "grids"),
     [
@@ -158,7 +150,6 @@ def test_models_are_found(model, class_path, tmp_path):
     assert model_of(yaml.safe_load(translated(tmp_path, changed(KINETICS, **model))))["class_path"] == class_path
 
 
-@pytest.mark.usefixtures("_costs_nothing")
 def test_charades_and_something_something_read_their_own_lists(tmp_path, capsys):
     charades = changed(
         KINETICS,
