@@ -118,14 +118,10 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
         "sub_batch": config["MULTIGRID.BN_BASE_SIZE"],
         "whole_epochs": True,
         "validations_per_phase": config["MULTIGRID.EVAL_FREQ"],
+        "long_cycle": {"factors": config["MULTIGRID.LONG_CYCLE_FACTORS"] if long else [[1, 1]]},
+        "short_cycle": {"factors": [*(config["MULTIGRID.SHORT_CYCLE_FACTORS"] if short else []), 1]},
         **precise,
     }
-    factors = config["MULTIGRID.LONG_CYCLE_FACTORS"] if long else [[1, 1]]
-    if factors != _DEFAULTS["MULTIGRID.LONG_CYCLE_FACTORS"]:
-        arguments["long_cycle"] = {"factors": factors}
-    factors = config["MULTIGRID.SHORT_CYCLE_FACTORS"] if short else []
-    if factors != _DEFAULTS["MULTIGRID.SHORT_CYCLE_FACTORS"]:
-        arguments["short_cycle"] = {"factors": [*factors, 1]}
     callbacks.append(_part("MultigridCallback", **arguments))
     config.notes.append(
         "The phases are PySlowFast's, of whole epochs; without whole_epochs they are the paper's, of equal iterations."
@@ -138,18 +134,14 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
 
 
 def _classifier(config: _Config, nodes: int) -> dict[str, Any]:
-    losses = _KNOWN["losses"]
-    if config["SOLVER.OPTIMIZING_METHOD"] != "sgd":
-        raise config.refuse("SOLVER.OPTIMIZING_METHOD", "is not supported; sgd is.")
-    if config["MODEL.LOSS_FUNC"] not in losses:
-        raise config.refuse("MODEL.LOSS_FUNC", f"is not supported; {', '.join(losses)} are.")
+    for name, known in _KNOWN["only"].items():
+        if config[name] != known:
+            raise config.refuse(name, f"is not supported; {known} is.")
     arguments: dict[str, Any] = {
         "model": _model(config),
-        "loss": losses[config["MODEL.LOSS_FUNC"]],
         "lr": config["SOLVER.BASE_LR"] * (nodes if config["SOLVER.BASE_LR_SCALE_NUM_SHARDS"] else 1),
         **config.same("model"),
         **_lr_policy(config),
-        "view_fusion": "max" if config["DATA.ENSEMBLE_METHOD"] == "max" else "mean",
     }
     warmup, start = config["SOLVER.WARMUP_EPOCHS"], config["SOLVER.WARMUP_START_LR"]
     if warmup:
@@ -198,46 +190,18 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
     batch = config["TRAIN.BATCH_SIZE"]
     if gpus > 1 and batch % gpus:
         raise config.refuse("TRAIN.BATCH_SIZE", f"must be a multiple of `NUM_GPUS: {gpus}`.")
-    dataset = config["TRAIN.DATASET"].lower()
     test = config.same("test_views")
-    if test["crops"] not in (1, 3):
-        raise config.refuse("TEST.NUM_SPATIAL_CROPS", "is not supported; 1 and 3 are.")
-    if test["crops"] == 1 and dataset == "kinetics":
+    if test["crops"] == 1:
         test["short_side"] = config["DATA.TRAIN_JITTER_SCALES"][0]
-    elif test["crops"] == 1:
-        test["short_side"] = test["size"]
-        config.notes.append("The test crops the centre; PySlowFast crops the left or upper end on this dataset.")
-    if dataset == "charades":
-        test["positions"] = "charades"
-    return {
-        **_sources(config, dataset),
-        **config.same("data"),
-        **({"multi_label": True} if config["DATA.MULTI_LABEL"] and dataset == "kinetics" else {}),
-        "batch_size": batch // max(1, gpus),
-        # One frame from each of T segments; the rate has no effect, as in PySlowFast.
-        **({"sampling": "segments"} if dataset == "ssv2" else {"stride": config["DATA.SAMPLING_RATE"]}),
-        **({"short_side_sampling": "inverse_uniform"} if config["DATA.INV_UNIFORM_SAMPLE"] else {}),
-        # PySlowFast counts the frames of folders (Charades), and equal parts of the video (Something-Something V2).
-        **({"frame_rate": config["DATA.TARGET_FPS"]} if dataset == "kinetics" else {}),
-        "test_views": test,
-    }
-
-
-def _sources(config: _Config, dataset: str) -> dict[str, Any]:
     folder, prefix = config["DATA.PATH_TO_DATA_DIR"] or ".", config["DATA.PATH_PREFIX"]
     if folder == ".":
         config.notes.append("DATA.PATH_TO_DATA_DIR is not in the config: lists are read from the working folder.")
-    if dataset == "kinetics":
-        lists = {split: os.path.join(folder, f"{split}.csv") for split in ("train", "val", "test")}
-        return {**lists, **({"root": prefix} if prefix else {})}
-    known = _KNOWN["sources"].get(dataset)
-    if known is None:
-        raise config.refuse("TRAIN.DATASET", "is not supported; kinetics, ssv2 and charades are.")
-    shared = {name: os.path.join(folder, file) for name, file in known["files"].items()}
-    shared |= {"videos": prefix or ".", "frame_rate": known["frame_rate"]}
     return {
-        split: _part(known["source"], annotations=os.path.join(folder, file), **shared)
-        for split, file in known["annotations"].items()
+        **{split: os.path.join(folder, f"{split}.csv") for split in ("train", "val", "test")},
+        **({"root": prefix} if prefix else {}),
+        **config.same("data"),
+        "batch_size": batch // max(1, gpus),
+        "test_views": test,
     }
 
 

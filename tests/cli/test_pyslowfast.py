@@ -85,7 +85,7 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     data = data_of(tree)
     assert (data["batch_size"], data["frames"], data["size"], data["stride"]) == (8, 32, 224, 2)
     assert (data["train"], data["val"], data["test"]) == ("lists/train.csv", "lists/val.csv", "lists/test.csv")
-    assert data["short_side"] == [256, 320]
+    assert (data["short_side"], data["frame_rate"]) == ([256, 320], 30)
     assert data["test_views"] == {"clips": 10, "crops": 3, "size": 256}
     [callback] = tree["trainer"]["callbacks"]
     assert callback["init_args"]["precise_bn_batches"] == 100
@@ -150,37 +150,6 @@ def test_models_are_found(model, class_path, tmp_path):
     assert model_of(yaml.safe_load(translated(tmp_path, changed(KINETICS, **model))))["class_path"] == class_path
 
 
-def test_charades_and_something_something_read_their_own_lists(tmp_path, capsys):
-    charades = changed(
-        KINETICS,
-        TRAIN={"DATASET": "charades", "CHECKPOINT_FILE_PATH": "weights.pkl"},
-        DATA={"ENSEMBLE_METHOD": "max", "MULTI_LABEL": True, "PATH_PREFIX": "frames"},
-        MODEL={"LOSS_FUNC": "bce_logit", "NUM_CLASSES": 157},
-    )
-    tree = yaml.safe_load(text := translated(tmp_path, charades))
-    assert data_of(tree)["train"] == {
-        "class_path": "lightning_multigrid.sources.Charades",
-        "init_args": {
-            "annotations": "lists/Charades_v1_train.csv",
-            "videos": "frames",
-            "classes_file": "lists/Charades_v1_classes.txt",
-            "frame_rate": 24.0,
-        },
-    }
-    assert data_of(tree)["test_views"]["positions"] == "charades"
-    assert (tree["model"]["init_args"]["loss"], tree["model"]["init_args"]["view_fusion"]) == ("bce", "max")
-    assert tree["trainer"]["callbacks"][0]["init_args"] == {"path": "weights.pkl"}
-    assert plan(tmp_path, text, capsys)["epochs"] == 358
-    ssv2 = changed(KINETICS, TRAIN={"DATASET": "ssv2"}, DATA={"RANDOM_FLIP": False, "INV_UNIFORM_SAMPLE": True})
-    tree = yaml.safe_load(text := translated(tmp_path, ssv2))
-    assert (data_of(tree)["sampling"], data_of(tree)["flip"]) == ("segments", False)
-    annotations = [data_of(tree)[split]["init_args"]["annotations"] for split in ("train", "val")]
-    assert annotations == [f"lists/something-something-v2-{split}.json" for split in ("train", "validation")]
-    assert data_of(tree)["short_side_sampling"] == "inverse_uniform"
-    assert "frame_rate" not in data_of(tree)  # PySlowFast cuts these videos into equal parts
-    assert plan(tmp_path, text, capsys)["epochs"] == 358
-
-
 def test_a_silent_config_has_the_defaults_of_pyslowfast(tmp_path, capsys):
     tree = yaml.safe_load(text := translated(tmp_path, SMALL))
     data, recipe = data_of(tree), tree["model"]["init_args"]
@@ -190,32 +159,14 @@ def test_a_silent_config_has_the_defaults_of_pyslowfast(tmp_path, capsys):
     assert plan(tmp_path, text, capsys)["epochs"] == 4
 
 
-@pytest.mark.parametrize(
-    ("dataset", "crops", "size", "short_side"),
-    [
-        # kinetics.py resizes to the smallest short side of training for one crop; all else to the size of the crop.
-        ("kinetics", 1, 256, 256),
-        ("kinetics", 1, 224, 256),
-        ("kinetics", 3, 256, 256),
-        ("ssv2", 1, 256, 256),
-        ("ssv2", 1, 224, 224),
-        ("charades", 1, 256, 256),
-    ],
-)
-def test_the_views_of_the_test_are_those_of_pyslowfast(dataset, crops, size, short_side, tmp_path):
+@pytest.mark.parametrize(("crops", "size", "short_side"), [(1, 256, 256), (1, 224, 256), (3, 256, 256)])
+def test_the_views_of_the_test_are_those_of_pyslowfast(crops, size, short_side, tmp_path):
+    """kinetics.py resizes to the smallest short side of training for one crop, else to the size of the crop."""
     test = {"NUM_ENSEMBLE_VIEWS": 1, "NUM_SPATIAL_CROPS": crops}
-    config = changed(KINETICS, TRAIN={"DATASET": dataset}, DATA={"TEST_CROP_SIZE": size}, TEST=test)
-    text = translated(tmp_path, config)
-    data = data_of(yaml.safe_load(text))
+    config = changed(KINETICS, DATA={"TEST_CROP_SIZE": size}, TEST=test)
+    data = data_of(yaml.safe_load(translated(tmp_path, config)))
     sampling = ClipSampling(data["frames"], data["size"], 2, short_side=tuple(data["short_side"]))
     assert Views(**data["test_views"]).pixels(sampling) == (size, short_side)
-    assert ("PySlowFast crops the left or upper end" in text) == (crops == 1 and dataset != "kinetics")
-
-
-def test_kinetics_is_sampled_at_the_frame_rate_of_the_config(tmp_path):
-    assert data_of(yaml.safe_load(translated(tmp_path, KINETICS)))["frame_rate"] == 30
-    slower = changed(KINETICS, DATA={"TARGET_FPS": 15})
-    assert data_of(yaml.safe_load(translated(tmp_path, slower)))["frame_rate"] == 15
 
 
 def test_the_lr_is_multiplied_by_the_nodes_where_the_config_says_so(tmp_path):
@@ -251,9 +202,8 @@ def test_what_differs_is_noted(tmp_path):
             r"must fall by one factor at each of `SOLVER.STEPS: \[0, 1, 2\]`",
         ),
         ({"SOLVER": {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0], "LRS": [1]}}, "must fall by one factor"),
-        ({"TRAIN": {"DATASET": "ava"}}, "`TRAIN.DATASET: ava` is not supported; kinetics, ssv2 and charades are"),
+        ({"TRAIN": {"DATASET": "ssv2"}}, "`TRAIN.DATASET: ssv2` is not supported; kinetics is"),
         ({"TRAIN": {"BATCH_SIZE": 9}}, "`TRAIN.BATCH_SIZE: 9` must be a multiple of `NUM_GPUS: 2`"),
-        ({"TEST": {"NUM_SPATIAL_CROPS": 5}}, "`TEST.NUM_SPATIAL_CROPS: 5` is not supported; 1 and 3 are"),
     ],
 )
 def test_what_has_no_counterpart_is_refused(change, message, tmp_path):
