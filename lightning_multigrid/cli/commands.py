@@ -1,7 +1,6 @@
 """The subcommands: Lightning's, and ours, with types and help from signatures."""
 
 import argparse
-import json as json_format
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -41,7 +40,6 @@ def plan(
     step_time: float | None = None,
     measure: bool = False,
     plot: str | None = None,
-    json: bool = False,
     like: str | None = None,
 ) -> None:
     """Prints the multigrid schedule of a config and what it costs, without data or GPU.
@@ -53,7 +51,6 @@ def plan(
         step_time: Seconds of a baseline step on one device; the points b t s^2 give those of other steps.
         measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
         plot: Draw shapes and LR, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
-        json: Print JSON instead of a table.
         like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
     """
     trainer = cli.trainer
@@ -78,10 +75,7 @@ def plan(
         sync_batchnorm=cli.config.trainer.sync_batchnorm,
     )
     forecast = _forecast(planned, cli, step_time, measure)
-    if json:
-        print(json_format.dumps(planned.as_json(forecast), indent=2))
-    else:
-        say(planned.table(forecast))
+    say(planned.table(forecast))
     if plot is not None:
         plan_figure(planned.schedule, planned.lrs).savefig(plot, dpi=150)
         say(f"Drawn to {plot}.", sys.stderr)
@@ -244,7 +238,7 @@ class _ConfigCLI(LightningCLI):
 def typed(command: str, words: Sequence[str]) -> list[str]:
     """Returns words of the command line as the parser takes them.
 
-    That is `--json=true` for `--json`, and `--source=FOLDER` for FOLDER, which stands right behind the command.
+    That is `--measure=true` for `--measure`, and `--source=FOLDER` for FOLDER, which stands right behind the command.
 
     >>> typed("prepare", ["videos", "--keep-damaged", "--timeout", "3"])
     ['--keep_damaged=true', '--timeout', '3', '--source=videos']

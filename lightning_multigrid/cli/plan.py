@@ -4,7 +4,7 @@ import math
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, cast
 
@@ -125,41 +125,6 @@ class Preview:
                 f"On {self.plan.world} write {self.scaled_lr:.3g}."
             )
         return lines
-
-    def as_json(self, forecast: Forecast) -> dict[str, Any]:
-        """Returns the plan as plain values: positions in epochs, pixels, seconds."""
-        schedule, steps = self.schedule, self.steps
-        baseline = schedule.baseline
-        return {
-            "baseline": {**asdict(baseline.shape), "epochs": float(baseline.epochs)},
-            "epochs": schedule.epochs,
-            "devices": self.plan.world,
-            "steps": None if steps is None else sum(steps),
-            "baseline_steps": self.baseline_steps,
-            "seconds": forecast.training_seconds(steps) if steps else None,
-            "lr": self.lr,
-            "lr_on_devices": self.scaled_lr,
-            "phases": [
-                {
-                    "stage": phase.stage,
-                    **asdict(phase.shape),
-                    "start_epoch": float(phase.start_epoch),
-                    "end_epoch": float(phase.end_epoch),
-                    "lr": list(self.phase_lrs(index)),
-                    "short_cycle": [
-                        {
-                            **asdict(shape),
-                            "sub_batch": sub_batch,
-                            "bn_ranks": rank_group(shape.clips, sub_batch, self.plan.world),
-                        }
-                        for shape, sub_batch in schedule.cycles[index]
-                    ],
-                    "steps": None if steps is None else steps[index],
-                    "seconds_per_step": forecast.phase_step_seconds(phase),
-                }
-                for index, phase in enumerate(schedule.phases)
-            ],
-        }
 
 
 def three_digits(value: float) -> str:

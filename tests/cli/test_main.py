@@ -19,6 +19,7 @@ from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
+from tests.helpers.planned import planned
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module
 from tests.helpers.videos import numbered_frames, write_video
@@ -117,37 +118,35 @@ def test_plan_needs_neither_data_nor_gpu(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("given", "world"), [([], 16), (["--devices=6"], 6)])
-def test_plan_on_other_devices_than_the_config_says(tmp_path, capsys, given, world):
+def test_plan_on_other_devices_than_the_config_says(tmp_path, given, world):
     path = config(tmp_path, devices=8, num_nodes=2)
-    main(["plan", "--config", path, "--clips=48000", "--json", "--model.lr=0.4", *given])
-    plan = json.loads(capsys.readouterr().out)
-    assert plan["devices"] == world
-    assert [phase["steps"] for phase in plan["phases"]] == Plan(KINETICS, 48_000 // world).phase_steps
-    assert plan["lr"] == 0.4
-    assert plan["lr_on_devices"] == pytest.approx(0.4 * world / 16)
+    preview, _ = planned("--config", path, "--clips=48000", "--model.lr=0.4", *given)
+    assert preview.plan.world == world
+    assert preview.steps == Plan(KINETICS, 48_000 // world).phase_steps
+    assert preview.lr == 0.4
+    assert preview.scaled_lr == pytest.approx(0.4 * world / 16)
 
 
 @pytest.mark.parametrize(
     ("devices", "world"),
     sampled([("auto", 1), (-1, 1), ([0, 3], 2), ("4", 4), ("0,1", 2), ("3,", 1)], ("auto", 1), ([0, 3], 2), ("3,", 1)),
 )
-def test_devices_of_a_config(tmp_path, capsys, devices, world):
+def test_devices_of_a_config(tmp_path, devices, world):
     with pytest.MonkeyPatch.context() as four:  # Lightning's own count, on a machine of so many
         four.setattr("lightning.fabric.accelerators.cuda.num_cuda_devices", lambda: 4)
         assert devices in ("auto", -1) or len(CUDAAccelerator.parse_devices(devices)) == world
-    main(["plan", "--config", config(tmp_path, devices=devices), "--clips=48000", "--json"])
-    assert json.loads(capsys.readouterr().out)["devices"] == world
+    preview, _ = planned("--config", config(tmp_path, devices=devices), "--clips=48000")
+    assert preview.plan.world == world
 
 
-def test_plan_by_measured_step_times(tmp_path, capsys, monkeypatch):
+def test_plan_by_measured_step_times(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "measure_steps", partial(commands.measure_steps, rounds=1))
     (tmp_path / "train.csv").touch()  # not read: the clips are given
-    arguments = ["plan", "--config", config(tmp_path), "--clips=300", *SMALL, "--trainer.max_epochs=3", "--measure"]
-    main([*arguments, "--json"])
-    plan = json.loads(capsys.readouterr().out)
-    assert all(phase["seconds_per_step"] > 0 for phase in plan["phases"])
-    main([*arguments, "--measure=false"])
-    assert "ms/step" not in capsys.readouterr().out
+    arguments = ["--config", config(tmp_path), "--clips=300", *SMALL, "--trainer.max_epochs=3"]
+    preview, forecast = planned(*arguments, "--measure")
+    assert forecast.steps.keys() == dict(preview.shapes).keys()
+    assert min(forecast.steps.values()) > 0
+    assert planned(*arguments, "--measure=false")[1].steps == {}
 
 
 def test_plan_draws_the_figure(tmp_path, capsys):
@@ -157,12 +156,11 @@ def test_plan_draws_the_figure(tmp_path, capsys):
     assert f"Drawn to {path}" in capsys.readouterr().err
 
 
-def test_plan_of_a_preset(capsys):
-    main(["plan", "--like", "kinetics-i3d-1gpu", "--json"])
-    plan = json.loads(capsys.readouterr().out)
-    assert plan["baseline"] == {"clips": 8, "frames": 8, "size": 224, "epochs": 40}
-    assert plan["baseline_steps"] == 1_200_000  # Sec. 5
-    assert plan["steps"] == pytest.approx(343_000, rel=0.02)  # of the published code, in whole epochs
+def test_plan_of_a_preset():
+    preview, _ = planned("--like", "kinetics-i3d-1gpu", "--clips=240000")
+    assert preview.schedule.baseline.shape == BatchShape(8, 8, 224)
+    assert preview.baseline_steps == 1_200_000  # Sec. 5
+    assert sum(preview.steps) == pytest.approx(343_000, rel=0.02)  # of the published code, in whole epochs
 
 
 def test_plan_counts_the_clips_that_it_finds(videos, capsys):

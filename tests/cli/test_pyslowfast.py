@@ -1,13 +1,13 @@
 """Configs of PySlowFast become configs that plan and train the same."""
 
-import json
-
 import pytest
 import yaml
 
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.cli.pyslowfast import PySlowFastError, translate_pyslowfast
 from lightning_multigrid.clips import ClipSampling, Views
+from lightning_multigrid.schedule import BatchShape
+from tests.helpers.planned import planned
 
 # The numbers of the published stepwise multigrid config of SlowFast 8x8 on Kinetics-400.
 KINETICS = {
@@ -55,17 +55,16 @@ def data_of(tree):
     return tree["data"]["init_args"]
 
 
-def plan(tmp_path, text, capsys, *more):
+def plan(tmp_path, text):
     (tmp_path / "ours.yaml").write_text(text)
-    main(["plan", "--config", str(tmp_path / "ours.yaml"), "--clips", "16000", "--json", *more])
-    return json.loads(capsys.readouterr().out)
+    return planned("--config", str(tmp_path / "ours.yaml"), "--clips", "16000")[0].schedule
 
 
-def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path, capsys):
-    schedule = plan(tmp_path, translated(tmp_path, KINETICS), capsys)
-    ends = [phase["end_epoch"] for phase in schedule["phases"]]
+def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path):
+    schedule = plan(tmp_path, translated(tmp_path, KINETICS))
+    ends = [phase.end_epoch for phase in schedule.phases]
     assert ends == [73, 110, 142, 158, 205, 228, 248, 259, 291, 308, 322, 329, 358]
-    assert schedule["baseline"] == {"clips": 8, "frames": 32, "size": 224, "epochs": 239.0}
+    assert (schedule.baseline.shape, schedule.baseline.epochs) == (BatchShape(8, 32, 224), 239)
 
 
 def test_every_number_of_a_recipe_is_carried_over(tmp_path):
@@ -93,13 +92,13 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     assert "# Not carried over: SOME_NEW_KEY: 3\n" in text
 
 
-def test_without_multigrid_the_baseline_is_translated(tmp_path, capsys):
+def test_without_multigrid_the_baseline_is_translated(tmp_path):
     text = translated(tmp_path, changed(KINETICS, MULTIGRID={"SHORT_CYCLE": False, "LONG_CYCLE": False}))
     assert "The baseline as it is" in text
     [callback] = yaml.safe_load(text)["trainer"]["callbacks"]
     assert callback["class_path"] == "lightning_multigrid.MultigridCallback.baseline"
     assert callback["init_args"] == {"sub_batch": 8, "precise_bn_batches": 100}  # 64 clips on 8 GPUs
-    assert plan(tmp_path, text, capsys)["epochs"] == 239
+    assert plan(tmp_path, text).epochs == 239
 
 
 @pytest.mark.parametrize(
@@ -128,10 +127,10 @@ def test_the_batch_statistics_of_a_baseline_are_those_of_the_config(norm, expect
         ),
     ],
 )
-def test_cycles_are_as_the_config_has_them(cycles, epochs, grids, tmp_path, capsys):
-    schedule = plan(tmp_path, translated(tmp_path, changed(KINETICS, MULTIGRID=cycles)), capsys)
-    assert schedule["epochs"] == epochs
-    assert {(s["frames"], s["size"]) for phase in schedule["phases"] for s in phase["short_cycle"]} == grids
+def test_cycles_are_as_the_config_has_them(cycles, epochs, grids, tmp_path):
+    schedule = plan(tmp_path, translated(tmp_path, changed(KINETICS, MULTIGRID=cycles)))
+    assert schedule.epochs == epochs
+    assert {(grid.frames, grid.size) for grid in schedule.grids} == grids
 
 
 @pytest.mark.parametrize(
@@ -150,13 +149,13 @@ def test_models_are_found(model, class_path, tmp_path):
     assert model_of(yaml.safe_load(translated(tmp_path, changed(KINETICS, **model))))["class_path"] == class_path
 
 
-def test_a_silent_config_has_the_defaults_of_pyslowfast(tmp_path, capsys):
+def test_a_silent_config_has_the_defaults_of_pyslowfast(tmp_path):
     tree = yaml.safe_load(text := translated(tmp_path, SMALL))
     data, recipe = data_of(tree), tree["model"]["init_args"]
     assert (data["batch_size"], data["frames"], data["stride"], data["size"]) == (4, 8, 8, 224)
     assert (recipe["lr"], recipe["nesterov"], recipe["schedule"]) == (0.1, True, "cosine")
     assert tree["seed_everything"] == 1
-    assert plan(tmp_path, text, capsys)["epochs"] == 4
+    assert plan(tmp_path, text).epochs == 4
 
 
 @pytest.mark.parametrize(("crops", "size", "short_side"), [(1, 256, 256), (1, 224, 256), (3, 256, 256)])

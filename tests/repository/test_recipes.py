@@ -1,8 +1,5 @@
 """Every recipe of `examples/recipes` parses, is planned, and runs on a stand-in dataset in the official layout."""
 
-import contextlib
-import functools
-import io
 import json
 import re
 import shutil
@@ -17,6 +14,7 @@ from torchvision.models.video import r3d_18
 
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.models import export_weights, slowfast_r50
+from tests.helpers.planned import planned
 from tests.helpers.videos import numbered_frames, write_video
 
 FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
@@ -94,14 +92,6 @@ def callbacks(name):
 def weights(name):
     """The weights that a recipe's training starts from."""
     return [entry for entry in callbacks(name) if entry["class_path"].endswith("PretrainedWeights")]
-
-
-@functools.cache
-def plan(name, *arguments):
-    """The plan of a recipe."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        main(["plan", "--config", recipe(name), "--json=true", *arguments])
-    return json.loads(printed.getvalue())
 
 
 # --- The stand-in datasets ---
@@ -297,13 +287,12 @@ def test_every_recipe_with_batchnorm_has_the_statistics_of_the_published_configs
 )
 def test_a_baseline_and_its_multigrid_training_share_statistics_over_the_same_clips(name, world):
     def last(kind):
-        phase = plan(f"{name}_{kind}", "--clips=240000", f"--devices={world}")["phases"][-1]
-        shape = phase["short_cycle"][-1]  # the baseline's own
-        return {key: shape[key] for key in ("clips", "frames", "size", "sub_batch", "bn_ranks")}
+        preview, _ = planned("--config", recipe(f"{name}_{kind}"), "--clips=240000", f"--devices={world}")
+        return preview.schedule.cycles[-1][-1]  # the baseline's own shape, and its clips that share statistics
 
-    baseline = last("baseline")
-    assert baseline == last("multigrid")
-    assert baseline["sub_batch"] == 8
+    shape, sub_batch = last("baseline")
+    assert (shape, sub_batch) == last("multigrid")
+    assert sub_batch == 8
 
 
 def test_every_recipe_says_what_was_published_and_has_a_row_in_the_table():
