@@ -1,10 +1,10 @@
 """Follows a run: how long the rest takes, whether the loader slows it down, and how fast it was in the end."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from lightning_utilities.core.rank_zero import rank_zero_info
@@ -27,9 +27,10 @@ class RunReport:
         self._timer, self.account = StepTimer(clock), account
         self.baseline_validations = 1.0  # of the baseline, for each one of this run
         self._watch = LoaderWatch(workers, ways_out)
-        self._left: Counter[BatchShape] = Counter()
+        self._steps, self._left = 0, 0  # mini-batches of this run so far, and after them
         self._position = Fraction(0)
-        self._began: tuple[float, Fraction] | None = None  # when and where the run started
+        self._began: float | None = None
+        self._whole = False  # whether the run has begun at the start of its plan
         self._phase = -1  # the phase that was announced last
         self._shape = self._schedule.baseline.shape
         self._widest = max(len(_compact(shape)) for shape in (self._shape, *self._schedule.grids))
@@ -38,21 +39,18 @@ class RunReport:
         self._closing: list[str] = []  # messages for the time when the progress bar is gone
 
     @cached_property
-    def _left_from(self) -> list[Counter[BatchShape]]:
-        """Mini-batches of each shape that are left at the start of each epoch, and at the end."""
-        left: list[Counter[BatchShape]] = [Counter()]
-        for epoch in reversed(range(self._schedule.epochs)):
-            left.append(left[-1] + self._plan.count_shapes(epoch))
-        return left[::-1]
+    def _left_from(self) -> list[int]:
+        """Mini-batches that are left at the start of each epoch, and at the end."""
+        epochs = map(self._plan.batches_of, reversed(range(self._plan.epochs)))
+        return list(accumulate(epochs, initial=0))[::-1]
 
     def begin(self, first: Step) -> None:
         self.account.turn(WAITING)
         if self._began is None:
             self._position = self._plan.position(first)
-            self._began = time.perf_counter(), self._position
+            self._began, self._whole = time.perf_counter(), self._position == 0
         epoch, batch = first.place
-        later = self._left_from[min(epoch + 1, self._plan.epochs)]
-        self._left = later + Counter(step.shape for step in self._plan.epoch(epoch)[batch:])
+        self._left = self._left_from[min(epoch, self._plan.epochs)] - batch
 
     def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
         for mini_batch in self._timer.timed(mini_batches):
@@ -75,7 +73,7 @@ class RunReport:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
         self._timer.ended(step)
         self.account.turn(REST)
-        self._left[step.shape] -= 1
+        self._steps, self._left = self._steps + 1, self._left - 1
         self._position = self._plan.position(following)
         return self._take(wait=False)
 
@@ -114,15 +112,13 @@ class RunReport:
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated time until the end, with validation and the like; None before the first measurement."""
-        if not self.times or self._began is None:
+        """The estimated time until the end, with validation and the like; None before the first step.
+
+        By Eq. 1 all full mini-batches take about as long.
+        """
+        if self._began is None or not self._steps:
             return None
-        steps = sum(count * self.times.expected(shape).seconds for shape, count in self._left.items() if count > 0)
-        since, start = self._began
-        done = self._position - start
-        # Validation, checkpoints and starts of epochs take time in proportion to the epochs.
-        other = max(0.0, time.perf_counter() - since - self.times.all.seconds)
-        return steps + (other * float((self._schedule.epochs - self._position) / done) if done > 0 else 0.0)
+        return (time.perf_counter() - self._began) / self._steps * max(0, self._left)
 
     def finish(self, trainer: Trainer) -> None:
         """Notes how fast the run was, for `close` to say; loggers get scalars."""
@@ -130,7 +126,7 @@ class RunReport:
         self._take(wait=True)
         self.account.turn(REST)
         self.account.split(self.times.all.stepping, self.times.all.waiting)
-        if +self._left and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if self._left > 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self.stopped()
         if not self.times:
             return
@@ -160,11 +156,10 @@ class RunReport:
             rank_zero_info(self._closing.pop(0))
 
     def _speedup(self) -> float | None:
-        baseline = self._schedule.baseline.shape
-        whole = self._began is not None and self._began[1] == 0 and not +self._left
-        if not whole or self._schedule.constant_shape or not self.times.measured(baseline):
+        step = self.times.pace(self._schedule.baseline.shape)
+        if not self._whole or self._left > 0 or self._schedule.constant_shape or step is None:
             return None
-        own, steps, step = self.account.seconds, self._plan.baseline_steps, self.times.expected(baseline)
+        own, steps = self.account.seconds, self._plan.baseline_steps
         of_steps = {STEPS: steps * step.stepping, WAITING: steps * step.waiting}
         accounts = own, own | of_steps | {VALIDATION: own[VALIDATION] * self.baseline_validations, STATISTICS: 0.0}
         took, would_take = (sum(account.values()) for account in accounts)

@@ -140,10 +140,7 @@ class GridTimes:
 
 
 class ShapeTimes:
-    """Times of the steps on each grid: measured, and before the first step on a grid the mean of others.
-
-    By Eq. 1 all full mini-batches have about as many points, b t s^2, and take about as long; others in proportion.
-    """
+    """Times of the steps on each grid."""
 
     def __init__(self) -> None:
         self._grids: dict[BatchShape, GridTimes] = {}
@@ -157,17 +154,13 @@ class ShapeTimes:
     def __bool__(self) -> bool:
         return bool(self._grids)
 
-    def measured(self, shape: BatchShape) -> bool:
-        """Returns whether steps were measured on the grid of a shape beyond the first."""
-        return shape.clip in self._grids and self._grids[shape.clip].total.steps > 1
-
-    def expected(self, shape: BatchShape) -> StepTotals:
-        """Returns what a step takes: measured on its grid, else the mean of all grids."""
+    def pace(self, shape: BatchShape) -> StepTotals | None:
+        """Returns what a step of this shape takes, if steps on its grid were measured beyond the first."""
         grid = self._grids.get(shape.clip)
-        seen = self._grids.values() if grid is None else [grid]
-        share = shape.points / sum(one.pace.clips * one.shape.clip.points for one in seen)
-        waiting, stepping = sum(one.pace.waiting for one in seen), sum(one.pace.stepping for one in seen)
-        return StepTotals(1, shape.clips, share * waiting, share * stepping)
+        if grid is None or grid.total.steps < 2:
+            return None
+        share = shape.clips / grid.pace.clips
+        return StepTotals(1, shape.clips, share * grid.pace.waiting, share * grid.pace.stepping)
 
     @property
     def rows(self) -> list[GridTimes]:

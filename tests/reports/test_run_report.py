@@ -41,23 +41,10 @@ def times_of(*steps):
 
 def test_the_first_step_on_a_grid_sets_no_pace():
     times = times_of((COARSE, 9.0), (COARSE, 1.0, 3.0), (COARSE, 1.2, 1.0))
-    assert times.expected(COARSE) == StepTotals(1, 16, waiting=2.0, stepping=pytest.approx(1.1))
+    assert times.pace(COARSE) == StepTotals(1, 16, waiting=2.0, stepping=pytest.approx(1.1))
+    assert times.pace(BatchShape(8, 4, 16)).waiting == 1.0
     assert times.all.seconds == pytest.approx(15.2)
-    assert times.measured(COARSE)
-    assert not times_of((COARSE, 9.0)).measured(COARSE)
-
-
-@pytest.mark.parametrize(
-    ("shape", "share"),
-    [
-        (FINE, 1),  # Eq. 1: 16 x 4 x 16^2 are as many as 2 x 8 x 32^2
-        (BatchShape(1, 8, 32), 1 / 2),
-        (BatchShape(4, 4, 16), 1 / 4),  # a smaller last mini-batch on a grid that was seen
-    ],
-)
-def test_other_shapes_take_the_mean_of_what_was_seen_in_proportion_to_their_points(shape, share):
-    expected = times_of((COARSE, 9.0), (COARSE, 1.0, 3.0)).expected(shape)
-    assert (expected.stepping, expected.waiting) == pytest.approx((share, 3 * share))
+    assert times_of((COARSE, 9.0)).pace(COARSE) is times.pace(FINE) is None
 
 
 def test_the_table_holds_all_steps():
@@ -92,39 +79,30 @@ def report_of(clock, plan=PLAN):
     return RunReport(plan, workers=1, ways_out="x", clock=clock, account=Account())
 
 
-def driven(clock, until, seconds):
-    """A report after steps of a known time for each clip of a shape, up to an epoch."""
+def driven(clock, until, seconds=2.0, validation=0.0):
+    """A report after steps of so many seconds each, and validations, up to an epoch."""
     report = report_of(clock)
     for epoch in range(until):
         report.begin(PLAN.epoch(epoch)[0])
         for step in report.timed(iter(PLAN.epoch(epoch))):
-            clock.time += seconds[step.shape.clip] * step.shape.clips
+            clock.time += seconds
             report.ended(step, PLAN.after(step))
+        clock.time += validation
     return report
 
 
-@pytest.mark.parametrize(("epochs", "fine"), [(1, 8.0), (3, 8.0), (5, 3.0)])  # by points it is 8
-def test_what_is_left_knows_the_plan_and_takes_measured_times(epochs, fine, clock):
-    """The speed of now would be wrong: a fine clip takes several times the seconds of a coarse one."""
-    seconds = {COARSE.clip: 1.0, FINE.clip: fine}
-    left = [step.shape for epoch in range(epochs, 6) for step in PLAN.epoch(epoch)]
-    assert {shape.clip for shape in left} == {COARSE.clip, FINE.clip} if epochs < 5 else {FINE.clip}
-    expected = sum(seconds[shape.clip] * shape.clips for shape in left)
-    assert driven(clock, epochs, seconds).seconds_left == pytest.approx(expected, rel=1e-6)
-
-
-def test_validation_is_expected_to_go_on(clock):
-    report = driven(clock, 4, {COARSE.clip: 1.0, FINE.clip: 8.0})
-    before = report.seconds_left
-    clock.time += 40  # in the 4 epochs so far; there are 2 more
-    assert report.seconds_left == pytest.approx(before + 20)
+def test_what_is_left_is_in_proportion_to_the_steps_with_all_that_is_between_them(clock):
+    steps = [len(PLAN.epoch(epoch)) for epoch in range(6)]
+    assert driven(clock, 4).seconds_left == pytest.approx(2 * sum(steps[4:]))
+    mean = 2 + 4 * 5 / sum(steps[:4])
+    assert driven(clock, 4, validation=5).seconds_left == pytest.approx(mean * sum(steps[4:]))
 
 
 def test_nothing_is_left_in_the_end_and_nothing_known_at_the_start(clock):
     report = report_of(clock)
     assert report.seconds_left is None
     assert report.bar == {"grid": "2x8x32 ", "left": "-:--:--"}  # as wide as with 16x4x16
-    assert driven(clock, 6, {COARSE.clip: 1.0, FINE.clip: 8.0}).seconds_left == pytest.approx(0)
+    assert driven(clock, 6).seconds_left == 0
 
 
 def test_a_resumed_run_has_only_its_rest_left(clock):
@@ -133,9 +111,7 @@ def test_a_resumed_run_has_only_its_rest_left(clock):
     for step in report.timed(iter(steps[2:3])):
         clock.time += 2.0
         report.ended(step, steps[3])
-    rest = [*steps[3:], *PLAN.epoch(5)]
-    per_point = 2.0 / steps[2].shape.points
-    assert report.seconds_left == pytest.approx(sum(step.shape.points for step in rest) * per_point, rel=1e-6)
+    assert report.seconds_left == pytest.approx(2.0 * (len(steps) - 3 + len(PLAN.epoch(5))))
 
 
 # --- In a real training ---
