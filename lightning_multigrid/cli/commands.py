@@ -21,10 +21,10 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
-from lightning_multigrid.cli.forecast import Forecast, measure_steps
 from lightning_multigrid.cli.init import init
-from lightning_multigrid.cli.plan import Preview, count_clips, preview
+from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
+from lightning_multigrid.cli.step_seconds import StepSeconds, measure_steps, seconds_by_points
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.reports import plan_figure
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
@@ -74,19 +74,16 @@ def plan(
         configured_world=cli.configured_world,
         sync_batchnorm=cli.config.trainer.sync_batchnorm,
     )
-    forecast = _forecast(planned, cli, step_time, measure)
-    say(planned.table(forecast))
+    seconds: StepSeconds = {}
+    if measure:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        seconds = measure_steps(cli.model, planned.shapes, device, precision=cli.precision)
+    elif step_time is not None:
+        seconds = seconds_by_points(planned.shapes, planned.schedule.baseline.shape, step_time)
+    say(planned.table(seconds))
     if plot is not None:
         plan_figure(planned.schedule, planned.lrs).savefig(plot, dpi=150)
         say(f"Drawn to {plot}.", sys.stderr)
-
-
-def _forecast(planned: Preview, cli: "_ConfigCLI", step_time: float | None, measure: bool) -> Forecast:
-    known = {} if step_time is None else {planned.schedule.baseline.shape: step_time}
-    if measure:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        known = measure_steps(cli.model, planned.shapes, device, precision=cli.precision)
-    return Forecast(planned.schedule, known, planned.plan.world)
 
 
 def compare_baselines(

@@ -6,13 +6,15 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from operator import mul
+from statistics import mean
 from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.cli.forecast import Forecast, rank_group
+from lightning_multigrid.cli.step_seconds import StepSeconds
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.reports import LRPoint
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase, Plan, duration, text_table
@@ -77,7 +79,8 @@ class Preview:
         """The config's LR for the clips of a step on the devices of this plan, by the rule of the plan's own LRs."""
         return self.lr * math.pow(self.plan.world / self.configured_world, _POWERS[self.schedule.lr_scaling])
 
-    def table(self, forecast: Forecast) -> str:
+    def table(self, seconds: StepSeconds) -> str:
+        """The plan as text, with step times if the seconds of a step on each shape are known."""
         phases, steps, world = self.schedule.phases, self.steps, self.plan.world
         lrs = [dict.fromkeys(f"{lr:.3g}" for lr in self.phase_lrs(index)) for index in range(len(phases))]
         columns = {"LR": [" to ".join(ends) for ends in lrs]}
@@ -90,19 +93,22 @@ class Preview:
             "base shape": [str(phase.shape).replace(" ", "") for phase in phases],
             "BN clips": [self._bn(phase) for phase in phases],
         }
-        if forecast.steps:
-            needs["ms/step"] = [three_digits(1000 * (forecast.phase_step_seconds(phase) or 0.0)) for phase in phases]
-            needs["clips/s"] = [three_digits(forecast.clips_per_second(phase) or 0.0) for phase in phases]
+        if seconds:
+            cycles = [self.schedule.cycle(phase.shape) for phase in phases]
+            of_cycle = [sum(seconds[shape] for shape in cycle) for cycle in cycles]
+            clips = [world * sum(shape.clips for shape in cycle) for cycle in cycles]
+            needs["ms/step"] = [three_digits(1000 * s / len(cycle)) for s, cycle in zip(of_cycle, cycles, strict=True)]
+            needs["clips/s"] = [three_digits(number / s) for s, number in zip(of_cycle, clips, strict=True)]
         needs["short cycle"] = [self.schedule.cycle_text(phase) for phase in phases]
         table += f"\n\n{text_table(list(needs), list(zip(*needs.values(), strict=True)))}\n"
-        return "\n".join([table, *self._totals(forecast)])
+        return "\n".join([table, *self._totals(seconds)])
 
     def _bn(self, phase: Phase) -> str:
         clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)
         ranks = rank_group(clips, sub_batch, self.plan.world)
         return f"{ranks * clips} of {ranks} ranks" if ranks > 1 else str(clips // max(1, clips // sub_batch))
 
-    def _totals(self, forecast: Forecast) -> list[str]:
+    def _totals(self, seconds: StepSeconds) -> list[str]:
         schedule, steps, baseline = self.schedule, self.steps, self.schedule.baseline.shape
         parts = [] if steps is None else [f"{sum(steps)} steps instead of {self.baseline_steps}"]
         parts += [
@@ -111,12 +117,13 @@ class Preview:
             f"{schedule.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
         ]
         lines = [", ".join(parts) + "."]
-        seconds = forecast.training_seconds(steps) if steps else None
-        if seconds and self.baseline_steps:
-            whole = self.baseline_steps * forecast.seconds(baseline)
+        if seconds and steps and self.baseline_steps:
+            cycles = (self.schedule.cycle(phase.shape) for phase in schedule.phases)
+            means = (mean(seconds[shape] for shape in cycle) for cycle in cycles)
+            own, whole = sum(map(mul, steps, means)), self.baseline_steps * seconds[baseline]
             lines.append(
-                f"About {duration(seconds)} of steps instead of {duration(whole)}, {whole / seconds:.2f}x faster if "
-                "all loaders together give these clips/s; validation and start-up come on top."
+                f"About {duration(own)} of steps instead of {duration(whole)}, {whole / own:.2f}x faster if all "
+                "loaders together give these clips/s; validation and start-up come on top."
             )
         lines.append(self.lr_rule)
         if self.plan.world != self.configured_world:
@@ -125,6 +132,15 @@ class Preview:
                 f"On {self.plan.world} write {self.scaled_lr:.3g}."
             )
         return lines
+
+
+def rank_group(clips: int, sub_batch: int, world: int) -> int:
+    """Returns how many ranks share BN statistics if each has this many clips.
+
+    >>> rank_group(clips=2, sub_batch=8, world=16), rank_group(clips=64, sub_batch=8, world=16)
+    (4, 1)
+    """
+    return min(world, math.ceil(sub_batch / clips))
 
 
 def three_digits(value: float) -> str:

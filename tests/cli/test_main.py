@@ -143,10 +143,10 @@ def test_plan_by_measured_step_times(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "measure_steps", partial(commands.measure_steps, rounds=1))
     (tmp_path / "train.csv").touch()  # not read: the clips are given
     arguments = ["--config", config(tmp_path), "--clips=300", *SMALL, "--trainer.max_epochs=3"]
-    preview, forecast = planned(*arguments, "--measure")
-    assert forecast.steps.keys() == dict(preview.shapes).keys()
-    assert min(forecast.steps.values()) > 0
-    assert planned(*arguments, "--measure=false")[1].steps == {}
+    preview, seconds = planned(*arguments, "--measure")
+    assert seconds.keys() == dict(preview.shapes).keys()
+    assert min(seconds.values()) > 0
+    assert planned(*arguments, "--measure=false")[1] == {}
 
 
 def test_plan_draws_the_figure(tmp_path, capsys):

@@ -1,6 +1,5 @@
 """A plan against what really happens: steps of real fits, LRs of real fits, and the presets against the recipes."""
 
-import os
 import re
 import shutil
 from contextlib import nullcontext
@@ -9,20 +8,17 @@ from pathlib import Path
 
 import lightning as L
 import pytest
-import torch
 import yaml
 
 from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
-from lightning_multigrid.cli.forecast import Forecast
-from lightning_multigrid.cli.plan import count_clips, preview
+from lightning_multigrid.cli.plan import count_clips, preview, rank_group
+from lightning_multigrid.cli.step_seconds import seconds_by_points
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.schedule.cycles import LongCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.sources.ucf_hmdb import UCF101
 from lightning_multigrid.training.trainer.lightning_internals import training_source
-from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.recipe_sources import settings
-from tests.helpers.sampling import sampled
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -54,15 +50,12 @@ class Record(L.Callback):
     """The LR in use."""
 
     def __init__(self):
-        self.lrs, self.batches = [], 0
+        self.lrs = []
 
     def on_train_start(self, trainer, pl_module):
         trainer.optimizers[0].register_step_pre_hook(
             lambda optimizer, *_: self.lrs.append(float(optimizer.param_groups[0]["lr"]))
         )
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        self.batches += 1
 
 
 def planned(videos, module, host, data, *, callback=None, clips=VIDEOS, world=1):
@@ -70,59 +63,13 @@ def planned(videos, module, host, data, *, callback=None, clips=VIDEOS, world=1)
     return preview(callback, host, module, data, clips=clips, world=world, configured_world=world)
 
 
-CONFIGS = {
-    "as it is": ({}, {}, {}),
-    "accumulation": ({"accumulate_grad_batches": 3}, {}, {}),
-    "drop_last": ({}, {"drop_last": True}, {}),
-    "accumulation and drop_last": ({"accumulate_grad_batches": 2}, {"drop_last": True, "batch_size": 1}, {}),
-    "max_steps": ({"max_epochs": -1, "max_steps": 50}, {}, {}),
-    "a limit": ({"limit_train_batches": 0.7}, {}, {}),
-    "repeats": ({}, {"repeats": 2}, {}),
-    "milestones and a warm-up": ({}, {}, {"schedule": "steps", "milestones": [1.4, 2.2], "warmup_epochs": 0.3}),
-    "whole milestones": ({"max_epochs": 4}, {}, {"schedule": "steps", "milestones": [2, 3]}),
-}
-
-
-@pytest.mark.parametrize(
-    "name", sampled(CONFIGS, "milestones and a warm-up", "accumulation and drop_last", "max_steps")
-)
-def test_planned_steps_are_those_of_the_fit(name, videos):
-    of_trainer, of_data, of_module = CONFIGS[name]
-    if "max_steps" in of_trainer:
-        of_module = {"schedule": "constant"}
-    of_trainer = {"max_epochs": 3, **of_trainer}
-    plan = planned(videos, classifier(**of_module), trainer(**of_trainer), data_of(videos, **of_data))
+def test_planned_steps_are_those_of_the_fit(videos):
+    """With clips that are taken from a video several times; `test_plan_and_fit.py` has random configs of other data."""
+    plan = planned(videos, classifier(), trainer(max_epochs=3), data_of(videos, repeats=2))
     callback, record = MultigridCallback(), Record()
-    host = trainer(callback, record, **of_trainer)
-    host.fit(classifier(**of_module), datamodule=data_of(videos, **of_data))
-    assert sum(plan.steps) == record.batches
+    trainer(callback, record, max_epochs=3).fit(classifier(), datamodule=data_of(videos, repeats=2))
+    assert sum(plan.steps) == len(record.lrs)
     assert callback.run.plan.schedule == plan.schedule
-    assert callback.run.plan.clips == plan.plan.clips
-
-
-class StepsOfRank(L.Callback):
-    def __init__(self, folder):
-        self.folder = folder
-
-    def on_train_end(self, trainer, pl_module):
-        (self.folder / f"rank{trainer.global_rank}").write_text(str(trainer.global_step))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork") or torch.cuda.is_available(), reason="forks this process")
-def test_planned_steps_of_two_devices_are_those_of_the_fit(videos, tmp_path):
-    """45 videos on 2 devices: Lightning gives each 23, ours 22."""
-    of_module = {"schedule": "steps", "milestones": [1.4, 2.2]}
-    data = data_of(videos, batch_size=1)
-    plan = planned(videos, classifier(**of_module), trainer(max_epochs=3), data, world=2)
-    callbacks = MultigridCallback(seed=0), StepsOfRank(tmp_path)
-    host = trainer(*callbacks, strategy=ddp_of_this_process(), devices=2, max_epochs=3)
-    host.fit(classifier(**of_module), datamodule=data)
-    assert [int((tmp_path / f"rank{rank}").read_text()) for rank in range(2)] == [sum(plan.steps)] * 2
-
-
-def test_too_few_videos_are_refused_as_in_the_fit(videos):
-    with pytest.raises(ValueError, match="The first mini-batch of phase 0 has 32 clips, but this rank has 22"):
-        planned(videos, classifier(), trainer(max_epochs=3), data_of(videos), world=2)
 
 
 def test_planned_lrs_are_those_of_the_fit(videos):
@@ -151,28 +98,6 @@ def test_without_videos_there_are_no_steps_but_all_else(videos):
     plan = planned(None, *arguments, clips=None)
     assert plan.steps is plan.baseline_steps is None
     assert [float(milestone) for milestone in plan.schedule.baseline.milestones] == [1.25, 2]
-
-
-@pytest.mark.parametrize(
-    "returned",
-    [
-        lambda optimizer: optimizer,
-        lambda optimizer: {"optimizer": optimizer},
-        lambda optimizer: [optimizer],
-        lambda optimizer: ([optimizer], []),
-        lambda optimizer: ([optimizer], [torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1)]),
-        lambda optimizer: {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer, 1)},
-    ],
-)
-def test_the_lr_is_found_in_whichever_form_a_module_returns_it(returned, videos):
-    class OfAUser(VideoClassifier):
-        def configure_optimizers(self):
-            return returned(torch.optim.SGD(self.parameters(), lr=0.3))
-
-    module = OfAUser(small_cnn(4, width=2), num_classes=4)
-    plan = planned(videos, module, trainer(max_epochs=3), data_of(videos))
-    assert plan.lr == 0.3
-    assert {point.baseline_lr for point in plan.lrs} == {0.3}
 
 
 def attributes(host, module):
@@ -212,7 +137,7 @@ def plan(videos):
 
 
 def test_the_table_says_what_is_known(plan):
-    text = plan.table(Forecast(plan.schedule, {BatchShape(2, 4, 16): 0.05}, 16))
+    text = plan.table(seconds_by_points(plan.shapes, BatchShape(2, 4, 16), 0.05))
     title, *lines = text.splitlines()
     first = lines[lines.index("") + 2]
     assert title.endswith("baseline of 2 x 4 x 16 (clips x frames x size) on each of 16 devices")
@@ -224,14 +149,18 @@ def test_the_table_says_what_is_known(plan):
     assert f"{steps} steps instead of {baseline_steps}" in text
     faster = float(re.search(r"([\d.]+)x faster if all loaders together give", text)[1])
     assert faster == pytest.approx(baseline_steps / steps, rel=0.03)
-    assert not any(word in plan.table(Forecast(plan.schedule, {}, 16)) for word in ("ms/step", "clips/s"))
+    assert not any(word in plan.table({}) for word in ("ms/step", "clips/s"))
 
 
 @pytest.mark.parametrize(("scaling", "lr"), [("linear", "1.2"), ("sqrt", "0.6"), ("none", "0.3")])
 def test_the_lr_for_other_devices_is_by_the_rule_of_the_plan(plan, scaling, lr):
     other = replace(plan, plan=replace(plan.plan, schedule=replace(plan.schedule, lr_scaling=scaling)))
-    text = other.table(Forecast(other.schedule, {}, 16))
+    text = other.table({})
     assert f"The config is for 4 devices x 2 clips, at the LR 0.3. On 16 write {lr}." in text
+
+
+def test_ranks_that_share_statistics():
+    assert [rank_group(clips, 8, world=4) for clips in (1, 2, 3, 4, 7, 8, 64)] == [4, 4, 3, 2, 2, 1, 1]
 
 
 # --- Baselines ---
@@ -249,7 +178,7 @@ def test_the_lr_for_other_devices_is_by_the_rule_of_the_plan(plan, scaling, lr):
 def test_a_plan_says_over_how_many_clips_a_baseline_normalises(callback, sync, said, videos):
     arguments = trainer(max_epochs=6), classifier(schedule="constant", lr=0.3), data_of(videos)
     plan = preview(callback, *arguments, clips=8000, world=16, configured_world=16, sync_batchnorm=sync)
-    lines = plan.table(Forecast(plan.schedule, {}, 16)).splitlines()
+    lines = plan.table({}).splitlines()
     assert re.search(f"^ *[x\\d]+ +{said} +[x\\d]+$", lines[lines.index("") + 2])
 
 

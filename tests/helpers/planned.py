@@ -7,7 +7,7 @@ from lightning_multigrid.cli.plan import Preview
 
 
 def planned(*words):
-    """Runs `plan` with these words; returns its `Preview` and its `Forecast`."""
+    """Runs `plan` with these words; returns its `Preview` and the seconds of its steps."""
     with mock.patch.object(Preview, "table", autospec=True, return_value="") as table:
         main(["plan", *words])
     return table.call_args.args

@@ -55,14 +55,6 @@ def test_steps_are_read_when_the_device_has_finished_them():
     assert list(timer.take(wait=True)) == []
 
 
-def test_each_iteration_of_the_loader_counts_anew():
-    clock = FakeClock()
-    timer = StepTimer(clock)
-    run(timer, clock, [0, 0], [1, 1])
-    run(timer, clock, [0], [1])
-    assert [t.batch for t in timer.take()] == [0, 1, 0]
-
-
 def test_a_clock_of_the_process():
     clock = Clock(torch.device("cpu"))
     start = clock.now()
@@ -132,10 +124,6 @@ def test_the_verdict_is_right_outside_a_band_of_15_percent(workers, noise):
         assert said is not None, ratio
         waiting = int(re.search(r"wait for it (\d+)% of the time", said)[1]) / 100
         assert waiting == pytest.approx(1 - 1 / ratio, abs=0.1)
-
-
-def test_no_verdict_when_the_loader_is_as_fast_as_the_device():
-    assert verdict(simulate(1.0, 4, 400), 4) is None
 
 
 def test_short_epochs_wait_for_their_first_batches_but_not_for_a_slow_loader():

@@ -7,11 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_multigrid.cli.forecast import Forecast, measure_steps, rank_group
+from lightning_multigrid.cli.step_seconds import measure_steps, seconds_by_points
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import MultigridSchedule
 
 
 class Net(L.LightningModule):
@@ -23,40 +21,10 @@ class Net(L.LightningModule):
         return self.net(clips)
 
 
-def test_ranks_that_share_statistics():
-    assert [rank_group(clips, 8, world=4) for clips in (1, 2, 3, 4, 7, 8, 64)] == [4, 4, 3, 2, 2, 1, 1]
-
-
-# Two shapes in two phases of equal steps: 16 clips of 1/8 of the points, then 2 of the baseline's.
-SCHEDULE = MultigridSchedule(
-    Baseline(BatchShape(2, 8, 32), epochs=9, milestones=(9 - 1e-9,)),
-    LongCycle(((0.5, 0.5), (1, 1))),
-    ShortCycle((1,)),
-    epoch_factor=1,
-)
-COARSE, FINE = BatchShape(16, 4, 16), BatchShape(2, 8, 32)
-
-
-def forecast(seconds=None, world=1):
-    return Forecast(SCHEDULE, seconds or {}, world)
-
-
 def test_seconds_of_other_shapes_follow_from_points():
-    assert forecast({FINE: 0.2}).seconds(COARSE) == pytest.approx(0.2)  # Eq. 1
-    assert forecast({FINE: 0.2, COARSE: 0.3}).seconds(COARSE) == 0.3
-
-
-def test_clips_per_second_are_those_of_all_devices():
-    assert forecast({FINE: 0.5, COARSE: 0.25}, world=4).clips_per_second(SCHEDULE.phases[0]) == 4 * 16 / 0.25
-    assert forecast().clips_per_second(SCHEDULE.phases[0]) is None
-
-
-def test_training_seconds():
-    assert forecast({FINE: 1, COARSE: 2}).training_seconds([10, 10, 1]) == 31
-    assert forecast().training_seconds([10, 10, 1]) is None
-
-
-# --- Measured step times ---
+    baseline, coarse, odd = BatchShape(2, 8, 32), BatchShape(16, 4, 16), BatchShape(3, 8, 32)
+    shapes = [(baseline, 8), (coarse, 8), (odd, 8)]
+    assert seconds_by_points(shapes, baseline, 0.2) == {baseline: 0.2, coarse: 0.2, odd: pytest.approx(0.3)}  # Eq. 1
 
 
 def test_each_shape_is_timed():

@@ -1,12 +1,6 @@
-"""What a plan will cost: seconds of a step, and clips per second.
+"""Seconds of a step on each shape: by Eq. 1 from those of the baseline, or measured on clips of noise."""
 
-They follow from one known step time and the points of each mini-batch, b t s^2 (Eq. 1), or from step times of every
-grid that were measured on clips of noise.
-"""
-
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import median
 
 import torch
@@ -17,50 +11,15 @@ from torch.optim import SGD
 from lightning_multigrid.norm import convert_sub_batchnorm, set_sub_batch
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock
-from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase
+from lightning_multigrid.schedule import BatchShape
 
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
+StepSeconds = dict[BatchShape, float]
 
 
-def rank_group(clips: int, sub_batch: int, world: int) -> int:
-    """Returns how many ranks share BN statistics if each has this many clips.
-
-    >>> rank_group(clips=2, sub_batch=8, world=16), rank_group(clips=64, sub_batch=8, world=16)
-    (4, 1)
-    """
-    return min(world, math.ceil(sub_batch / clips))
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """The step times of a schedule on a number of devices."""
-
-    schedule: MultigridSchedule
-    steps: Mapping[BatchShape, float]  # seconds of all shapes, or only the baseline's, or none
-    world: int = 1  # devices
-
-    def seconds(self, shape: BatchShape) -> float:
-        """Returns seconds of a step on one device, without waiting for data."""
-        if shape in self.steps:
-            return self.steps[shape]
-        baseline = self.schedule.baseline.shape
-        return self.steps[baseline] * shape.points / baseline.points
-
-    def phase_step_seconds(self, phase: Phase) -> float | None:
-        """Returns seconds of a step, on average over the short cycle of a phase; None if no step time is known."""
-        cycle = self.schedule.cycle(phase.shape)
-        return sum(map(self.seconds, cycle)) / len(cycle) if self.steps else None
-
-    def clips_per_second(self, phase: Phase) -> float | None:
-        """Returns clips per second of all devices together, which the loaders must give so that no device waits."""
-        step = self.phase_step_seconds(phase)
-        cycle = self.schedule.cycle(phase.shape)
-        return None if step is None else self.world * sum(shape.clips for shape in cycle) / len(cycle) / step
-
-    def training_seconds(self, steps: Sequence[int]) -> float | None:
-        """Returns seconds of all steps, given the steps of each phase (`Plan.phase_steps`)."""
-        times = [self.phase_step_seconds(phase) for phase in self.schedule.phases]
-        return sum(n * t for n, t in zip(steps, times, strict=True) if t is not None) if self.steps else None
+def seconds_by_points(shapes: Sequence[tuple[BatchShape, int]], baseline: BatchShape, seconds: float) -> StepSeconds:
+    """Returns the seconds of a step on each shape, in proportion to its points b t s^2, from those of the baseline."""
+    return {shape: seconds * shape.points / baseline.points for shape, _ in shapes}
 
 
 def measure_steps(
@@ -70,7 +29,7 @@ def measure_steps(
     *,
     precision: str = "32-true",
     rounds: int = 10,
-) -> dict[BatchShape, float]:
+) -> StepSeconds:
     """Returns the seconds of a step (forward, backward, SGD) on each shape: the median of several rounds.
 
     The shapes take turns, so a machine whose speed drifts favours none of them. The first round, which chooses kernels
