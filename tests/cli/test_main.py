@@ -163,24 +163,12 @@ def test_plan_of_a_preset():
     assert sum(preview.steps) == pytest.approx(343_000, rel=0.02)  # of the published code, in whole epochs
 
 
-def test_plan_counts_the_clips_that_it_finds(videos, capsys):
-    main(["plan", "--config", config(videos), *SMALL, *SMALL_CYCLE, "--trainer.max_epochs=2"])
-    assert "steps instead of 16" in capsys.readouterr().out
-
-
 def test_plan_with_a_scheduler_that_counts_steps_needs_clips(tmp_path, capsys):
     class_path = "tests.cli.test_main.StepScheduled"
     args = ["plan", "--config", config(tmp_path), f"--model={class_path}"]
     assert "Say how many there are with `--clips`" in failure(capsys, args)
     main([*args, "--clips=800"])
     assert "epochs instead of 239" in capsys.readouterr().out
-
-
-def test_plan_of_a_config_without_the_callback_is_the_baseline(tmp_path, capsys):
-    main(["plan", "--config", config(tmp_path), "--trainer.callbacks=null", "--clips=8000"])
-    printed = capsys.readouterr()
-    assert "has no MultigridCallback, so this is the baseline" in printed.err
-    assert "239000 steps instead of 239000, 239 epochs instead of 239, 1.00x fewer iterations" in printed.out
 
 
 def test_plan_refusals(tmp_path, capsys):
