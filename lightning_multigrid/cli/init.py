@@ -19,12 +19,12 @@ from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import new_file, write_csv
 from lightning_multigrid.prepare import Look, look_at
-from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule, Plan
 from lightning_multigrid.sources import Manifest, ManifestError, read_manifest
 from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _LOOKED_AT = 32  # videos
+_LARGEST = 16  # the clips of the largest mini-batch, for each of the baseline: long cycle x short cycle
 _STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # so many steps of the baseline, in 10 to 150 epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
 _PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
@@ -64,7 +64,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
     frames, rate, short = (f"{median(column):.4g}" for column in zip(*looks, strict=True))
     values = {
         **clip,
-        **_training(videos, clip),
+        **_training(videos),
         "videos": len(manifest),
         "classes": manifest.num_classes,
         "names": _in_yaml(manifest.classes),
@@ -134,13 +134,12 @@ def _clip(looks: Sequence[Look]) -> dict[str, int]:
     }
 
 
-def _training(videos: int, clip: dict[str, int]) -> dict[str, Any]:
+def _training(videos: int) -> dict[str, Any]:
     """Returns the baseline's training on so many videos."""
     machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
-    possible = [clips for clips in (8, 4, 2, 1) if _fits(BatchShape(clips, clip["frames"], clip["size"]), videos)]
-    if not possible:
+    batch = next((clips for clips in (8, 4, 2, 1) if _LARGEST * clips <= videos), None)
+    if batch is None:
         raise ManifestError(f"There are {videos} training videos, too few for the large mini-batches of multigrid.")
-    batch = possible[0]
     if batch == 8 and _STEPS * batch > _EPOCHS * videos:
         batch = 4  # for more steps; BatchNorm of fewer clips is another baseline
     epochs = max(_LEAST, min(_EPOCHS, ceil(_STEPS * batch / videos)))
@@ -159,12 +158,3 @@ def _training(videos: int, clip: dict[str, int]) -> dict[str, Any]:
         "workers": max(1, CORES - 2 if torch.cuda.is_available() else min(8, CORES - 1)),
         "precise": max(1, min(10, videos // batch)),
     }
-
-
-def _fits(shape: BatchShape, videos: int) -> bool:
-    baseline = Baseline(shape, epochs=10, milestones=(4, 6, 8))
-    try:
-        Plan(MultigridSchedule(baseline), videos).refuse_few_clips(0)
-    except ValueError:  # the first mini-batch has more clips
-        return False
-    return True

@@ -115,7 +115,7 @@ def test_what_init_says_of_broken_and_larger_videos_and_of_paths_with_spaces(vid
 
 @pytest.mark.parametrize("videos", [20, 150, 267, 540, 1000, 30_000])
 def test_mini_batches_suit_batchnorm_and_validations_are_fifteen_at_most_and_one_at_the_end(videos):
-    training = _training(videos, {"frames": 8, "size": 64})
+    training = _training(videos)
     assert training["epochs"] % training["every"] == 0
     assert training["epochs"] // training["every"] <= 15
     if videos >= 267:
