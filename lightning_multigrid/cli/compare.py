@@ -82,7 +82,7 @@ def _callbacks(config: Config) -> list[Config]:
 
 
 def _is_multigrid(callback: Config) -> bool:
-    return str(callback.get("class_path", "")).rpartition(".")[2] == "MultigridCallback"
+    return str(callback.get("class_path", "")).rpartition(".")[2] in ("MultigridCallback", "progressive")
 
 
 def shorten(config: Config, share: float) -> Config | None:
@@ -109,10 +109,8 @@ def shorten(config: Config, share: float) -> Config | None:
 
 def _share(comparison: Comparison) -> float:
     """The share of the baseline's epochs that takes as much time as multigrid."""
-    # To start is nearly all computing, so its wall clock is its CPU time, too.
-    start = mean(
-        run.seconds - sum(s for kind, s in run.account.items() if kind != "start") for run in comparison.runs[BASELINE]
-    )
+    # To start is nearly all computing, so its wall clock is its CPU time, too. A command starts before its `fit`.
+    start = mean(run.seconds - sum(run.account.values()) + run.account["start"] for run in comparison.runs[BASELINE])
     share = (comparison.seconds(MULTIGRID) - start) / (comparison.seconds(BASELINE) - start)
     return min(1.0, max(0.0, share))
 

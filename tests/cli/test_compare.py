@@ -53,6 +53,8 @@ def test_only_the_callback_differs():
     assert with_callback(CONFIG) == CONFIG
     assert with_callback(plain)["trainer"]["callbacks"][-1] == {"class_path": "lightning_multigrid.MultigridCallback"}
     assert len(CONFIG["trainer"]["callbacks"]) == 2  # as it was
+    one_pass = {"trainer": {"callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.progressive"}]}}
+    assert (with_callback(one_pass), without_callback(one_pass)) == (one_pass, {"trainer": {"callbacks": []}})
 
 
 def test_a_shortened_baseline_has_its_milestones_and_warm_up_in_proportion():
