@@ -144,19 +144,6 @@ def test_mistakes_are_said_in_a_sentence(capsys, arguments, code, message, tmp_p
     assert re.search(message, error)
 
 
-def test_parts_and_what_is_done_after_them(source, capsys):
-    command = ["prepare", f"--source={source / 'train'}", f"--output={source / 'out'}", *QUICK]
-    for number in (1, 2):
-        main([*command, f"--part={number}/2"])
-        printed = capsys.readouterr().out
-        assert printed.startswith(f"{3 - number} videos prepared: ")
-        assert f"\n\nPart {number}/2 is done. After the last part, run" in printed
-    main(command)
-    printed = capsys.readouterr().out
-    assert printed.startswith("0 videos prepared, 3 were there: ")
-    assert printed.endswith(f"train: {source / 'out' / 'manifest.json'}\n")
-
-
 def test_other_data_is_refused(source, capsys):
     text = f"{MODEL}data:\n  class_path: lightning.pytorch.demos.boring_classes.BoringDataModule\n"
     (source / "config.yaml").write_text(text)

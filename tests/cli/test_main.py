@@ -12,7 +12,6 @@ import torch
 import yaml
 from lightning.fabric.accelerators import CUDAAccelerator
 
-import lightning_multigrid
 from lightning_multigrid.cli import commands
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.schedule import Plan
@@ -282,12 +281,6 @@ def test_help(command, capsys):
     if not command:
         ours = ("plan", "init", "prepare", "check", "migrate")
         assert all(re.search(rf"^    {name} +\S", text, re.MULTILINE) for name in ("fit", "predict", *ours))
-
-
-def test_the_version(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["--version"])
-    assert capsys.readouterr().out.strip().endswith(lightning_multigrid.__version__)
 
 
 def test_the_module_runs_as_a_program_and_torchrun_is_told_its_error(tmp_path, monkeypatch, capsys):
