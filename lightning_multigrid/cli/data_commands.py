@@ -16,7 +16,6 @@ from lightning_multigrid.prepare import (
     TASK_SECONDS,
     Encoding,
     Progress,
-    Summary,
     check,
     index,
     paths_without_own_table,
@@ -84,13 +83,13 @@ def prepare_videos(
     splits = _videos("prepare", datamodule, source)
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
-    encoded = Encoding(short_side, crf, preset)
+    encoding = Encoding(short_side, crf, preset)
     options: dict[str, Any] = {"part": part, "workers": workers, "timeout": timeout}
     options |= {"max_bad_fraction": max_bad_fraction}
     written: dict[str, str] = {}
     for split, manifest in splits.items():
         folder = os.path.join(output, split) if split else output
-        prepare_shown(manifest, folder, encoded, **options)
+        _prepare_shown(manifest, folder, encoding, **options)
         written[split] = os.path.join(folder, MANIFEST_NAME)
     if part is not None:
         say(f"\nPart {part} is done. After the last part, run this without `--part`.")
@@ -207,7 +206,7 @@ def _videos(command: str, data: LightningDataModule | None, source: Source | Non
     return {str(split): manifest for split, manifest in data.manifests().items()}
 
 
-def prepare_shown(manifest: Manifest, folder: StrPath, encoding: Encoding, **options: Any) -> Summary:
+def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding, **options: Any) -> None:
     """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
     with progress_bar() as bar:
         looks = f"looking for {len(manifest):,} videos"
@@ -217,8 +216,9 @@ def prepare_shown(manifest: Manifest, folder: StrPath, encoding: Encoding, **opt
             bar.update(task, completed=now.done, total=now.total, count=str(now))
 
         summary = prepare(manifest, folder, encoding, **options, progress=show)
-    say(_said(summary))
-    return summary
+    there = f", {summary.kept:,} were there" if summary.kept else ""
+    broken = f"; broken and left out: {len(summary.broken):,}, {summary.report} says why" if summary.broken else ""
+    say(f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{broken}.")
 
 
 def needed_short_side(data: LightningDataModule) -> int:
@@ -227,9 +227,3 @@ def needed_short_side(data: LightningDataModule) -> int:
     least, _ = data.clip_sampling.short_side_range(data.size)
     _, of_test = data.test_views.pixels(data.clip_sampling)
     return max(16, 2 * math.ceil(max(least, of_test) / 2))
-
-
-def _said(summary: Summary) -> str:
-    there = f", {summary.kept:,} were there" if summary.kept else ""
-    broken = f"; broken and left out: {len(summary.broken):,}, {summary.report} says why" if summary.broken else ""
-    return f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{broken}."

@@ -37,7 +37,7 @@ VIDEOS = {
 PROGRAM = {
     "cli": (
         ("files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
-        ("jsonargparse", "lightning", "lightning_utilities", "rich", "torch", "yaml"),
+        ("jsonargparse", "lightning", "rich", "torch", "yaml"),
     )
 }
 PACKAGES = {**MULTIGRID, **VIDEOS, **PROGRAM}
