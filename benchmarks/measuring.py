@@ -80,13 +80,10 @@ def _cpu() -> str:
 
 def prepared_copy(path: Path | str, target: Path | str) -> None:
     """Makes a copy of a video as `lightning-multigrid prepare` does."""
-    from lightning_multigrid.decode import FrameTable
     from lightning_multigrid.prepare import Encoding
     from lightning_multigrid.prepare.transcode import TranscodeJob, transcode
 
-    outcome = transcode(TranscodeJob(str(path), str(target), Encoding()))
-    if not isinstance(outcome, FrameTable):
-        raise SystemExit(f"{path} cannot be prepared: {outcome}")
+    transcode(TranscodeJob(str(path), str(target), Encoding()))
 
 
 def choose_device(options: Namespace, refuse: Callable[[str], Any]) -> torch.device:

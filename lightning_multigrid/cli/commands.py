@@ -1,9 +1,7 @@
 """The subcommands: Lightning's, and ours, with types and help from signatures."""
 
 import argparse
-import json as json_format
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from inspect import getdoc, signature
@@ -12,29 +10,27 @@ from typing import Any, Literal
 
 import torch
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter, Namespace
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
-from lightning_multigrid.cli.forecast import Forecast, StepCost, clip_flops, measure_steps
 from lightning_multigrid.cli.init import init
-from lightning_multigrid.cli.plan import Preview, count_clips, preview
+from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
+from lightning_multigrid.cli.step_seconds import StepSeconds, measure_steps, seconds_by_points
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.reports import plan_figure, save
+from lightning_multigrid.reports import plan_figure
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
 _PRESETS = Path(__file__).parent / "presets"
-_MEASURED = 8.0  # seconds, at least: the speed of shared machines goes up and down within a few
 
 
 def plan(
@@ -44,7 +40,6 @@ def plan(
     step_time: float | None = None,
     measure: bool = False,
     plot: str | None = None,
-    json: bool = False,
     like: str | None = None,
 ) -> None:
     """Prints the multigrid schedule of a config and what it costs, without data or GPU.
@@ -53,10 +48,9 @@ def plan(
         cli: Has made the parts of the config.
         clips: Training videos, over all devices; None counts them if they are on this machine.
         devices: GPUs, of all nodes; None is what the config says.
-        step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
+        step_time: Seconds of a baseline step on one device; the points b t s^2 give those of other steps.
         measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
         plot: Draw shapes and LR, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
-        json: Print JSON instead of a table.
         like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
     """
     trainer = cli.trainer
@@ -68,9 +62,8 @@ def plan(
             f"`plan` reads the baseline off a VideoDataModule, got {type(cli.datamodule).__name__}. With other "
             "data the schedule is printed when `fit` starts."
         )
-    if step_time is not None and (measure or step_time <= 0):
-        wrong = f"{step_time:g} and `--measure`" if measure else f"{step_time:g}"
-        raise ValueError(f"`--step_time` must be above 0 and come without `--measure`, got {wrong}. Give either.")
+    if step_time is not None and step_time <= 0:
+        raise ValueError(f"`--step_time` must be above 0, got {step_time:g}.")
     planned = preview(
         callback,
         trainer,
@@ -81,23 +74,16 @@ def plan(
         configured_world=cli.configured_world,
         sync_batchnorm=cli.config.trainer.sync_batchnorm,
     )
-    forecast = _forecast(planned, cli, step_time, measure)
-    if json:
-        print(json_format.dumps(planned.as_json(forecast), indent=2))
-    else:
-        say(planned.table(forecast))
-    if plot is not None:
-        save(plan_figure(planned.schedule, planned.lrs), plot)
-        say(f"Drawn to {plot}.", sys.stderr)
-
-
-def _forecast(planned: Preview, cli: "_ConfigCLI", step_time: float | None, measure: bool) -> Forecast:
-    known = {} if step_time is None else {planned.schedule.baseline.shape: StepCost(step_time)}
-    flops = clip_flops(cli.model, [shape for shape, _ in planned.shapes])
+    seconds: StepSeconds = {}
     if measure:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        known = measure_steps(cli.model, planned.shapes, device, precision=cli.precision, at_least=_MEASURED)
-    return Forecast(planned.schedule, flops, known, planned.world)
+        seconds = measure_steps(cli.model, planned.shapes, device, precision=cli.precision)
+    elif step_time is not None:
+        seconds = seconds_by_points(planned.shapes, planned.schedule.baseline.shape, step_time)
+    say(planned.table(seconds))
+    if plot is not None:
+        plan_figure(planned.schedule, planned.lrs).savefig(plot, dpi=150)
+        say(f"Drawn to {plot}.", sys.stderr)
 
 
 def compare_baselines(
@@ -164,8 +150,6 @@ def _parser_arguments(command: str) -> dict[str, Any]:
 class _ConfigCLI(LightningCLI):
     """Lightning's command line for one command: Lightning's own, or ours, for which it makes the parts of a config."""
 
-    parser_of_ours: type[LightningArgumentParser] = LightningArgumentParser
-
     def __init__(self, command: str, words: Sequence[str]) -> None:
         self.command, self.ours = command, _OURS.get(command)
         of_command = _parser_arguments(command)
@@ -179,16 +163,14 @@ class _ConfigCLI(LightningCLI):
             seed_everything_default=0,
             save_config_kwargs={"overwrite": True},
             trainer_defaults={"enable_model_summary": False},
-            parser_class=self.parser_of_ours,
             parser_kwargs=of_command if self.ours else of_program,
             args=list(words) if self.ours else [command, *words],
             run=self.ours is None,
         )
-
-    def run_ours(self) -> None:
-        assert self.ours is not None
-        given = {name: self.config_init[name] for name in signature(self.ours).parameters if name in self.config_init}
-        self.ours(self.config_init.get("data") if self.command in _OF_DATA else self, **given)
+        if self.ours is not None:
+            names = signature(self.ours).parameters.keys() & self.config_init.keys()
+            given = {name: self.config_init[name] for name in names}
+            self.ours(self.config_init.data if command in _OF_DATA else self, **given)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         return {} if self.ours else {self.command: _LIGHTNINGS[self.command]}
@@ -217,21 +199,23 @@ class _ConfigCLI(LightningCLI):
             trainer.accelerator, trainer.strategy, trainer.precision, trainer.logger = "cpu", "auto", None, False
             trainer.devices = trainer.num_nodes = 1
 
+    def instantiate_classes(self) -> None:
+        """Makes the parts of the config; commands on videos need the data alone."""
+        if self.command not in _OF_DATA:
+            super().instantiate_classes()
+            return
+        given = {name: value for name, value in vars(self.config).items() if name not in ("trainer", "model")}
+        self.config_init = self.parser.instantiate_classes(Namespace(given))  # type: ignore[no-untyped-call]
+
     def after_instantiate_classes(self) -> None:
         """Leaves cores to the processes that decode, which torch's threads would take from them on a CPU."""
         given = (self.config if self.ours else self.config[self.command]).threads
-        workers = getattr(self.datamodule, "num_workers", 0)
-        alone = isinstance(self.trainer.accelerator, CPUAccelerator) and self.trainer.world_size == 1
         if given is not None:
             torch.set_num_threads(given)
-        elif self.ours is None and alone and workers and "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(max(1, CORES - workers))
-            rank_zero_info(f"torch computes with {torch.get_num_threads()} of {CORES} cores, as {workers} decode.")
-
-    def before_fit(self) -> None:
-        """Says how large the model is; Lightning's table is for modules of many parts."""
-        model = getattr(self.model, "model", self.model)
-        rank_zero_info(f"{type(model).__name__}: {sum(p.numel() for p in model.parameters()):,} parameters.")
+        elif self.ours is None and "OMP_NUM_THREADS" not in os.environ:
+            workers = getattr(self.datamodule, "num_workers", 0)
+            if workers and isinstance(self.trainer.accelerator, CPUAccelerator) and self.trainer.world_size == 1:
+                torch.set_num_threads(max(1, CORES - workers))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Makes a Trainer with `AtomicCheckpointIO`, unless the config has another `CheckpointIO`."""
@@ -248,55 +232,16 @@ class _ConfigCLI(LightningCLI):
             trainer.callbacks.append(PredictionWriter())  # type: ignore[attr-defined]
 
 
-class _DataParser(LightningArgumentParser):
-    """A parser whose help leaves out what it takes only so that configs of `fit` can be read."""
-
-    def format_help(self, *args: Any, **kwargs: Any) -> str:
-        parts = re.split(r"\n\n(?=\S)", str(super().format_help(*args, **kwargs)).rstrip())
-        hidden = "  --(trainer|model|data)[. ]"
-        return "\n\n".join(part for part in parts if not re.search(hidden, part)) + "\n"
-
-
-class _DataCLI(_ConfigCLI):
-    """The command line for one command on videos: it needs no config, and makes only the data module of one."""
-
-    parser_of_ours = _DataParser
-
-    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        assert self.ours is not None
-        parser.add_function_arguments(self.ours, skip={"datamodule"})
-
-    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_lightning_class_args(self.trainer_class, "trainer")
-        for name, kind in (("model", LightningModule), ("data", LightningDataModule)):
-            parser.add_lightning_class_args(kind, name, subclass_mode=True, required=False)
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        for name in ("ckpt_path", "weights_only", "seed_everything", "threads"):
-            parser.add_argument(f"--{name}", type=Any, help=argparse.SUPPRESS)
-
-    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        super().parse_arguments(parser, args)
-        self.config.seed_everything = False  # Lightning's word for no seed
-
-    def instantiate_classes(self) -> None:
-        given = {name: value for name, value in vars(self.config).items() if name not in ("trainer", "model")}
-        self.config_init = self.parser.instantiate_classes(Namespace(given))  # type: ignore[no-untyped-call]
-
-    def after_instantiate_classes(self) -> None:
-        """Nothing computes."""
-
-
 def typed(command: str, words: Sequence[str]) -> list[str]:
     """Returns words of the command line as the parser takes them.
 
-    That is `--json=true` for `--json`, and `--source=FOLDER` for FOLDER, which stands right behind the command.
+    That is `--measure=true` for `--measure`, and `--source=FOLDER` for FOLDER, which stands right behind the command.
 
-    >>> typed("prepare", ["videos", "--keep-damaged", "--timeout", "3"])
-    ['--keep_damaged=true', '--timeout', '3', '--source=videos']
+    >>> typed("prepare", ["videos", "--timeout", "3"])
+    ['--timeout', '3', '--source=videos']
     """
     parameters = signature(_OURS[command]).parameters.values() if command in _OURS else ()
-    names = (parameter.name for parameter in parameters if parameter.annotation is bool)
+    names = [parameter.name for parameter in parameters if parameter.annotation is bool]
     flags = {f"--{spelled}": f"--{name}=true" for name in names for spelled in (name, name.replace("_", "-"))}
     taken = [flags.get(word, word) for word in words]
     if command in _FIRST_WORDS and taken and not taken[0].startswith("-"):
@@ -315,17 +260,13 @@ def run(args: Sequence[str] | None) -> None:
     words = list(sys.argv[1:] if args is None else args)
     _program().parse_args(words[:1] or ["--help"])
     command, words = words[0], typed(words[0], words[1:])
-    if command in _OF_FILE:
+    configured = any(word.partition("=")[0] in ("-c", "--config") for word in words)
+    if command in _OF_FILE or (command in _OF_DATA and not configured):
         parser = ArgumentParser(**_parser_arguments(command))
-        parser.add_function_arguments(_OURS[command])
-        _OURS[command](**parser.parse_args(words).as_dict())
-    elif command in _OF_DATA:
-        _DataCLI(command, words).run_ours()
+        parser.add_function_arguments(_OURS[command], skip={"datamodule"})
+        _OURS[command](**vars(parser.instantiate_classes(parser.parse_args(words))))
     else:
-        _refuse_without_config(words)
-        cli = _ConfigCLI(command, words)
-        if command in _OURS:
-            cli.run_ours()
+        _ConfigCLI(command, words)
 
 
 def _program() -> argparse.ArgumentParser:
@@ -340,21 +281,10 @@ def _program() -> argparse.ArgumentParser:
     return program
 
 
-def _refuse_without_config(words: Sequence[str]) -> None:
-    """Says that a command needs a config, where Lightning would name what the config has to hold."""
-    if not any("help" in word or word.startswith(("-h", "--print", "-c", "--config", "--model")) for word in words):
-        raise ArgumentError(
-            None,
-            "A config has to say what the model and the data are: give `--config CONFIG`. `lightning-multigrid init "
-            "FOLDER` writes one for a folder of videos.",
-        )
-
-
 def _count_devices(devices: int | str | list[int]) -> int:
-    """Returns the devices that a config asks for on each node; 1 if it leaves that to the machine.
+    """Returns the devices that a config asks for on each node, as Lightning reads them; 1 if it is `auto` or -1.
 
-    It reads `devices` as Lightning 2.5.3 to 2.6.6 does: `"0,1"` is a list of two, `"2"` a number. Lightning's own
-    function, `Accelerator.parse_devices`, refuses devices that this machine doesn't have.
+    Lightning's own function, `Accelerator.parse_devices`, refuses devices that this machine doesn't have.
     """
     if isinstance(devices, str):
         listed = "," in devices

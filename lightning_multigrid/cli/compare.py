@@ -24,28 +24,15 @@ _CALLBACK, _RECORDER = "lightning_multigrid.MultigridCallback", "lightning_multi
 def compare(
     config: Config,
     folder: Path,
-    seeds: int = 3,
+    seeds: int,
     metric: str | None = None,
     mode: str | None = None,
     clock: Literal["wall", "cpu"] = "wall",
 ) -> Comparison:
     """Trains what is missing in a folder, each run as a command of its own; prints a table.
 
-    A run whose file is there is not repeated, so an interrupted comparison continues.
-
-    Args:
-        config: A whole config of `fit`, as plain values.
-        folder: For the files of the runs, their checkpoints and what they print.
-        seeds: Runs of each kind, with seeds from 0.
-        metric: What to compare, of what the script logs in validation.
-        mode: `max` or `min`: what is better.
-        clock: `wall`, or `cpu` for trainings on CPUs that share a machine: by which a baseline takes as much time.
-
-    Raises:
-        ValueError: If the folder has runs of another config, or a run fails.
+    `config` is a whole config of `fit`, as plain values. Runs of another config in the folder are a `ValueError`.
     """
-    if seeds < 1:
-        raise ValueError(f"`seeds` must be at least 1, got {seeds}.")
     folder.mkdir(parents=True, exist_ok=True)
     variants = {MULTIGRID: with_callback(config), BASELINE: without_callback(config)}
     for variant in (MULTIGRID, BASELINE, SHORTENED):
@@ -55,7 +42,10 @@ def compare(
             before = [yaml.safe_load(run.config) for run in found.runs[SHORTENED]]
             shortened = before[0] if before else shorten(variants[BASELINE], _share(found))
             if shortened is None or _length(shortened) == _length(config):
-                say(_NO_SHORTENED if shortened is None else "A baseline of as much time would be the whole baseline.")
+                say(
+                    "The baseline of as much time is left out: it would be the whole baseline, or it can't be "
+                    "shortened; only `max_epochs` or `max_steps` of the Trainer and the LR of VideoClassifier can."
+                )
                 continue
             variants[SHORTENED] = shortened
         for seed in range(seeds):
@@ -64,12 +54,6 @@ def compare(
     comparison = Comparison(folder, metric, mode, clock)
     say(str(comparison))
     return comparison
-
-
-_NO_SHORTENED = (
-    "The baseline of as much time is left out: only the `max_epochs` or `max_steps` of the Trainer and the "
-    "`milestones` and `warmup_epochs` of VideoClassifier can be shortened together."
-)
 
 
 def with_callback(config: Config) -> Config:
@@ -98,7 +82,7 @@ def _callbacks(config: Config) -> list[Config]:
 
 
 def _is_multigrid(callback: Config) -> bool:
-    return str(callback.get("class_path", "")).rpartition(".")[2] == "MultigridCallback"
+    return str(callback.get("class_path", "")).rpartition(".")[2] in ("MultigridCallback", "progressive")
 
 
 def shorten(config: Config, share: float) -> Config | None:
@@ -113,9 +97,8 @@ def shorten(config: Config, share: float) -> Config | None:
     lengths = {name: trainer[name] for name in _LENGTHS if (trainer.get(name) or -1) > 0}
     if not lengths:
         return None
-    name, length = next(iter(lengths.items()))
-    shorter = max(1, round(length * share))
-    exact = shorter / length
+    length = next(iter(lengths.values()))
+    exact = max(1, round(length * share)) / length
     trainer.update({name: max(1, round(value * exact)) for name, value in lengths.items()})
     for name in _LR_LENGTHS:
         value = arguments.get(name)
@@ -126,10 +109,8 @@ def shorten(config: Config, share: float) -> Config | None:
 
 def _share(comparison: Comparison) -> float:
     """The share of the baseline's epochs that takes as much time as multigrid."""
-    # To start is nearly all computing, so its wall clock is its CPU time, too.
-    start = mean(
-        run.seconds - sum(s for kind, s in run.account.items() if kind != "start") for run in comparison.runs[BASELINE]
-    )
+    # To start is nearly all computing, so its wall clock is its CPU time, too. A command starts before its `fit`.
+    start = mean(run.seconds - sum(run.account.values()) + run.account["start"] for run in comparison.runs[BASELINE])
     share = (comparison.seconds(MULTIGRID) - start) / (comparison.seconds(BASELINE) - start)
     return min(1.0, max(0.0, share))
 
@@ -137,8 +118,6 @@ def _share(comparison: Comparison) -> float:
 def _validations(folder: Path) -> list[float]:
     """The shares of the clock at which multigrid validates. So does what it is compared with: validations take time."""
     run = Comparison(folder).runs[MULTIGRID][0]
-    if not run.done:
-        raise ValueError(f"The runs in {folder} are of an older version. Give another --output, or remove them.")
     shares = [share for _, share, _ in run.validations]
     while shares and run.done < 1 and shares[-1] < 1:  # it was stopped early; others are watched to their end
         shares.append(min(1.0, shares[-1] + shares[0]))

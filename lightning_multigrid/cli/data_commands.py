@@ -3,7 +3,7 @@
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jsonargparse import ArgumentError
@@ -16,10 +16,8 @@ from lightning_multigrid.prepare import (
     TASK_SECONDS,
     Encoding,
     Progress,
-    Summary,
     check,
-    index_shown,
-    open_store,
+    index,
     paths_without_own_table,
     prepare,
     progress_bar,
@@ -32,6 +30,7 @@ from lightning_multigrid.sources import (
     Manifest,
     ManifestError,
     Source,
+    TableStore,
     VideoList,
     VideoSource,
 )
@@ -49,12 +48,9 @@ def prepare_videos(
     timeout: float = TASK_SECONDS,
     part: str | None = None,
     max_bad_fraction: float = 0.25,
-    keep_damaged: bool = False,
     short_side: int | None = None,
     crf: float = Encoding.crf,
     preset: str = Encoding.preset,
-    gop: int = Encoding.gop,
-    b_frames: int = Encoding.b_frames,
 ) -> None:
     """Transcodes a dataset for training: small videos that decode several times faster, their list and frame tables.
 
@@ -79,24 +75,21 @@ def prepare_videos(
         timeout: Seconds after which a video is broken.
         part: K/N: do only part K of N; K counts from 1.
         max_bad_fraction: Exit with 1 if a larger share of videos is broken.
-        keep_damaged: Write damaged videos as FFmpeg decodes them, too.
         short_side: Pixels of the shorter side, even; smaller videos keep their size. None is what the config's clips
             and views need, or 256 without a config.
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
         preset: How much time x264 may take. It hardly matters to decoding.
-        gop: Frames from one keyframe to the next.
-        b_frames: Frames between two that others refer to; no frame refers to these.
     """
     splits = _videos("prepare", datamodule, source)
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
-    encoded = Encoding(short_side, crf, preset, gop, b_frames)
+    encoding = Encoding(short_side, crf, preset)
     options: dict[str, Any] = {"part": part, "workers": workers, "timeout": timeout}
-    options |= {"max_bad_fraction": max_bad_fraction, "keep_damaged": keep_damaged}
+    options |= {"max_bad_fraction": max_bad_fraction}
     written: dict[str, str] = {}
     for split, manifest in splits.items():
         folder = os.path.join(output, split) if split else output
-        prepare_shown(manifest, folder, encoded, **options)
+        _prepare_shown(manifest, folder, encoding, **options)
         written[split] = os.path.join(folder, MANIFEST_NAME)
     if part is not None:
         say(f"\nPart {part} is done. After the last part, run this without `--part`.")
@@ -133,12 +126,11 @@ def check_videos(
         with progress_bar() as bar:
             total = len({manifest.path(row) for row in range(len(manifest))})
             task = bar.add_task(split or "check", total=total, count="")
-            for path, found in check(manifest, workers=workers, timeout=timeout):
+            for path, reason in check(manifest, workers=workers, timeout=timeout):
                 read += 1
-                if found.reason is not None:
-                    broken[path] = found.reason
-                for said in (*(() if found.reason is None else (found.reason,)), *found.notes):
-                    bar.console.print(printable(f"{path}: {said}"), markup=False, highlight=False, soft_wrap=True)
+                if reason is not None:
+                    broken[path] = reason
+                    bar.console.print(printable(f"{path}: {reason}"), markup=False, highlight=False, soft_wrap=True)
                 bar.update(task, advance=1, count=f"{len(broken):,} broken")
     if report is not None:
         write_report(report, broken)
@@ -177,7 +169,7 @@ def index_videos(
         say("Nothing to do: prepared videos have their frame tables, and folders of frames need none.")
         return
     folder = tables_folder() if output is None else output
-    done = index_shown(paths, open_store(folder), workers, timeout)
+    done = index(paths, TableStore(folder), workers, timeout)
     for path, reason in done.broken.items():
         print(printable(f"{path}: {reason}"), file=sys.stderr)
     say(f"{done} They are in {folder}.")
@@ -214,21 +206,19 @@ def _videos(command: str, data: LightningDataModule | None, source: Source | Non
     return {str(split): manifest for split, manifest in data.manifests().items()}
 
 
-def prepare_shown(manifest: Manifest, folder: StrPath, encoding: Encoding, **options: Any) -> Summary:
+def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding, **options: Any) -> None:
     """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
     with progress_bar() as bar:
         looks = f"looking for {len(manifest):,} videos"
         task = bar.add_task(os.path.basename(os.path.normpath(folder)), total=None, count=looks)
 
         def show(now: Progress) -> None:
-            bar.update(task, completed=now.done_bytes, total=max(1, now.total_bytes), count=str(now))
+            bar.update(task, completed=now.done, total=now.total, count=str(now))
 
         summary = prepare(manifest, folder, encoding, **options, progress=show)
-    say(_said(summary))
-    for note, path, number in _gathered(summary.notes):
-        others = f" (and {number - 1:,} more)" if number > 1 else ""
-        say(f"Note on {path}{others}: {note}.")
-    return summary
+    there = f", {summary.kept:,} were there" if summary.kept else ""
+    broken = f"; broken and left out: {len(summary.broken):,}, {summary.report} says why" if summary.broken else ""
+    say(f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{broken}.")
 
 
 def needed_short_side(data: LightningDataModule) -> int:
@@ -237,19 +227,3 @@ def needed_short_side(data: LightningDataModule) -> int:
     least, _ = data.clip_sampling.short_side_range(data.size)
     _, of_test = data.test_views.pixels(data.clip_sampling)
     return max(16, 2 * math.ceil(max(least, of_test) / 2))
-
-
-def _said(summary: Summary) -> str:
-    there = f", {summary.kept:,} were there" if summary.kept else ""
-    ratio = f", {summary.bytes / summary.source_bytes:.2f} times the originals" if summary.source_bytes else ""
-    broken = f"; broken and left out: {len(summary.broken):,}, {summary.report} says why" if summary.broken else ""
-    return f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{ratio}{broken}."
-
-
-def _gathered(notes: Mapping[str, Iterable[str]]) -> list[tuple[str, str, int]]:
-    """Each note once, with the first video that has it, and how many do."""
-    having: dict[str, list[str]] = {}
-    for path, sentences in notes.items():
-        for sentence in sentences:
-            having.setdefault(sentence, []).append(path)
-    return [(note, paths[0], len(paths)) for note, paths in having.items()]

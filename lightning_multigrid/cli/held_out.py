@@ -2,19 +2,10 @@
 
 import os
 import re
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lightning_multigrid.sources import Manifest, ManifestError
 
 _SHARE = 5  # a fifth of each class
-
-
-@dataclass(frozen=True)
-class _Recording:
-    rows: list[int]
-    labels: Counter[int]
 
 
 def recording_name(path: str, class_name: str = "") -> str:
@@ -28,43 +19,31 @@ def recording_name(path: str, class_name: str = "") -> str:
     return "/".join([*parts, re.sub(r"[0-9]+(?=[^0-9]*$)", "", name)])
 
 
-def hold_out(manifest: Manifest, rows: Sequence[int]) -> tuple[list[int], list[int], int]:
+def hold_out(manifest: Manifest) -> tuple[list[int], list[int], int]:
     """Returns rows for training, rows for validation, and how many recordings have some of both.
 
-    About a fifth of each class is held out: its smallest recordings, and of these the last by name. A recording is cut
-    only where a class would have less than a tenth to validate, or less than half of its videos to train on.
+    Held out is the end of each class in the order of names: from where a recording begins, as near to a fifth as there
+    is one; a recording is cut where that would be less than a tenth, or more than half.
     """
-    ordered = sorted(rows, key=lambda row: (manifest.path(row), row))
-    recordings = _recordings(manifest, ordered)
-    sizes = Counter(map(manifest.label, rows))
-    held, taken = set[int](), Counter[int]()
-
-    def leaves_half(recording: _Recording) -> bool:
-        return all(2 * (taken[label] + number) <= sizes[label] for label, number in recording.labels.items())
-
-    for label, size in sorted(sizes.items()):
-        share = size // _SHARE
-        own = [each for each in reversed(recordings) if each.labels[label] and held.isdisjoint(each.rows)]
-        for recording in sorted(own, key=lambda each: each.labels[label]):
-            if taken[label] < share and leaves_half(recording):
-                held.update(recording.rows)
-                taken += recording.labels
-        if 2 * taken[label] < share:
-            others = [row for row in ordered if manifest.label(row) == label and row not in held]
-            held.update(others[taken[label] - share :])
-            taken[label] = share
+    rows = range(len(manifest))
+    names = manifest.classes or [""] * manifest.num_classes
+    recordings = [recording_name(manifest.path(row), names[manifest.label(row)]) for row in rows]
+    held: list[int] = []
+    for label in range(manifest.num_classes):
+        own = [row for row in rows if manifest.label(row) == label]
+        own.sort(key=lambda row: (recordings[row], manifest.path(row), row))
+        share = len(own) // _SHARE
+        whole = (
+            number
+            for number in range(max(1, share // 2), len(own) // 2 + 1)
+            if recordings[own[-number]] != recordings[own[-number - 1]]
+        )
+        if share:
+            held += own[-min(whole, key=lambda number: abs(number - share), default=share) :]
     if not held:
         raise ManifestError(
             f"No class of {manifest.origin} has {_SHARE} videos, so none can be held out for validation. Give `--val`."
         )
-    cut = sum(0 < len(held.intersection(recording.rows)) < len(recording.rows) for recording in recordings)
-    return sorted(set(rows) - held), sorted(held), cut
-
-
-def _recordings(manifest: Manifest, ordered: Sequence[int]) -> list[_Recording]:
-    named: dict[str, list[int]] = {}
-    for row in ordered:
-        label = manifest.label(row)
-        class_name = manifest.classes[label] if manifest.classes else ""
-        named.setdefault(recording_name(manifest.path(row), class_name), []).append(row)
-    return [_Recording(rows, Counter(map(manifest.label, rows))) for rows in named.values()]
+    train = sorted({*rows} - {*held})
+    cut = {recordings[row] for row in train} & {recordings[row] for row in held}
+    return train, sorted(held), len(cut)

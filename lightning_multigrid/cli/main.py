@@ -6,7 +6,6 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-import torch
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
@@ -31,26 +30,19 @@ def _raiser(error: BaseException) -> str:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Runs a command line, that of the process if `args` is None. An error that a user can fix is one paragraph."""
-    entry, threads = run, torch.get_num_threads()
+    entry = run
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         # Then torchrun shows in its summary which error ended the rank that failed first.
         from torch.distributed.elastic.multiprocessing.errors import record
 
         entry = record(run)
+    if not sys.warnoptions:  # these are for their authors; those of the user's code are shown
+        warnings.filterwarnings("ignore", category=FutureWarning, module="lightning|torch|jsonargparse")
     try:
-        with warnings.catch_warnings():
-            if not sys.warnoptions:
-                # Those of the user's code are shown: it is in none of these packages.
-                for kind in (DeprecationWarning, FutureWarning):
-                    warnings.filterwarnings("ignore", category=kind, module="lightning|torch|jsonargparse")
-            entry(args)
+        entry(args)
     except ArgumentError as error:
         say(f"error: {error}", sys.stderr)
         raise SystemExit(2) from None
-    except torch.OutOfMemoryError as error:
-        said = str(error).partition(". ")[0]
-        say(f"error: {said}. Give a smaller `--data.batch_size`, or `--trainer.precision=16-mixed`.", sys.stderr)
-        raise SystemExit(1) from None
     except (ValueError, OSError, ModuleNotFoundError, MisconfigurationException) as error:
         ours = _raised_here(error)
         if ours is None:
@@ -60,5 +52,3 @@ def main(args: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         say("Stopped.", sys.stderr)
         raise SystemExit(130) from None  # the exit status of a program that Ctrl-C ends
-    finally:
-        torch.set_num_threads(threads)

@@ -1,32 +1,23 @@
 """The plan of a config, without data or GPU: what `lightning-multigrid plan` says."""
 
 import math
-import os
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from operator import mul
+from statistics import mean
 from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.cli.forecast import Forecast, rank_group
+from lightning_multigrid.cli.step_seconds import StepSeconds
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import LRPoint
-from lightning_multigrid.schedule import (
-    BatchShape,
-    Clips,
-    MultigridSchedule,
-    Phase,
-    Plan,
-    duration,
-    text_table,
-)
-from lightning_multigrid.sources import ManifestError, VideoSource
+from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase, Plan, duration, text_table
 from lightning_multigrid.training import (
     BaselineLR,
     Changes,
@@ -57,21 +48,10 @@ class Preview:
     lr: float  # the baseline's, without warm-up and decay
     configured_world: int  # the devices that the config and its LR are for
     lr_rule: str  # how the LR grows with the clips, in words
-    follow: tuple[str, ...] = ()  # classes of what knows places, and follows the grid
 
     @property
     def schedule(self) -> MultigridSchedule:
         return self.plan.schedule
-
-    @property
-    def world(self) -> int:
-        """Devices."""
-        return self.plan.world
-
-    @property
-    def clips(self) -> Clips | None:
-        """Clips of a device in an epoch; None if the training videos are not known."""
-        return self.plan.clips if self.counted else None
 
     @property
     def steps(self) -> list[int] | None:
@@ -94,116 +74,73 @@ class Preview:
         points = self.lrs[index * _POINTS_PER_PHASE : (index + 1) * _POINTS_PER_PHASE]
         return points[0].lr, points[-1].lr
 
-    def table(self, forecast: Forecast) -> str:
-        phases, steps = self.schedule.phases, self.steps
+    @property
+    def scaled_lr(self) -> float:
+        """The config's LR for the clips of a step on the devices of this plan, by the rule of the plan's own LRs."""
+        return self.lr * math.pow(self.plan.world / self.configured_world, _POWERS[self.schedule.lr_scaling])
+
+    def table(self, seconds: StepSeconds) -> str:
+        """The plan as text, with step times if the seconds of a step on each shape are known."""
+        phases, steps, world = self.schedule.phases, self.steps, self.plan.world
         lrs = [dict.fromkeys(f"{lr:.3g}" for lr in self.phase_lrs(index)) for index in range(len(phases))]
         columns = {"LR": [" to ".join(ends) for ends in lrs]}
         if steps:
             columns["steps"] = [str(number) for number in steps]
-        where = f" on each of {self.world} devices" if self.world > 1 else ""
+        where = f" on each of {world} devices" if world > 1 else ""
         table = self.schedule.phase_table(columns, where)
         phases = tuple({phase.shape: phase for phase in phases}.values())
         needs = {
             "base shape": [str(phase.shape).replace(" ", "") for phase in phases],
             "BN clips": [self._bn(phase) for phase in phases],
         }
-        if forecast.of_clip:
-            needs["GFLOPs/clip"] = [three_digits(forecast.clip_flops(phase) / 1e9) for phase in phases]
-        if forecast.steps:
-            needs["ms/step"] = [three_digits(1000 * (forecast.phase_step_seconds(phase) or 0.0)) for phase in phases]
-            needs["clips/s"] = [three_digits(forecast.clips_per_second(phase) or 0.0) for phase in phases]
-        if forecast.memory(phases[0]) is not None:
-            needs["GB"] = [three_digits((forecast.memory(phase) or 0) / 1e9) for phase in phases]
+        if seconds:
+            cycles = [self.schedule.cycle(phase.shape) for phase in phases]
+            of_cycle = [sum(seconds[shape] for shape in cycle) for cycle in cycles]
+            clips = [world * sum(shape.clips for shape in cycle) for cycle in cycles]
+            needs["ms/step"] = [three_digits(1000 * s / len(cycle)) for s, cycle in zip(of_cycle, cycles, strict=True)]
+            needs["clips/s"] = [three_digits(number / s) for s, number in zip(of_cycle, clips, strict=True)]
         needs["short cycle"] = [self.schedule.cycle_text(phase) for phase in phases]
         table += f"\n\n{text_table(list(needs), list(zip(*needs.values(), strict=True)))}\n"
-        follow = [f"Positions follow the grid: {', '.join(self.follow)}."] if self.follow else []
-        return "\n".join([table, *self._totals(forecast), *follow, *_legend(forecast)])
+        return "\n".join([table, *self._totals(seconds)])
 
     def _bn(self, phase: Phase) -> str:
         clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)
-        ranks = rank_group(clips, sub_batch, self.world)
+        ranks = rank_group(clips, sub_batch, self.plan.world)
         return f"{ranks * clips} of {ranks} ranks" if ranks > 1 else str(clips // max(1, clips // sub_batch))
 
-    def _totals(self, forecast: Forecast) -> list[str]:
-        schedule, steps = self.schedule, self.steps
+    def _totals(self, seconds: StepSeconds) -> list[str]:
+        schedule, steps, baseline = self.schedule, self.steps, self.schedule.baseline.shape
         parts = [] if steps is None else [f"{sum(steps)} steps instead of {self.baseline_steps}"]
         parts += [
             f"{schedule.epochs} epochs instead of {float(schedule.baseline.epochs):g}",
             f"{schedule.iteration_reduction:.2f}x fewer iterations",
-            f"{schedule.reduction(forecast.flops):.2f}x fewer FLOPs{'' if forecast.of_clip else ' (b t s^2)'}",
+            f"{schedule.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
         ]
         lines = [", ".join(parts) + "."]
-        seconds = forecast.training_seconds(steps) if steps else None
-        if seconds and self.baseline_steps:
-            baseline = self.baseline_steps * forecast.steps[schedule.baseline.shape].seconds
+        if seconds and steps and self.baseline_steps:
+            cycles = (self.schedule.cycle(phase.shape) for phase in schedule.phases)
+            means = (mean(seconds[shape] for shape in cycle) for cycle in cycles)
+            own, whole = sum(map(mul, steps, means)), self.baseline_steps * seconds[baseline]
             lines.append(
-                f"About {duration(seconds)} of steps instead of {duration(baseline)}, {baseline / seconds:.2f}x faster "
-                "if the data keep up; validation and start-up come on top."
+                f"About {duration(own)} of steps instead of {duration(whole)}, {whole / own:.2f}x faster if all "
+                "loaders together give these clips/s; validation and start-up come on top."
             )
         lines.append(self.lr_rule)
-        clips, configured = schedule.baseline.shape.clips, self.configured_world
-        if self.world != configured:
-            more, rest = divmod(configured, self.world)
-            keeps = f"--trainer.accumulate_grad_batches={more * self.plan.accumulate}"
+        if self.plan.world != self.configured_world:
             lines.append(
-                f"The config is for {configured} devices x {clips} clips, at the LR {self.lr:g}. On {self.world} write "
-                f"{self.scaled_lr:.3g}" + (f", or keep both by `{keeps}`." if not rest else ".")
+                f"The config is for {self.configured_world} devices x {baseline.clips} clips, at the LR {self.lr:g}. "
+                f"On {self.plan.world} write {self.scaled_lr:.3g}."
             )
         return lines
 
-    @property
-    def scaled_lr(self) -> float:
-        """The config's LR for the clips of a step on the devices of this plan, by the rule of the plan's own LRs."""
-        return self.lr * math.pow(self.world / self.configured_world, _POWERS[self.schedule.lr_scaling])
 
-    def as_json(self, forecast: Forecast) -> dict[str, Any]:
-        """Returns the plan as plain values: positions in epochs, pixels, seconds, bytes."""
-        schedule, steps = self.schedule, self.steps
-        baseline = schedule.baseline
-        return {
-            "baseline": {**asdict(baseline.shape), "epochs": float(baseline.epochs)},
-            "epochs": schedule.epochs,
-            "epoch_factor": float(schedule.epoch_factor),
-            "devices": self.world,
-            "clips_per_device": None if self.clips is None else math.floor(self.clips),
-            "global_clips": self.world * baseline.shape.clips,
-            "steps": None if steps is None else sum(steps),
-            "baseline_steps": self.baseline_steps,
-            "iteration_reduction": schedule.iteration_reduction,
-            "flop_reduction": schedule.reduction(forecast.flops),
-            "speedup": forecast.speedup,
-            "speedup_from": "step times" if len(forecast.steps) > 1 else "FLOPs",
-            "seconds": forecast.training_seconds(steps) if steps else None,
-            "lr": self.lr,
-            "lr_scaling": schedule.lr_scaling,
-            "lr_on_devices": self.scaled_lr,
-            "baseline_gflops_per_clip": forecast.gflops(baseline.shape),
-            "phases": [
-                {
-                    "stage": phase.stage,
-                    **asdict(phase.shape),
-                    "start_epoch": float(phase.start_epoch),
-                    "end_epoch": float(phase.end_epoch),
-                    "lr_scale": phase.lr_scale,
-                    "lr": list(self.phase_lrs(index)),
-                    "short_cycle": [
-                        {
-                            **asdict(shape),
-                            "sub_batch": sub_batch,
-                            "bn_ranks": rank_group(shape.clips, sub_batch, self.world),
-                            "gflops_per_clip": forecast.gflops(shape),
-                            "seconds_per_step": forecast.seconds(shape),
-                        }
-                        for shape, sub_batch in schedule.cycles[index]
-                    ],
-                    "steps": None if steps is None else steps[index],
-                    "seconds_per_step": forecast.phase_step_seconds(phase),
-                    "clips_per_second": forecast.clips_per_second(phase),
-                    "memory": forecast.memory(phase),
-                }
-                for index, phase in enumerate(schedule.phases)
-            ],
-        }
+def rank_group(clips: int, sub_batch: int, world: int) -> int:
+    """Returns how many ranks share BN statistics if each has this many clips.
+
+    >>> rank_group(clips=2, sub_batch=8, world=16), rank_group(clips=64, sub_batch=8, world=16)
+    (4, 1)
+    """
+    return min(world, math.ceil(sub_batch / clips))
 
 
 def three_digits(value: float) -> str:
@@ -215,31 +152,12 @@ def three_digits(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-def _legend(forecast: Forecast) -> list[str]:
-    lines = ["GFLOPs: multiply-adds of a forward."] if forecast.of_clip else []
-    if forecast.steps:
-        measured = len(forecast.steps) > 1
-        how = "measured here on noise" if measured else "the baseline's is known, others are by FLOPs"
-        lines.append(f"Time of a step: {how}. clips/s: what all loaders together must give for no device to wait.")
-    if any(cost.memory is not None for cost in forecast.steps.values()):
-        lines.append("GB: the most memory that a step holds on this GPU, by torch; 1 GB is 10^9 bytes.")
-    return lines
-
-
 def count_clips(data: VideoDataModule) -> int | None:
     """Counts the training videos of a data module, if their list, folder or annotation file is on this machine."""
-    source = data.sources["train"]
-    if source is None or (not isinstance(source, VideoSource) and not os.path.exists(source)):
-        missing = "`train` is not given" if source is None else f"{source} does not exist"
-        say(f"warning: {missing}, so steps are not counted. `--clips` says how many videos it has.", sys.stderr)
-        return None
     try:
         data.setup("fit")
-    except ManifestError as error:
-        # Only reading a source shows whether its files are here.
-        if not isinstance(source, VideoSource):
-            raise
-        say(f"warning: The training videos are not counted: {error}", sys.stderr)
+    except ValueError as error:
+        say(f"warning: Steps are not counted: {error} `--clips` says how many videos there are.", sys.stderr)
         return None
     return len(data.train_dataloader().dataset)  # type: ignore[arg-type]
 
@@ -291,8 +209,7 @@ def preview(
         lr.start()
         changes.callback(lr.close)
         lrs = tuple(_lr_points(plan.schedule, lr))
-        follow = () if plan.schedule.constant_shape else tuple(Following(module, shape.frames, shape.size).names)
-        return Preview(plan, clips is not None, lrs, configured, configured_world, rule, follow)
+        return Preview(plan, clips is not None, lrs, configured, configured_world, rule)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:

@@ -5,7 +5,6 @@
 
 import math
 import os
-import re
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -28,8 +27,7 @@ def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
 
 
 _KNOWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-_NEARLY_0 = 1e-6
-_DEFAULTS, _SETTLED = _flat(_KNOWN["defaults"]), frozenset(_KNOWN["settled"])
+_DEFAULTS = _flat(_KNOWN["defaults"])
 
 
 class PySlowFastError(ValueError):
@@ -44,7 +42,7 @@ class _Config:
         try:
             with open(path, encoding="utf-8") as file:
                 tree = yaml.safe_load(file)
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        except yaml.YAMLError as error:
             raise PySlowFastError(f"{self.path} is not YAML: {error}") from error
         if not isinstance(tree, dict) or not {"TRAIN", "SOLVER", "MODEL"} & set(tree):
             raise PySlowFastError(
@@ -71,8 +69,7 @@ class _Config:
         return PySlowFastError(f"{self.path}: `{name}: {self.given.get(name, _DEFAULTS.get(name))}` {why}")
 
     def left_over(self) -> list[str]:
-        left = self.given.keys() - self.asked - _SETTLED
-        return sorted(name for name in left if name.split(".")[0] not in _SETTLED)
+        return sorted(self.given.keys() - self.asked)
 
 
 def translate_pyslowfast(path: StrPath) -> str:
@@ -87,10 +84,6 @@ def translate_pyslowfast(path: StrPath) -> str:
     trainer["devices"] = max(1, gpus)  # of none, PySlowFast trains on the CPU, at 32 bits
     if config["TRAIN.MIXED_PRECISION"] and gpus:
         trainer["precision"] = "16-mixed"
-    if config["SOLVER.CLIP_GRAD_L2NORM"] is not None:
-        trainer["gradient_clip_val"] = config["SOLVER.CLIP_GRAD_L2NORM"]
-    elif config["SOLVER.CLIP_GRAD_VAL"] is not None:
-        trainer.update(gradient_clip_val=config["SOLVER.CLIP_GRAD_VAL"], gradient_clip_algorithm="value")
     tree = {
         "seed_everything": config["RNG_SEED"],
         "trainer": trainer,
@@ -99,7 +92,7 @@ def translate_pyslowfast(path: StrPath) -> str:
     }
     head = [f"From {os.path.basename(config.path)} of PySlowFast.", *config.notes]
     head += [f"Not carried over: {name}: {config.given[name]}" for name in config.left_over()]
-    comments = "".join("".join(f"# {line}\n" for line in note.splitlines()) for note in head)
+    comments = "".join(f"# {note}\n" for note in head)
     body: str = yaml.safe_dump(tree, sort_keys=False, default_flow_style=None, width=100)
     return f"{comments}\n{body}"
 
@@ -125,14 +118,10 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
         "sub_batch": config["MULTIGRID.BN_BASE_SIZE"],
         "whole_epochs": True,
         "validations_per_phase": config["MULTIGRID.EVAL_FREQ"],
+        "long_cycle": {"factors": config["MULTIGRID.LONG_CYCLE_FACTORS"] if long else [[1, 1]]},
+        "short_cycle": {"factors": [*(config["MULTIGRID.SHORT_CYCLE_FACTORS"] if short else []), 1]},
         **precise,
     }
-    factors = config["MULTIGRID.LONG_CYCLE_FACTORS"] if long else [[1, 1]]
-    if factors != _DEFAULTS["MULTIGRID.LONG_CYCLE_FACTORS"]:
-        arguments["long_cycle"] = {"factors": factors}
-    factors = config["MULTIGRID.SHORT_CYCLE_FACTORS"] if short else []
-    if factors != _DEFAULTS["MULTIGRID.SHORT_CYCLE_FACTORS"]:
-        arguments["short_cycle"] = {"factors": [*factors, 1]}
     callbacks.append(_part("MultigridCallback", **arguments))
     config.notes.append(
         "The phases are PySlowFast's, of whole epochs; without whole_epochs they are the paper's, of equal iterations."
@@ -145,33 +134,18 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
 
 
 def _classifier(config: _Config, nodes: int) -> dict[str, Any]:
-    optimizers, losses = _KNOWN["optimizers"], _KNOWN["losses"]
-    if config["SOLVER.OPTIMIZING_METHOD"] not in optimizers:
-        raise config.refuse("SOLVER.OPTIMIZING_METHOD", f"is not supported; {', '.join(optimizers)} are.")
-    if config["MODEL.LOSS_FUNC"] not in losses:
-        raise config.refuse("MODEL.LOSS_FUNC", f"is not supported; {', '.join(losses)} are.")
-    lr = config["SOLVER.BASE_LR"] * (nodes if config["SOLVER.BASE_LR_SCALE_NUM_SHARDS"] else 1)
+    for name, known in _KNOWN["only"].items():
+        if config[name] != known:
+            raise config.refuse(name, f"is not supported; {known} is.")
     arguments: dict[str, Any] = {
         "model": _model(config),
-        "loss": losses[config["MODEL.LOSS_FUNC"]],
-        "lr": lr,
+        "lr": config["SOLVER.BASE_LR"] * (nodes if config["SOLVER.BASE_LR_SCALE_NUM_SHARDS"] else 1),
         **config.same("model"),
-        "norm_weight_decay": 0.0 if config["SOLVER.ZERO_WD_1D_PARAM"] else config["BN.WEIGHT_DECAY"],
         **_lr_policy(config),
-        "view_fusion": "max" if config["DATA.ENSEMBLE_METHOD"] == "max" else "mean",
     }
     warmup, start = config["SOLVER.WARMUP_EPOCHS"], config["SOLVER.WARMUP_START_LR"]
     if warmup:
-        if start == 0:
-            config.notes.append(f"The warm-up starts at {_NEARLY_0:g} of the LR, as torch's can't start at 0.")
-        arguments.update(warmup_epochs=warmup, warmup_start_factor=start / config["SOLVER.BASE_LR"] or _NEARLY_0)
-    smoothing, optimizer = config["MIXUP.LABEL_SMOOTH_VALUE"], optimizers[config["SOLVER.OPTIMIZING_METHOD"]]
-    if config["MIXUP.ENABLE"]:
-        arguments["label_smoothing"] = smoothing
-    if optimizer:
-        arguments["optimizer"] = {"class_path": f"torch.optim.{optimizer}", "init_args": {"lr": lr}}
-        for name in ("lr", "momentum", "nesterov"):
-            del arguments[name]
+        arguments.update(warmup_epochs=warmup, warmup_start_factor=start / config["SOLVER.BASE_LR"])
     return arguments
 
 
@@ -183,12 +157,10 @@ def _lr_policy(config: _Config) -> dict[str, Any]:
         return {"schedule": "cosine"}
     if policy != "steps_with_relative_lrs":
         raise config.refuse("SOLVER.LR_POLICY", "is not supported; cosine and steps_with_relative_lrs are.")
-    if len(steps) < 2:
-        return {"schedule": "constant"}
     used = lrs[: len(steps)]
     ratios = [later / earlier for earlier, later in pairwise(used)]
-    by_one_factor = all(math.isclose(ratio, ratios[0]) for ratio in ratios)
-    if steps[0] != 0 or len(used) < len(steps) or used[0] != 1 or not by_one_factor:
+    by_one_factor = bool(ratios) and all(math.isclose(ratio, ratios[0]) for ratio in ratios)
+    if steps[:1] != [0] or len(used) < len(steps) or used[0] != 1 or not by_one_factor:
         raise config.refuse(
             "SOLVER.LRS",
             f"must fall by one factor at each of `SOLVER.STEPS: {steps}`, from 1 at epoch 0. Write a module.",
@@ -207,8 +179,6 @@ def _model(config: _Config) -> dict[str, Any]:
         return _part(f"models.{arch}_r50", **arguments)
     if arch == "i3d" and depth == 50 and places == [[[]], [[1, 3]], [[1, 3, 5]], [[]]]:
         return _part("models.i3d_nl_r50", **arguments, instantiation=config["NONLOCAL.INSTANTIATION"])
-    if arch == "mvit":
-        return _mvit(config, arguments)
     raise config.refuse(
         "MODEL.ARCH",
         f"with depth {depth}{' and these non-local blocks' if non_local else ''} is not among the models here: "
@@ -216,83 +186,22 @@ def _model(config: _Config) -> dict[str, Any]:
     )
 
 
-def _mvit(config: _Config, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The MViT of torchvision that a config describes: v2-S, or v1-B."""
-    second = config["MVIT.REL_POS_SPATIAL"] and config["MVIT.REL_POS_TEMPORAL"] and config["MVIT.RESIDUAL_POOLING"]
-    built = [config[f"MVIT.{name}"] for name in ("DEPTH", "EMBED_DIM", "NUM_HEADS", "DIM_MUL")]
-    parts = [config[f"MVIT.{name}"] for name in ("CLS_EMBED_ON", "DIM_MUL_IN_ATT", "SEP_POS_EMBED")]
-    if built != [16, 96, 1, [[1, 2.0], [3, 2.0], [14, 2.0]]] or parts != [True, second, not second]:
-        raise config.refuse("MODEL.ARCH", "is neither MViTv2-S nor MViTv1-B, which torchvision has. Write a model.")
-    arguments["stochastic_depth_prob"] = config["MVIT.DROPPATH_RATE"]
-    return {"class_path": f"torchvision.models.video.mvit_v{'2_s' if second else '1_b'}", "dict_kwargs": arguments}
-
-
-def _augment(config: _Config) -> dict[str, Any]:
-    """Augmentation of training clips, of which several are taken from a video."""
-    kind, erasing, samples = config["AUG.AA_TYPE"], config["AUG.RE_PROB"], config["AUG.NUM_SAMPLE"]
-    mixup, cutmix = config["MIXUP.ALPHA"], config["MIXUP.CUTMIX_ALPHA"]
-    augment: dict[str, Any] = {"mixup": mixup, "cutmix": cutmix} if config["MIXUP.ENABLE"] else {}
-    if config["AUG.ENABLE"]:
-        strength = {name: int(number) for name, number in re.findall(r"-([mn])(\d+)", kind)}
-        augment |= {"rand_augment": strength.get("n", 2), "erasing": erasing}
-        # Of 10 there (`_MAX_LEVEL`), of 30 in torchvision, with the same ends: 0.3 of shear, 30 degrees. `AugmentOp`
-        # has `prob=0.5`.
-        augment |= {"magnitude": 3 * min(10, strength.get("m", 10)), "operation_probability": 0.5}
-        config.notes.append(
-            "RandAugment has torchvision's operations: Posterize keeps more bits, Invert and SolarizeAdd are\n"
-            "left out, and the strength does not vary (mstd, inc)."
-        )
-    return {"augment": augment, "repeats": samples} if augment else {}
-
-
 def _data(config: _Config, gpus: int) -> dict[str, Any]:
     batch = config["TRAIN.BATCH_SIZE"]
     if gpus > 1 and batch % gpus:
         raise config.refuse("TRAIN.BATCH_SIZE", f"must be a multiple of `NUM_GPUS: {gpus}`.")
-    dataset = config["TRAIN.DATASET"].lower()
     test = config.same("test_views")
-    if test["crops"] not in (1, 3):
-        raise config.refuse("TEST.NUM_SPATIAL_CROPS", "is not supported; 1 and 3 are.")
-    if test["crops"] == 1 and dataset == "kinetics":
+    if test["crops"] == 1:
         test["short_side"] = config["DATA.TRAIN_JITTER_SCALES"][0]
-    elif test["crops"] == 1:
-        test["short_side"] = test["size"]
-        config.notes.append("The test crops the centre; PySlowFast crops the left or upper end on this dataset.")
-    if dataset == "charades":
-        test["positions"] = "charades"
-    elif config["DATA.USE_OFFSET_SAMPLING"]:
-        test["positions"] = "offset"
-    augment = _augment(config)
-    return {
-        **_sources(config, dataset),
-        **config.same("data"),
-        **({"multi_label": True} if config["DATA.MULTI_LABEL"] and dataset == "kinetics" else {}),
-        "batch_size": batch // max(1, gpus) * augment.get("repeats", 1),
-        # One frame from each of T segments; the rate has no effect, as in PySlowFast.
-        **({"sampling": "segments"} if dataset == "ssv2" else {"stride": config["DATA.SAMPLING_RATE"]}),
-        **({"short_side_sampling": "inverse_uniform"} if config["DATA.INV_UNIFORM_SAMPLE"] else {}),
-        # PySlowFast counts the frames of folders (Charades), and equal parts of the video (Something-Something V2).
-        **({"frame_rate": config["DATA.TARGET_FPS"]} if dataset == "kinetics" else {}),
-        **augment,
-        "test_views": test,
-    }
-
-
-def _sources(config: _Config, dataset: str) -> dict[str, Any]:
     folder, prefix = config["DATA.PATH_TO_DATA_DIR"] or ".", config["DATA.PATH_PREFIX"]
     if folder == ".":
         config.notes.append("DATA.PATH_TO_DATA_DIR is not in the config: lists are read from the working folder.")
-    if dataset == "kinetics":
-        lists = {split: os.path.join(folder, f"{split}.csv") for split in ("train", "val", "test")}
-        return {**lists, **({"root": prefix} if prefix else {})}
-    known = _KNOWN["sources"].get(dataset)
-    if known is None:
-        raise config.refuse("TRAIN.DATASET", "is not supported; kinetics, ssv2 and charades are.")
-    shared = {name: os.path.join(folder, file) for name, file in known["files"].items()}
-    shared |= {"videos": prefix or ".", "frame_rate": known["frame_rate"]}
     return {
-        split: _part(known["source"], annotations=os.path.join(folder, file), **shared)
-        for split, file in known["annotations"].items()
+        **{split: os.path.join(folder, f"{split}.csv") for split in ("train", "val", "test")},
+        **({"root": prefix} if prefix else {}),
+        **config.same("data"),
+        "batch_size": batch // max(1, gpus),
+        "test_views": test,
     }
 
 

@@ -6,6 +6,7 @@ Legend: B clips, T frames, S size of a mini-batch; h and w source pixels of one 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 
 import torch
@@ -98,9 +99,10 @@ class ClipBatch:
         return to_device(hot, self.device)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """The mini-batch on a device. The copy of a pinned one never blocks."""
-        pinned = self.pieces[0].is_pinned()
-        return self._with(tuple(piece.to(device, non_blocking=non_blocking or pinned) for piece in self.pieces))
+        """The mini-batch on a device. A pinned one is copied while the device computes, and never blocks."""
+        if torch.device(device).type == "cuda" and self.pieces[0].is_pinned():
+            return self._with(_copied_aside(self.pieces, torch.device(device)))
+        return self._with(tuple(piece.to(device, non_blocking=non_blocking) for piece in self.pieces))
 
     def pin_memory(self) -> Self:
         """The mini-batch in memory from which the device copies on its own; the loader calls this."""
@@ -119,6 +121,24 @@ def _flat_bytes(crops: Sequence[Tensor | YuvClip]) -> Tensor:
     if get_worker_info() is not None:
         flat.share_memory_()  # type: ignore[no-untyped-call]
     return torch.cat(data, out=flat)
+
+
+_copy_stream = cache(torch.cuda.Stream)  # of a device
+
+
+def _copied_aside(pieces: Sequence[Tensor], device: torch.device) -> tuple[Tensor, ...]:
+    """Copies pinned bytes on a stream of their own, beside the steps that the device has still to compute.
+
+    What the device is asked to do after this call waits for the copies.
+    """
+    device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+    stream, current = _copy_stream(device), torch.cuda.current_stream(device)
+    with torch.cuda.stream(stream):
+        copies = tuple(piece.to(device, non_blocking=True) for piece in pieces)
+    current.wait_stream(stream)
+    for piece in copies:
+        piece.record_stream(current)  # else its memory could be given to the next copy while it is still in use
+    return copies
 
 
 class _CollateClips:

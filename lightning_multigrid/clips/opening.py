@@ -1,49 +1,104 @@
 """How the videos of a dataset are opened."""
 
+import math
 import warnings
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from torch import Tensor
 
-from lightning_multigrid.decode import Box, FrameFolder, FrameTable, VideoReader
+from lightning_multigrid.decode import Box, Damage, FrameFolder, FrameTable, VideoError, VideoReader
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.sources import Manifest
 
-Video: TypeAlias = VideoReader | FrameFolder
+WHOLE = 0.0, math.inf
 
 
-def read_pixels(
-    video: Video, indices: Sequence[int], box: Box | None = None, pixels: Literal["rgb", "yuv"] = "rgb"
-) -> Tensor | YuvClip:
-    """Reads frames as `VideoReader.read` does, or with `yuv` as its `read_yuv` does, where the video has it."""
-    if pixels == "yuv" and isinstance(video, VideoReader):
-        return video.read_yuv(indices, box)
-    return video.read(indices, box)
+class Stretch:
+    """The frames of a video that are shown within [start, end), in seconds, or all; counted from 0.
+
+    A frame is shown until the next one is, and belongs to the stretch in which the middle of that time lies. So
+    stretches without a gap share no frame, even if times are rounded. Where that gives none, the frame shown at `start`
+    is the only one. An end after that of the video is its end.
+
+    Args:
+        video: The open video.
+        path: Its path, for errors.
+        seconds: Start and end, from the first frame.
+
+    Attributes:
+        height: H, in pixels.
+        width: W, in pixels.
+        rate: Mean frames per second of the whole video.
+
+    Raises:
+        VideoError: If it begins after the video's end, or the video's rate is unknown.
+    """
+
+    def __init__(self, video: VideoReader | FrameFolder, path: str, seconds: tuple[float, float] = WHOLE) -> None:
+        self.path, self._video = path, video
+        self.rate, self.height, self.width = video.rate, video.height, video.width
+        self._frames = range(len(video))
+        if seconds == WHOLE:
+            return
+        start, end = seconds
+        if not video.rate:
+            raise VideoError(path, f"has no known frame rate, which its stretch from {start:g} to {end:g} s needs")
+        ends = video.time_of(len(video))
+        if start >= ends:
+            raise VideoError(path, f"ends at {ends:g} s, before its stretch from {start:g} to {end:g} s begins")
+
+        def middle(frame: int) -> float:
+            return (video.time_of(frame) + video.time_of(frame + 1)) / 2
+
+        first, after = (bisect_left(self._frames, moment, key=middle) for moment in seconds)
+        if first == after:
+            first = max(0, bisect_right(self._frames, start, key=video.time_of) - 1)
+        self._frames = range(first, max(first + 1, after))
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    @property
+    def damage(self) -> Damage:
+        """That of the video, as far as it is known; frames are counted in the whole video."""
+        return self._video.damage
+
+    def time_of(self, frame: int) -> float:
+        """Seconds from the first frame of the stretch to another one, or to the end of the last."""
+        return self.time_in_video(frame) - self.time_in_video(0)
+
+    def time_in_video(self, frame: int) -> float:
+        """Seconds from the first frame of the video to a frame of the stretch, or to the end of the last."""
+        return self._video.time_of(self._frames.start + frame)
+
+    def read(
+        self, indices: Sequence[int], box: Box | None = None, pixels: Literal["rgb", "yuv"] = "rgb"
+    ) -> Tensor | YuvClip:
+        """Reads frames as `VideoReader.read` does, or with `yuv` as its `read_yuv` does, where the video has it."""
+        of_video = [self._frames[index] for index in indices]
+        if pixels == "yuv" and isinstance(self._video, VideoReader):
+            return self._video.read_yuv(of_video, box)
+        return self._video.read(of_video, box)
 
 
 @contextmanager
-def open_row(manifest: Manifest, row: int, read_timeout: float = 60.0) -> Iterator[Video]:
-    """Opens a row of a manifest for a `with`: a video or a folder of frames.
-
-    A read may take `read_timeout` seconds.
-    """
+def open_row(manifest: Manifest, row: int) -> Iterator[Stretch]:
+    """Opens a row of a manifest for a `with`: a video or a folder of frames, or a stretch of it."""
     path = manifest.path(row)
-    opened: Video
+    opened: VideoReader | FrameFolder
     if manifest.frame_rate is None:
-        opened = VideoReader(path, frame_table(manifest, row), read_timeout=read_timeout)
+        opened = VideoReader(path, frame_table(manifest, row))
     else:
-        opened = FrameFolder(path, manifest.frame_rate, read_timeout)
+        opened = FrameFolder(path, manifest.frame_rate)
     with opened as video:
-        yield video
+        yield Stretch(video, path, manifest.stretch(row))
 
 
 def frame_table(manifest: Manifest, row: int) -> FrameTable | None:
-    """Returns the kept frame table of a row's video, or None; the reader then takes the one that the video holds.
-
-    This does not even ask for the video's size: its drive may hang, and only the reader's calls have a timeout.
-    """
+    """Returns the kept frame table of a row's video, or None; the reader then takes the one that the video holds."""
     if manifest.tables is None:
         return None
     try:

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from lightning_multigrid.clips.opening import Video
+from lightning_multigrid.clips.opening import Stretch
 from lightning_multigrid.decode import Box, VideoError
 from lightning_multigrid.schedule import frame_indices, short_side_range, span, stride_range
 
@@ -103,7 +103,7 @@ class ClipSampling:
         top, left = rng.randint(0, height - side), rng.randint(0, width - side)
         return SourceGrid(tuple(indices), Box(top, left, side, side), self.flip and rng.random() < 0.5)
 
-    def length(self, video: Video) -> int:
+    def length(self, video: Stretch) -> int:
         """Frames of a video: its own, or those that it has at `frame_rate`.
 
         Raises:
@@ -115,7 +115,7 @@ class ClipSampling:
             raise VideoError("The video", f"has no known frame rate, which `frame_rate={self.frame_rate}` needs")
         return max(1, round(video.time_of(len(video)) * self.frame_rate))
 
-    def in_source(self, grid: SourceGrid, video: Video) -> SourceGrid:
+    def in_source(self, grid: SourceGrid, video: Stretch) -> SourceGrid:
         """The grid with frames of the video: for each frame at `frame_rate`, the one that is shown in its middle."""
         if self.frame_rate is None:
             return grid

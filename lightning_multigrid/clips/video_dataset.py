@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_multigrid.clips.batch import BrokenVideo, Clip
-from lightning_multigrid.clips.opening import Video, open_row, read_pixels
+from lightning_multigrid.clips.opening import Stretch, open_row
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.views import Views, cut_out, share_frames
 from lightning_multigrid.decode import BrokenVideosError, VideoError
@@ -32,14 +32,14 @@ _ATTEMPTS = 16
 class VideoDataset(Dataset[Clip]):
     """Random clips of the videos of a manifest, on any grid; also an ordinary map-style dataset of baseline clips.
 
-    Where labels have spans in the video, a clip has the labels that it shows a part of. Clips of one visit lie within
+    Where a row is a stretch of its video, clips lie in it. Where labels have spans in the video, a clip has the labels
+    that it shows a part of. Clips of one visit lie within
     one span as long as a baseline clip's, which is decoded once for all of them.
 
     Args:
         manifest: Paths and labels.
         sampling: The baseline's grid, and how grids are drawn.
         pixels: What clips are made of: `rgb`, or `yuv` planes where the video has them and its reader gives them.
-        read_timeout: Seconds that a read of a video file may take.
     """
 
     ways_out = "`lightning-multigrid prepare` or a smaller `short_side`"
@@ -48,7 +48,6 @@ class VideoDataset(Dataset[Clip]):
     manifest: Manifest
     sampling: ClipSampling
     pixels: Literal["rgb", "yuv"] = "rgb"
-    read_timeout: float = 60.0
 
     def __post_init__(self) -> None:
         self.frames, self.size, self.stride = self.sampling.frames, self.sampling.size, self.sampling.stride
@@ -88,14 +87,14 @@ class VideoDataset(Dataset[Clip]):
             clips += _first_readable(self, first.index, seed, partial(self._decode, visit))
         return clips
 
-    def _decode(self, requests: Sequence[ClipRequest], row: int, video: Video) -> list[Clip]:
+    def _decode(self, requests: Sequence[ClipRequest], row: int, video: Stretch) -> list[Clip]:
         grids = [self.sampling.in_source(self._grid(request, video), video) for request in requests]
         return [
             Clip(crop, request.size, grid.flip, self._labels_seen(row, grid, video), row, seed=request.seed)
             for request, grid, crop in zip(requests, grids, self._crops(video, grids), strict=True)
         ]
 
-    def _grid(self, request: ClipRequest, video: Video) -> SourceGrid:
+    def _grid(self, request: ClipRequest, video: Stretch) -> SourceGrid:
         length, frame = self.sampling.length(video), (video.height, video.width)
         draws = random.Random(request.seed)
         if request.visit is None or self.sampling.mode == "segments":  # segments divide the whole video
@@ -105,19 +104,19 @@ class VideoDataset(Dataset[Clip]):
         grid = self.sampling.draw(longest, *frame, request.frames, request.size, draws)
         return replace(grid, indices=tuple(start + index for index in grid.indices))
 
-    def _crops(self, video: Video, grids: Sequence[SourceGrid]) -> list[Tensor | YuvClip]:
+    def _crops(self, video: Stretch, grids: Sequence[SourceGrid]) -> list[Tensor | YuvClip]:
         """Reads the crops under some grids; frames that they share are decoded once."""
         if len(grids) == 1:
-            return [read_pixels(video, grids[0].indices, grids[0].box, self.pixels)]
+            return [video.read(grids[0].indices, grids[0].box, self.pixels)]
         frames, box, moved = share_frames(grids)
-        shared = read_pixels(video, frames, box, self.pixels)
+        shared = video.read(frames, box, self.pixels)
         return [cut_out(shared, grid) for grid in moved]
 
-    def _labels_seen(self, row: int, grid: SourceGrid, video: Video) -> tuple[int, ...]:
+    def _labels_seen(self, row: int, grid: SourceGrid, video: Stretch) -> tuple[int, ...]:
         """Labels that hold anywhere between a clip's first frame and its last; all, if the video's rate is unknown."""
         if not video.rate:
             return self.manifest.labels(row)
-        begin, end = video.time_of(min(grid.indices)), video.time_of(max(grid.indices) + 1)
+        begin, end = video.time_in_video(min(grid.indices)), video.time_in_video(max(grid.indices) + 1)
         return self.manifest.labels_between(row, begin, end)
 
 
@@ -132,7 +131,6 @@ class ViewDataset(Dataset[Clip]):
     sampling: ClipSampling
     views: Views
     pixels: Literal["rgb", "yuv"] = "rgb"
-    read_timeout: float = 60.0
 
     def __len__(self) -> int:
         return len(self.manifest)
@@ -145,23 +143,23 @@ class ViewDataset(Dataset[Clip]):
         """
         return _first_readable(self, index, index, self._decode)[0]
 
-    def _decode(self, row: int, video: Video) -> list[Clip]:
+    def _decode(self, row: int, video: Stretch) -> list[Clip]:
         grids = self.views.grids(self.sampling, self.sampling.length(video), video.height, video.width)
         frames, box, views = share_frames([self.sampling.in_source(grid, video) for grid in grids])
         size, _ = self.views.pixels(self.sampling)
-        crop = read_pixels(video, frames, box, self.pixels)
+        crop = video.read(frames, box, self.pixels)
         return [Clip(crop, size, False, self.manifest.labels(row), row, views=views)]
 
 
 def _first_readable(
-    data: VideoDataset | ViewDataset, index: int, seed: int, decode: Callable[[int, Video], list[Clip]]
+    data: VideoDataset | ViewDataset, index: int, seed: int, decode: Callable[[int, Stretch], list[Clip]]
 ) -> list[Clip]:
     """Decodes a row, or the first other one that can be read, in an order drawn from the seed."""
     broken: list[BrokenVideo] = []
     for row in _candidates(len(data), index, seed):
         path = data.manifest.path(row)
         try:
-            with open_row(data.manifest, row, data.read_timeout) as video:
+            with open_row(data.manifest, row) as video:
                 clips = decode(row, video)
                 if video.damage:
                     broken.append(BrokenVideo(path, str(video.damage), kept=True))

@@ -2,13 +2,10 @@
 
 import math
 import struct
-from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from av.filter import Graph
-from av.sidedata.sidedata import Type
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from torch import Tensor
@@ -44,33 +41,16 @@ class Box(NamedTuple):
 
 def orientation_of(frame: VideoFrame) -> Orientation:
     """How to show a decoded frame, as the `ffmpeg` program does; a ValueError for anything but quarter turns."""
-    matrix = _display_matrix(frame)
-    if matrix is None:
+    side_data: Any = frame.side_data  # typed as if it held motion vectors only
+    if (matrix := side_data.get("DISPLAYMATRIX")) is None:
         return Orientation()
-    a, b, _, c, d, *_ = struct.unpack("9i", matrix)  # x' = a x + c y, y' = b x + d y
+    a, b, _, c, d, *_ = struct.unpack("9i", bytes(matrix))  # x' = a x + c y, y' = b x + d y
     turn = round(math.degrees(math.atan2(b * math.hypot(a, c), a * math.hypot(b, d)))) % 360
     if turn % 90:
         raise ValueError(f"its display matrix turns frames by {turn} degrees; only quarter turns are applied")
     if turn % 180:
         return Orientation(transposed=True, upside_down=b < 0, mirrored=c < 0)
     return Orientation(transposed=False, upside_down=d < 0, mirrored=a < 0)
-
-
-def _display_matrix(frame: VideoFrame) -> bytes | None:
-    try:
-        side_data: Any = frame.side_data  # typed as if it held motion vectors only
-    except ValueError:
-        # PyAV (seen in 18.1) raises it for side data of a kind that it doesn't know, such as EXIF, and has no other way
-        # to the matrix: `rotation` knows no mirrors. A filter of FFmpeg drops these kinds, whose numbers follow on
-        # those that PyAV knows. `tests/decode/test_frame_pixels.py` fails when this is no longer so.
-        graph = Graph()
-        source = graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=Fraction(1))
-        filters = [graph.add("sidedata", f"mode=delete:type={kind}") for kind in range(len(Type), 64)]
-        graph.link_nodes(source, *filters, graph.add("buffersink")).configure()
-        graph.push(frame)
-        side_data = graph.pull().side_data
-    matrix = side_data.get("DISPLAYMATRIX")
-    return None if matrix is None else bytes(matrix)
 
 
 def stored(box: Box, turn: Orientation, height: int, width: int) -> Box:

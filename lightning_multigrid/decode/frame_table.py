@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, cast
 
@@ -20,18 +19,11 @@ from av.video.frame import VideoFrame
 MAX_PIXELS = 2**26
 """8192 x 8192, twice an 8K frame. A few bytes of a header can declare far more, and FFmpeg would allocate that."""
 
-MAX_PACKETS = 2**22
-"""39 hours at 30 frames per second."""
-
 MADE_BY = f"libavcodec {'.'.join(map(str, library_versions['libavcodec']))} {platform.machine()}"
 """What decoded the frames of the tables that are made now."""
 
-HDR = "its colours are HDR"
-"""So begins the note on such a file."""
-
 # Their standards say what each pixel is. Others, such as MPEG-4, leave some freedom to each version and processor.
 _BIT_EXACT = {"av1", "ffv1", "gif", "h264", "hevc", "png", "rawvideo", "vp8", "vp9"}
-_LIMIT = 2**62
 _CHECK = 8  # bytes of the checksum of a table
 
 Integers = npt.NDArray[Any]
@@ -51,10 +43,8 @@ class Orientation(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """What is damaged in a video; false if nothing is. Its parts: the frames from the first to the last that may be."""
+    """What is damaged in a video; false if nothing is."""
 
-    first: int = -1
-    last: int = -1
     concealed: int = 0  # frames that FFmpeg marks as corrupt, or whose lost parts it makes up
     refused: int = 0  # packets that it can't decode, or can't read
 
@@ -64,11 +54,7 @@ class Damage(NamedTuple):
     def __str__(self) -> str:
         if not self:
             return "no damage met"
-        where = f" from frame {self.first} to frame {self.last}" if self.first >= 0 else ""
-        return (
-            f"damaged{where} (frames that FFmpeg conceals: {self.concealed}, packets that it can't decode: "
-            f"{self.refused})"
-        )
+        return f"damaged (frames that FFmpeg conceals: {self.concealed}, packets that it can't decode: {self.refused})"
 
 
 class Coding(NamedTuple):
@@ -85,7 +71,7 @@ class Coding(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FrameTable:
-    """The frames of a video file. Its length is their number. Contradictory values are a ValueError.
+    """The frames of a video file. Its length is their number.
 
     A *frame* is what a decoder that reads the file from its beginning gives out, in that order, and keeps its number.
 
@@ -101,13 +87,11 @@ class FrameTable:
         orientation: How to show a stored frame.
         direct: Whether the file holds the packets as a decoder takes them, so that no container needs to be opened.
         damage: Of the whole file.
-        notes: What a user may want to know of it, or of the video that it was prepared from, in sentences.
         made_from: The video that it was prepared from, and how, as `prepare` says it; empty if it wasn't.
         packets: Of each frame, the number of the packet that it was decoded from.
         entries: Of each frame, the last packet from which a decoder that has just been opened gives the same frame.
         checksums: Of each frame, of its planes (`checksum`).
         times: When each frame is shown, ascending, in ticks of the stream's clock; empty if that isn't known.
-        damaged: Of each frame, whether there is damage between its entry and itself; empty if nowhere.
         positions: Of each packet, where it begins in the file; -1 if the file doesn't hold it in one piece.
         sizes: Of each packet, its bytes.
         droppable: Of each packet, whether other frames come out the same without it; empty if there are none.
@@ -125,49 +109,15 @@ class FrameTable:
     orientation: Orientation
     direct: bool
     damage: Damage
-    notes: tuple[str, ...]
     made_from: str
     packets: Integers
     entries: Integers
     checksums: Integers
     times: Integers
-    damaged: Integers
     positions: Integers
     sizes: Integers
     droppable: Integers
     clock: Integers
-
-    def __post_init__(self) -> None:
-        frames, packets = len(self.packets), len(self.sizes)
-        optional = (self.times, frames), (self.damaged, frames), (self.clock, packets), (self.droppable, packets)
-        lengths = [(self.entries, frames), (self.checksums, frames), (self.positions, packets)]
-        lengths += [(column, length) for column, length in optional if len(column)]
-        largest = max(self.stored_width, self.square_width)
-        faults = {
-            "the columns differ in length": any(len(column) != length for column, length in lengths),
-            "the size of the frames is impossible": (
-                min(self.stored_height, self.stored_width, self.square_width) <= 0
-                or self.stored_height * largest > MAX_PIXELS
-            ),
-            "there are no frames, or the size of the file is impossible": not frames
-            or not 0 <= self.file_size < _LIMIT,
-            "the rate is impossible": not (math.isfinite(self.rate) and self.rate >= 0),
-        }
-        for fault, is_there in faults.items():
-            if is_there:
-                raise ValueError(fault)
-        if int(self.packets.max()) >= packets or int(self.entries.min()) < 0:
-            raise ValueError("a frame comes from no packet")
-        if (self.entries > self.packets).any():
-            raise ValueError("a frame is decoded before its entry")
-        if int(self.sizes.min()) <= 0 or (self.direct and not self._inside()):
-            raise ValueError("a packet lies beyond the end of the file")
-        if not self.direct and not len(self.clock):
-            raise ValueError("a packet has no time")
-
-    def _inside(self) -> bool:
-        positions, sizes = self.positions.astype(np.int64), self.sizes.astype(np.int64)
-        return bool(positions.min() >= 0 and (positions + sizes).max() <= self.file_size)
 
     def __len__(self) -> int:
         return len(self.packets)
@@ -176,11 +126,6 @@ class FrameTable:
     def is_current(self) -> bool:
         """Whether what decodes now gives the same pixels; else the table must be made again."""
         return self.made_by == MADE_BY or self.codec in _BIT_EXACT
-
-    @property
-    def is_hdr(self) -> bool:
-        """Whether colours are of high dynamic range, which are not tone-mapped."""
-        return any(note.startswith(HDR) for note in self.notes)
 
     @property
     def height(self) -> int:
@@ -220,26 +165,17 @@ class FrameTable:
         try:
             columns = safetensors.numpy.load(data)
             about = json.loads(columns.pop("about").tobytes())
-            orientation, damage = map(bool, about.pop("orientation")), map(int, about.pop("damage"))
-            coding, extradata = about.pop("coding"), columns.pop("extradata").tobytes()
-            coding |= {"colours": tuple(map(int, coding["colours"])), "extradata": extradata}
-            notes = tuple(map(str, about.pop("notes")))
-            given = {**about, **columns}
-            if any(type(given[name]) is not kind for name, kind in _KINDS.items()):
-                raise ValueError("a value is of another kind")
-            if any(columns[name].ndim != 1 or columns[name].dtype.kind not in "iu" for name in _COLUMNS):
-                raise ValueError("a column holds no integers")
-            parts = Coding(**coding), Orientation(*orientation), Damage(*damage)
-            return cls(coding=parts[0], orientation=parts[1], damage=parts[2], notes=notes, **given)
-        except (safetensors.SafetensorError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            coding, extradata = about["coding"], columns.pop("extradata").tobytes()
+            about["coding"] = Coding(**coding | {"colours": tuple(coding["colours"]), "extradata": extradata})
+            about["orientation"], about["damage"] = Orientation(*about["orientation"]), Damage(*about["damage"])
+            given: dict[str, Any] = {**about, **columns}
+            return cls(**given)
+        except (safetensors.SafetensorError, KeyError, TypeError) as error:  # of another version of this package
             raise ValueError(f"they are no frame table ({type(error).__name__}: {error})") from error
 
 
-_COLUMNS = ("packets", "entries", "checksums", "times", "damaged", "positions", "sizes", "droppable", "clock")
-_KINDS: dict[str, type] = {"file_size": int, "rate": float, "direct": bool}
-_KINDS |= dict.fromkeys(("made_by", "codec", "made_from"), str)
-_KINDS |= dict.fromkeys(("stored_height", "stored_width", "square_width"), int)
-_ABOUT = (*_KINDS, "orientation", "damage", "notes")
+_COLUMNS = ("packets", "entries", "checksums", "times", "positions", "sizes", "droppable", "clock")
+_ABOUT = [field.name for field in fields(FrameTable) if field.name not in _COLUMNS]
 
 
 def _narrow(column: Integers) -> Integers:

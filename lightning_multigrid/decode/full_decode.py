@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -13,33 +14,31 @@ from typing import Any
 import av
 import numpy as np
 from av.packet import Packet
-from av.stream import Disposition
 from av.video.frame import VideoFrame
 from typing_extensions import Self
 
 from lightning_multigrid.decode.frame_pixels import orientation_of
 from lightning_multigrid.decode.frame_table import (
-    HDR,
     MADE_BY,
-    MAX_PACKETS,
     Coding,
     Damage,
     FrameTable,
     Integers,
     checksum,
 )
-from lightning_multigrid.decode.limits import Budget, claimed_by_samples
 from lightning_multigrid.decode.packets import decode_packets, give_number, needed_packets, number_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
-from lightning_multigrid.files import READ_TIMEOUT, Cursor, StrPath
+from lightning_multigrid.files import StrPath
 
 _UNKNOWN = -(2**63)
 _WINDOW = 64  # bytes behind the place that FFmpeg tells of a packet, in which its data may begin: heads of blocks
 _WIDEST = 8  # of pixels; what says to be wider is a mistake
-_CURVES = {16: "PQ", 18: "HLG"}  # of the transfer characteristics, ITU-T H.273, table 3
 _RETRIES = 2  # decodes of the whole file that trying entries anew may cost
 _APART = 16  # from one frame that is tried to the next, with what is droppable left out
-_SHARE, _SECONDS = 0.9, 1.0  # of the length that a file declares, which it must have; and what it may lack at least
+_SHARE, _LACK = 0.9, 1.0  # of the length that a file declares, which it must have; seconds that it may lack
+# CPU seconds that a decode of a whole file may take: a few bytes can hold billions of pixels. An hour of 1080p, a GB,
+# takes some minutes.
+_SECONDS, _SECONDS_PER_BYTE = 600.0, 1e-5
 
 
 @dataclass
@@ -53,7 +52,6 @@ class _Seen:
     sizes: array[int] = field(default_factory=lambda: array("q"))
     clock: array[int] = field(default_factory=lambda: array("q"))
     keys: array[int] = field(default_factory=lambda: array("q"))  # numbers of the keyframes' packets
-    damaged: list[int] = field(default_factory=list)  # numbers of packets that are refused or concealed
     refused: int = 0
     concealed: int = 0
     end: float = 0.0  # seconds at which the last of the file's streams ends
@@ -66,7 +64,6 @@ class FullDecode:
 
     Args:
         path: An ordinary file on disk, whatever its name looks like.
-        read_timeout: Seconds that a read of the file may take before it is an error.
 
     Attributes:
         file: The open file.
@@ -75,22 +72,15 @@ class FullDecode:
         orientation: How to show a stored frame, once the first frame is there.
     """
 
-    def __init__(self, path: StrPath, *, read_timeout: float = READ_TIMEOUT) -> None:
-        self.file = VideoFile(os.fspath(path), read_timeout)
+    def __init__(self, path: StrPath) -> None:
+        self.file = VideoFile(os.fspath(path))
         self._seen = _Seen()
-        self._bytes = Cursor(self.file.bytes, self.file.path)  # of its own: it reads in large pieces, as FFmpeg's does
         self._began = False
-        self._opened = ExitStack()
-        self._opened.callback(self.file.close)
         try:
             with self.file.faults():
-                if (claimed := claimed_by_samples(self.file.bytes)) > self.file.bytes.size:
-                    held = f"its frames claim at least {claimed} bytes, {self.file.bytes.size} are there"
-                    raise VideoError(self.file.path, f"damaged: {held}")
-                container, self._stream = self.file.open()
-                self._container = self._opened.enter_context(container)
+                self._container, self._stream = self.file.open()
         except BaseException:
-            self.close()
+            self.file.close()
             raise
 
     def __enter__(self) -> Self:
@@ -100,25 +90,21 @@ class FullDecode:
         self.close()
 
     def close(self) -> None:
-        self._opened.close()
-
-    def release(self) -> VideoFile:
-        """Closes all but the file itself, and hands that over."""
         self._container.close()
-        self._opened.pop_all()
-        return self.file
+        self.file.close()
 
     def __iter__(self) -> Iterator[VideoFrame]:
         """Decodes the file; to be done once."""
-        budget, codec = Budget(self.file.bytes.size), self._stream.codec_context
+        codec, size = self._stream.codec_context, self.file.bytes.size
+        end = time.thread_time() + _SECONDS + _SECONDS_PER_BYTE * size
         packets, corrupt, refusal = self._container.demux(), False, None
         with self.file.faults():
             while True:
                 try:
                     packet = next(packets, None)
                 except av.FFmpegError as error:
-                    packet, refusal = None, refusal or error
-                    self._refuse()  # what follows can't be read
+                    packet, refusal = None, refusal or error  # what follows can't be read
+                    self._seen.refused += 1
                 if packet is not None and (not packet.size or not self._is_of_video(packet)):
                     continue
                 if packet is not None:
@@ -128,9 +114,9 @@ class FullDecode:
                     frames = codec.decode(packet)
                 except av.FFmpegError as error:
                     frames, refusal = [], refusal or error
-                    self._refuse()
-                if problem := budget.spend(sum(frame.width * frame.height for frame in frames)):
-                    raise VideoError(self.file.path, problem)
+                    self._seen.refused += 1
+                if time.thread_time() > end:
+                    raise VideoError(self.file.path, f"takes too long to decode, for a file of {size} bytes")
                 for frame in frames:
                     self._see(frame)
                     yield frame
@@ -153,12 +139,9 @@ class FullDecode:
         seen = self._seen
         count = len(seen.sizes)
         give_number(packet, count)
-        if count >= MAX_PACKETS:
-            raise VideoError(self.file.path, f"holds more than {MAX_PACKETS} packets")
         position = -1
         if packet.pos is not None and packet.pos >= 0:
-            self._bytes.seek(packet.pos)
-            found = self._bytes.read(packet.size + _WINDOW).find(bytes(packet))
+            found = self.file.bytes.read(packet.pos, packet.size + _WINDOW).find(bytes(packet))
             position = packet.pos + found if found >= 0 else -1
         seen.positions.append(position)
         seen.sizes.append(packet.size)
@@ -166,14 +149,10 @@ class FullDecode:
         if packet.is_keyframe:
             seen.keys.append(count)
 
-    def _refuse(self) -> None:
-        self._seen.refused += 1
-        self._seen.damaged.append(max(0, len(self._seen.sizes) - 1))
-
     def _see(self, frame: VideoFrame) -> None:
         seen, count = self._seen, number_of(frame)
         if not self._began:
-            self._began, self.orientation, self._transfer = True, orientation_of(frame), int(frame.color_trc)
+            self._began, self.orientation = True, orientation_of(frame)
             square = round(frame.width * self._aspect())
             self.stored_height, self.stored_width, self.square_width = frame.height, frame.width, square
             shown = frame.height, square
@@ -184,9 +163,7 @@ class FullDecode:
         seen.packets.append(len(seen.sizes) - 1 if count < 0 else count)
         seen.checksums.append(checksum(frame))
         seen.times.append(_UNKNOWN if frame.pts is None else frame.pts)
-        if frame.is_corrupt:
-            seen.concealed += 1
-            seen.damaged.append(seen.packets[-1])
+        seen.concealed += frame.is_corrupt
 
     def _aspect(self) -> Fraction:
         """Width of a pixel in heights of it."""
@@ -196,10 +173,15 @@ class FullDecode:
     def _refuse_cut_short(self) -> None:
         """Refuses a file none of whose streams is as long as the file's head says."""
         declared, end = self._declared_seconds, self._seen.end
-        if 0 < end < min(_SHARE * declared, declared - _SECONDS):
+        if 0 < end < min(_SHARE * declared, declared - _LACK):
             raise VideoError(
                 self.file.path, f"cut short: it ends at {end:.1f} s of the {declared:.1f} s that it declares"
             )
+
+    @property
+    def damage(self) -> Damage:
+        """What was damaged so far."""
+        return Damage(concealed=self._seen.concealed, refused=self._seen.refused)
 
     @property
     def _declared_seconds(self) -> float:
@@ -223,7 +205,7 @@ class FullDecode:
         """
         with self.file.faults():
             table = self._table()
-            return self._with_damaged_frames(self._with_entries(table) if entries else table)
+            return self._with_entries(table) if entries else table
         raise AssertionError  # for the type checker: `faults` swallows nothing
 
     def _table(self) -> FrameTable:
@@ -255,14 +237,12 @@ class FullDecode:
             square_width=self.square_width,
             orientation=self.orientation,
             direct=False,
-            damage=Damage(concealed=seen.concealed, refused=seen.refused),
-            notes=self._notes(),
+            damage=self.damage,
             made_from="",
             packets=np.array(seen.packets),
             entries=np.zeros(len(seen.packets), np.int64),
             checksums=np.array(seen.checksums),
             times=times,
-            damaged=np.empty(0, np.int64),
             positions=np.array(seen.positions),
             sizes=np.array(seen.sizes),
             droppable=np.empty(0, np.int64),
@@ -283,35 +263,10 @@ class FullDecode:
                 break
         return replace(best, droppable=_find_droppable(self.file, best))
 
-    def _with_damaged_frames(self, table: FrameTable) -> FrameTable:
-        """The table that says of each frame whether there is damage between its entry and itself."""
-        if not self._seen.damaged:
-            return table
-        before = np.zeros(len(table.sizes) + 1, np.int64)
-        before[np.array(self._seen.damaged) + 1] = 1
-        before = np.cumsum(before)
-        damaged = before[table.packets + 1] > before[table.entries]
-        frames = np.flatnonzero(damaged)
-        first, last = (int(frames[0]), int(frames[-1])) if len(frames) else (-1, -1)
-        damage = table.damage._replace(first=first, last=last)
-        return replace(table, damage=damage, damaged=damaged.astype(np.uint8))
 
-    def _notes(self) -> tuple[str, ...]:
-        notes = []
-        tracks = sum(not stream.disposition & Disposition.attached_pic for stream in self._container.streams.video)
-        if tracks > 1:
-            size = f"{self.stored_width} x {self.stored_height}"
-            notes.append(f"of its {tracks} video tracks, the one of {size} pixels is read, as FFmpeg chooses")
-        if self.square_width != self.stored_width:
-            notes.append(f"its pixels are not square: {self.stored_width} columns are shown as {self.square_width}")
-        if (curve := _CURVES.get(self._transfer)) is not None:
-            notes.append(f"{HDR} ({curve}), and are read as if they were not: they look pale")
-        return tuple(notes)
-
-
-def make_table(path: StrPath, *, read_timeout: float = READ_TIMEOUT) -> FrameTable:
-    """Makes the table of a video file: two decodes. Arguments and errors are those of `FullDecode`."""
-    with FullDecode(path, read_timeout=read_timeout) as decode:
+def make_table(path: StrPath) -> FrameTable:
+    """Makes the table of a video file: two decodes. Errors are those of `FullDecode`."""
+    with FullDecode(path) as decode:
         for _ in decode:
             pass
         return decode.table(entries=True)
@@ -323,20 +278,19 @@ def _find_entries(file: VideoFile, table: FrameTable, keys: Sequence[int]) -> In
     From each keyframe on a new decoder decodes up to where the next one takes over: up to the last packet that is
     shown before that. What comes out as in the table has its entry there. For the rest, the entry before is tried.
     """
-    frame_of = dict(reversed(list(zip(table.packets.tolist(), range(len(table)), strict=True))))
-    starts = [0, *(key for key in keys if key and key in frame_of)]
+    frames_of = _frames_of(table)
+    starts = [0, *(key for key in keys if key and key in frames_of)]
     latest = np.maximum.accumulate(table.packets)  # the last packet of all that is shown up to each frame
-    ends = [max(start - 1, int(latest[frame_of[start] - 1]) if frame_of[start] else 0) for start in starts[1:]]
-    frames = _FramesOf(table.packets)
+    firsts = {start: frames_of[start][0] for start in starts[1:]}
+    ends = [max(start - 1, int(latest[first - 1]) if first else 0) for start, first in firsts.items()]
     entries, before, spare = np.full(len(table), -1), 0, _RETRIES * len(table.sizes)
     for start, end in zip(starts, [*ends, len(table.sizes) - 1], strict=True):
-        found = _same_frames(file, table, range(start, end + 1), frames)
+        found = _same_frames(file, table, range(start, end + 1), frames_of)
         entries[found] = start
-        members = frames.between(start, end)
-        unknown = members[entries[members] < 0]
-        if len(unknown) and before < start and spare > end - before:
+        unknown = [frame for packet in range(start, end + 1) for frame in frames_of[packet] if entries[frame] < 0]
+        if unknown and before < start and spare > end - before:
             spare -= end - before
-            again = _same_frames(file, table, range(before, end + 1), frames)
+            again = _same_frames(file, table, range(before, end + 1), frames_of)
             entries[np.intersect1d(unknown, again)] = before
         before = start if len(found) else before
     return entries
@@ -356,27 +310,24 @@ def _find_droppable(file: VideoFile, table: FrameTable) -> Integers:
     tried = max(of_entry, key=len)[::-1][::_APART]
     made = replace(table, droppable=droppable)
     needed = needed_packets(made, int(table.entries[tried[0]]), table.packets[tried].tolist())
-    same = _same_frames(file, table, needed, _FramesOf(table.packets))
+    same = _same_frames(file, table, needed, _frames_of(table))
     return droppable if np.isin(tried, same).all() else droppable[:0]
 
 
-class _FramesOf:
-    """The frames of packets. A file may have millions of both, so none is searched for among all."""
-
-    def __init__(self, packets: Integers) -> None:
-        self._order = np.argsort(packets, kind="stable")
-        self._packets = packets[self._order]
-
-    def between(self, first: int, last: int) -> Integers:
-        """The frames of the packets from one to another."""
-        start, end = np.searchsorted(self._packets, [first, last + 1])
-        return self._order[start:end]
+def _frames_of(table: FrameTable) -> dict[int, list[int]]:
+    """The frames of each packet."""
+    frames_of: dict[int, list[int]] = defaultdict(list)
+    for frame, packet in enumerate(table.packets.tolist()):
+        frames_of[packet].append(frame)
+    return frames_of
 
 
-def _same_frames(file: VideoFile, table: FrameTable, numbers: Sequence[int], frames: _FramesOf) -> Integers:
+def _same_frames(
+    file: VideoFile, table: FrameTable, numbers: Sequence[int], frames_of: dict[int, list[int]]
+) -> Integers:
     """The frames that come out as in the table of some packets and a new decoder, ascending."""
-    found = set()
+    found: set[int] = set()
     for number, decoded in decode_packets(file, table, numbers):
-        members = frames.between(number, number)
-        found.update(members[table.checksums[members] == checksum(decoded)].tolist())
+        value = checksum(decoded)
+        found.update(frame for frame in frames_of[number] if table.checksums[frame] == value)
     return np.array(sorted(found), np.int64)

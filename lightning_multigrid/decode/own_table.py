@@ -7,32 +7,29 @@ Players skip the box (`uuid`; ISO/IEC 14496-12, 4.2).
 import os
 import struct
 from dataclasses import replace
+from typing import BinaryIO
 from uuid import UUID
 
 from lightning_multigrid.decode.frame_table import FrameTable
-from lightning_multigrid.files import WatchedFile
+from lightning_multigrid.files import InputFile
 
 _KIND = b"uuid" + UUID("8d1f0a52-3c7e-4f6b-9a40-6b1e52d7c913").bytes
 _HEAD = struct.Struct(">I20s")
 _SIZE = struct.Struct(">I")  # of the box, once more at its end: it is found from there
-_LARGEST = 1 << 27  # bytes; a table of `MAX_PACKETS` has fewer
+_LARGEST = 1 << 27  # bytes, of a video of days
 
 
-def append_table(path: str, table: FrameTable) -> FrameTable:
-    """Writes a video's table behind it, and returns it as that of the file which this makes."""
-    size = os.path.getsize(path)
+def append_table(file: BinaryIO, table: FrameTable) -> None:
+    """Writes a video's table behind it, as that of the file which this makes."""
+    size = file.seek(0, os.SEEK_END)
     box, data = 0, b""
     while box != _HEAD.size + len(data) + _SIZE.size:  # the size of the file is in the table
         box = _HEAD.size + len(data) + _SIZE.size
-        table = replace(table, file_size=size + box)
-        data = table.to_bytes()
-    with open(path, "r+b") as file:  # which makes no new file, if another `prepare` has just removed this one
-        file.seek(size)
-        file.write(_HEAD.pack(box, _KIND) + data + _SIZE.pack(box))
-    return table
+        data = replace(table, file_size=size + box).to_bytes()
+    file.write(_HEAD.pack(box, _KIND) + data + _SIZE.pack(box))
 
 
-def own_table(file: WatchedFile) -> FrameTable | None:
+def own_table(file: InputFile) -> FrameTable | None:
     """Returns the table that a video holds; None if it has none, or a damaged one. An OSError if it can't be read."""
     size = int.from_bytes(file.read(max(0, file.size - _SIZE.size), _SIZE.size), "big")
     if not _HEAD.size + _SIZE.size <= size <= min(file.size, _LARGEST):

@@ -17,8 +17,6 @@ from av.video.frame import VideoFrame
 from lightning_multigrid.decode.frame_table import Coding, FrameTable
 from lightning_multigrid.decode.video_file import DECODER_OPTIONS, VideoFile, demuxed
 
-_PIECE, _GAP = 1 << 22, 1 << 16  # most bytes of one read, and of a gap that is read along with packets
-
 _MOST_PIXELS = 1 << 20  # of the kept decoders, one frame of each: a dozen of 340 x 256, which take some 30 MB
 _PADDING = 64  # FFmpeg's AV_INPUT_BUFFER_PADDING_SIZE
 
@@ -128,14 +126,12 @@ _kept = _Kept()
 
 def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> Iterator[tuple[int, Packet[Any]]]:
     positions, sizes = (column[numbers].tolist() for column in (table.positions, table.sizes))
-    for start, end, piece in _pieces(list(zip(numbers, positions, sizes, strict=True))):
-        data = file.bytes.read(start, end - start)
-        for number, position, size in piece:
-            # Made by its size and then filled: behind the bytes that a packet is made of, PyAV (seen in 18.1) leaves no
-            # zeros, and some decoders read on there.
-            packet = Packet(size)
-            packet.update(data[position - start : position - start + size])
-            yield number, packet
+    for number, position, size in zip(numbers, positions, sizes, strict=True):
+        # Made by its size and then filled: behind the bytes that a packet is made of, PyAV (seen in 18.1) leaves no
+        # zeros, and some decoders read on there.
+        packet = Packet(size)
+        packet.update(file.bytes.read(position, size))
+        yield number, packet
 
 
 def _numbered(
@@ -153,19 +149,3 @@ def _numbered(
             yield number, packet
         if number == last:
             return
-
-
-def _pieces(packets: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, list[tuple[int, int, int]]]]:
-    """Groups packets, each (number, position, size), whose bytes from start to end are read in one go."""
-    piece: list[tuple[int, int, int]] = []
-    start = end = 0
-    for packet in packets:
-        _, position, size = packet
-        low, high = min(start, position), max(end, position + size)
-        if piece and (high - low > _PIECE or position - end > _GAP or start - position - size > _GAP):
-            yield start, end, piece
-            piece = []
-        start, end = (low, high) if piece else (position, position + size)
-        piece.append(packet)
-    if piece:
-        yield start, end, piece

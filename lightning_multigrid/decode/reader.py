@@ -12,12 +12,12 @@ from av.video.reformatter import VideoReformatter
 from torch import Tensor
 
 from lightning_multigrid.decode.frame_pixels import Box, Pixels, rgb_pixels, show, stored, yuv_format, yuv_planes
-from lightning_multigrid.decode.frame_table import Damage, FrameTable, Orientation, checksum
+from lightning_multigrid.decode.frame_table import FrameTable, Orientation, checksum
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.own_table import own_table
 from lightning_multigrid.decode.packets import decode_packets, needed_packets
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
-from lightning_multigrid.files import READ_TIMEOUT, StrPath
+from lightning_multigrid.files import StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
 
 _ATTEMPTS = "at once", "by a new decoder", "from the start"
@@ -58,7 +58,6 @@ class VideoReader:
         table: The file's table from `make_table`; None is the one that a prepared video holds. If there is none, or it
             is of a file of another size, or of another FFmpeg where that matters, the reader makes one without entries:
             it decodes the file once, and later from its beginning.
-        read_timeout: Seconds that a read of the file may take before it is an error.
 
     Attributes:
         file: The open file.
@@ -68,33 +67,31 @@ class VideoReader:
         rate: Mean frames per second, 0.0 if unknown.
         packets_fed: Packets given to the decoder so far: the cost of decoding, free of noise.
         fallbacks: How often frames did not come out as in the table at once, and were decoded again.
-        damage: That of the file, once a frame was read that has to do with it.
+        damage: That of the file.
     """
 
-    def __init__(self, path: StrPath, table: FrameTable | None = None, *, read_timeout: float = READ_TIMEOUT) -> None:
+    def __init__(self, path: StrPath, table: FrameTable | None = None) -> None:
         self.packets_fed = self.fallbacks = 0
-        self.damage = Damage()
         self._held: dict[int, VideoFrame] = {}
-        self._timeout = read_timeout
-        self.file = VideoFile(os.fspath(path), read_timeout)
+        self.file = VideoFile(os.fspath(path))
         with self.file.faults():
             table = own_table(self.file.bytes) if table is None else table
         if table is None or table.file_size != self.file.bytes.size or not table.is_current:
             self.file.close()
             table = self._decode_all()
-        self.table, self.rate, self.height, self.width = table, table.rate, table.height, table.width
+            self.file = VideoFile(self.file.path)
+        self.table, self.damage = table, table.damage
+        self.rate, self.height, self.width = table.rate, table.height, table.width
 
     def _decode_all(self) -> FrameTable:
         """Makes a table without entries. Holds the frames of a small file, so that they are decoded once."""
-        with FullDecode(self.file.path, read_timeout=self._timeout) as decode:
+        with FullDecode(self.file.path) as decode:
             held = 0
             for index, frame in enumerate(decode):
                 held += sum(plane.buffer_size for plane in frame.planes)
                 if held <= _HELD_BYTES:
                     self._held[index] = frame
-            table = decode.table(entries=False)
-            self.file = decode.release()
-            return table
+            return decode.table(entries=False)
 
     def __enter__(self) -> "VideoReader":
         return self
@@ -182,7 +179,7 @@ class VideoReader:
         groups: dict[int, list[int]] = {}
         for index in wanted:
             if index in self._held:
-                yield self._noted(index, self._held[index])
+                yield index, self._held[index]
             else:
                 groups.setdefault(int(self.table.entries[index]), []).append(index)
         for entry, members in groups.items():
@@ -191,7 +188,7 @@ class VideoReader:
                 with closing(self._decoded(attempt, entry, missing)) as decoded:
                     for index, frame in decoded:
                         missing.remove(index)
-                        yield self._noted(index, frame)
+                        yield index, frame
                         if not missing:
                             break
                 self.file.check_reads()
@@ -200,11 +197,6 @@ class VideoReader:
                 self.fallbacks += 1
             else:
                 raise VideoError(self.file.path, self._reason(min(missing)))
-
-    def _noted(self, index: int, frame: VideoFrame) -> tuple[int, VideoFrame]:
-        if len(self.table.damaged) and self.table.damaged[index]:
-            self.damage = self.table.damage
-        return index, frame
 
     def _reason(self, index: int) -> str:
         if self.table.damage:
@@ -222,7 +214,7 @@ class VideoReader:
         table = self.table
         if attempt == "from the start":
             self.packets_fed += len(table.sizes)
-            with FullDecode(self.file.path, read_timeout=self._timeout) as decode:
+            with FullDecode(self.file.path) as decode:
                 for frame in decode:
                     value = checksum(frame)
                     yield from [(index, frame) for index in sorted(missing) if table.checksums[index] == value]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,14 +14,14 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.frame_table import MAX_PIXELS
-from lightning_multigrid.files import Cursor, HangError, WatchedFile
+from lightning_multigrid.files import Cursor, InputFile
 
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
 # name other files and hosts, whatever the name of their file.
 _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
 _CONTAINERS += ",apng,rm,nut,mxf,dv,obu,h261,h263,swf"
 
-_RAW_JPEG = (".mjpeg", ".mjpg")
+_MOST_BOXES = 1 << 20  # of a file that are looked at: days of fragments of two seconds
 
 DECODER_OPTIONS = {"max_pixels": str(MAX_PIXELS)}
 
@@ -45,20 +46,12 @@ class VideoError(ValueError):
 class VideoFile:
     """An ordinary file, open until `close`; it is a `VideoError` if it can't be opened."""
 
-    def __init__(self, path: str, timeout: float) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         try:
-            self.bytes = WatchedFile(path, timeout)  # for reads without FFmpeg, of at most `timeout` seconds
-        except FileNotFoundError as error:
-            raise VideoError(path, "there is no such file") from error
-        except PermissionError as error:
-            raise VideoError(path, "may not be read by this user") from error
-        except (OSError, ValueError) as error:
+            self.bytes = InputFile(path)  # for reads without FFmpeg, too
+        except (OSError, ValueError) as error:  # a ValueError of a path that can't be
             raise VideoError(path, _reason(error)) from error
-        if not (self.bytes.is_ordinary and self.bytes.size):
-            self.close()
-            other = "a directory" if self.bytes.is_folder else "not an ordinary file"
-            raise VideoError(path, "empty, 0 bytes" if self.bytes.is_ordinary else other)
 
     def close(self) -> None:
         self.bytes.close()
@@ -68,13 +61,13 @@ class VideoFile:
         """Turns every error of FFmpeg and PyAV into a `VideoError`, but for those that only a fault of ours raises."""
         try:
             yield
-        except VideoError:
-            raise
         except Exception as error:
             # FFmpeg raises a MemoryError, too, if a header asks for more than there can be: a fault of the file.
             if isinstance(error, OURS) and not isinstance(error, av.FFmpegError):
                 raise
             self.check_reads()
+            if isinstance(error, VideoError):
+                raise
             reason = _reason(error)
             if isinstance(error, av.FFmpegError):
                 limit = f", or frames of more than {MAX_PIXELS} pixels" if error.errno == errno.EINVAL else ""
@@ -90,15 +83,15 @@ class VideoFile:
 
     def open(self) -> tuple[InputContainer, VideoStream]:
         """Opens the file's container and its video, at the beginning, with a new decoder."""
+        if (claimed := _claimed(self.bytes)) > self.bytes.size:
+            raise VideoError(self.path, f"damaged: its frames claim {claimed} bytes, {self.bytes.size} are there")
         try:
             container = self._container()
         except av.FFmpegError as error:
             self.check_reads()
             if error.errno == errno.EINVAL:
                 raise VideoError(self.path, f"not a video in one of the containers {_CONTAINERS}") from error
-            if isinstance(error, av.InvalidDataError | av.EOFError):
-                raise VideoError(self.path, f"no video, or damaged, or cut short ({error.strerror})") from error
-            raise
+            raise VideoError(self.path, f"no video, or damaged, or cut short ({error.strerror})") from error
         try:
             return container, self._video_of(container)
         except BaseException:
@@ -109,13 +102,9 @@ class VideoFile:
         # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.
         suffix = os.path.splitext(self.path)[1]
         suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
-        # FFmpeg takes a row of JPEG pictures for the first of them, a picture, if that has the head that most programs
-        # write. Only the name tells that it is a video.
-        is_raw = suffix.lower() in _RAW_JPEG and self.bytes.read(0, 2) == b"\xff\xd8"
         return av.open(
             Cursor(self.bytes, f"video{suffix}"),
             "r",
-            format="mjpeg" if is_raw else None,
             container_options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
             metadata_errors="replace",
         )
@@ -138,6 +127,28 @@ class VideoFile:
         return best
 
 
+def _claimed(file: InputFile) -> int:
+    """Bytes that the frames of an mp4 file claim, at least, where no table lists them one by one.
+
+    FFmpeg allocates dozens of bytes for each of them before it looks for any.
+    """
+    of_track, of_fragments, at = 0, 0, 0
+    for _ in range(_MOST_BOXES):  # ISO/IEC 14496-12, 4.2
+        if len(head := file.read(at, 16)) < 8:
+            break
+        size = int.from_bytes(head[:4], "big")
+        size = int.from_bytes(head[8:], "big") if size == 1 else size
+        size = size if size >= 8 else file.size  # to the end of the file
+        if head[4:8] in (b"moov", b"moof"):
+            box = file.read(at, size)
+            for each, count in re.findall(rb"stsz.{4}(.{4})(.{4})", box, re.DOTALL):  # 8.7.3: `each` is 0 in a list
+                of_track = max(of_track, int.from_bytes(each, "big") * int.from_bytes(count, "big"))
+            runs = re.findall(rb"trun.{4}(.{4})", box, re.DOTALL)
+            of_fragments += sum(int.from_bytes(count, "big") for count in runs)
+        at += size
+    return max(of_track, of_fragments)
+
+
 def demuxed(container: InputContainer, stream: VideoStream) -> "Iterator[Packet[VideoStream]]":
     """Reads packets in decoding order. The last is empty, and makes the decoder give out the frames it still holds."""
     for packet in container.demux(stream):
@@ -146,9 +157,7 @@ def demuxed(container: InputContainer, stream: VideoStream) -> "Iterator[Packet[
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, HangError):
-        return f"cannot be read: {error.args[0]}, as on a network drive that is gone"
-    return f"cannot be read ({type(error).__name__}: {error})"
+    return f"cannot be read ({getattr(error, 'strerror', None) or f'{type(error).__name__}: {error}'})"
 
 
 class BrokenVideosError(ValueError):

@@ -1,6 +1,6 @@
-"""Files on drives that may fail: writes that are all or nothing, reads with a time limit, paths from users.
+"""Files: writes that are all or nothing, reads of ordinary files only, paths from users.
 
-Begin with `durable.py` for writing and `watched.py` for reading.
+Begin with `durable.py` for writing and `input_file.py` for reading.
 """
 
 from lightning_multigrid.files.arguments import (
@@ -15,17 +15,15 @@ from lightning_multigrid.files.arguments import (
 )
 from lightning_multigrid.files.durable import (
     OutputError,
+    locked,
     new_file,
     output_errors,
     remove_partial,
-    sync_folder,
-    sync_to_disk,
     temporary_name,
     write_csv,
 )
-from lightning_multigrid.files.watched import READ_TIMEOUT, Cursor, HangError, WatchedFile, within
+from lightning_multigrid.files.input_file import Cursor, InputFile
 
-__all__ = ["FRAME_SUFFIXES", "READ_TIMEOUT", "VIDEO_SUFFIXES", "Cursor", "HangError", "OutputError", "StrPath"]
-__all__ += ["WatchedFile", "cache_folder", "new_file", "output_errors", "path_argument", "printable"]
-__all__ += ["quoted", "remove_partial", "require", "sync_folder", "sync_to_disk", "temporary_name"]
-__all__ += ["within", "write_csv"]
+__all__ = ["FRAME_SUFFIXES", "VIDEO_SUFFIXES", "Cursor", "InputFile", "OutputError", "StrPath", "cache_folder"]
+__all__ += ["locked", "new_file", "output_errors", "path_argument", "printable", "quoted", "remove_partial", "require"]
+__all__ += ["temporary_name", "write_csv"]

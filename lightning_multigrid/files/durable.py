@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import fcntl
 import io
 import os
 import secrets
@@ -14,7 +15,6 @@ from lightning_multigrid.files.arguments import StrPath
 
 _PREFIX, _SUFFIX = ".lightning-multigrid-", ".part"
 _WAYS_OUT = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Free some space, or write to another folder")
-_WAYS_OUT |= dict.fromkeys((errno.EMFILE, errno.ENFILE), "The disk is well: raise the limit of open files (ulimit)")
 
 
 class OutputError(OSError):
@@ -46,6 +46,26 @@ def temporary_name(folder: str) -> str:
 
 
 @contextmanager
+def locked(folder: StrPath, how: int) -> Iterator[None]:
+    """Makes a folder and holds its lock as `fcntl.flock` does; without a lock where the file system has none.
+
+    An `OutputError` if the folder can't be written to, and a ValueError if LOCK_NB finds the lock held.
+    """
+    with output_errors(os.fspath(folder)):
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "lock"), "a+b") as file:  # network file systems want it readable, too
+            try:
+                fcntl.flock(file, how)
+            except BlockingIOError:
+                raise ValueError(
+                    f"Another process is at work in {folder}. Wait for it to end, or give another folder."
+                ) from None
+            except OSError:
+                pass
+            yield
+
+
+@contextmanager
 def new_file(path: StrPath, part: StrPath | None = None) -> Iterator[BinaryIO]:
     """Opens a file that replaces `path` when the block ends without an error; an `OutputError` if it can't do that.
 
@@ -60,7 +80,7 @@ def new_file(path: StrPath, part: StrPath | None = None) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-            sync_folder(folder)
+            _sync(folder)
     finally:
         with suppress(OSError):
             os.remove(temporary)
@@ -74,22 +94,16 @@ def write_csv(path: StrPath, rows: Iterable[Sequence[str]]) -> None:
         file.write(text.getvalue().encode("utf-8", "surrogateescape"))
 
 
-def sync_to_disk(path: str) -> None:
-    """Waits until a file's bytes are on the disk. Some systems report a full disk only here."""
-    descriptor = os.open(path, os.O_RDONLY)
+def _sync(folder: str) -> None:
+    """Waits until the names in a folder are on the disk, where the file system can do that."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(folder: str) -> None:
-    """Waits until the names in a folder are on the disk, where the file system can do that."""
-    try:
-        sync_to_disk(folder)
     except OSError as error:
         if error.errno != errno.EINVAL:  # some network file systems
             raise
+    finally:
+        os.close(descriptor)
 
 
 def remove_partial(folder: str) -> None:

@@ -3,6 +3,7 @@
 Each table is made from the names of the model at hand, by rules that follow the other library::
 
     s3.pathway0_res1.branch2.b_bn.weight     ours and PySlowFast's
+    blocks.3.res_blocks.1.branch2.norm_b.weight          pytorchvideo (I3D: its pool is a block too)
     res3_1_branch2b_bn_s                                 Caffe2
     layer2.1.bn2.weight                                  torchvision, images
 """
@@ -10,16 +11,16 @@ Each table is made from the names of the model at hand, by rules that follow the
 import re
 from collections.abc import Callable, Iterable
 
-# torchvision's names of the parts of a bottleneck, by ours.
+# The parts of a bottleneck, by our name: (pytorchvideo, torchvision).
 _BLOCK_PARTS = {
-    "branch1": "downsample.0",
-    "branch1_bn": "downsample.1",
-    "branch2.a": "conv1",
-    "branch2.a_bn": "bn1",
-    "branch2.b": "conv2",
-    "branch2.b_bn": "bn2",
-    "branch2.c": "conv3",
-    "branch2.c_bn": "bn3",
+    "branch1": ("branch1_conv", "downsample.0"),
+    "branch1_bn": ("branch1_norm", "downsample.1"),
+    "branch2.a": ("branch2.conv_a", "conv1"),
+    "branch2.a_bn": ("branch2.norm_a", "bn1"),
+    "branch2.b": ("branch2.conv_b", "conv2"),
+    "branch2.b_bn": ("branch2.norm_b", "bn2"),
+    "branch2.c": ("branch2.conv_c", "conv3"),
+    "branch2.c_bn": ("branch2.norm_c", "bn3"),
 }
 _STEM = re.compile(r"s1\.pathway(\d)_stem\.(conv|bn)\.(\w+)")
 _FUSION = re.compile(r"s(\d)_fuse\.(conv_f2s|bn)\.(\w+)")
@@ -32,6 +33,34 @@ _CAFFE2_LAYER = {"weight": "w", "bias": "b"}
 _CAFFE2_BN = {"weight": "s", "bias": "b", "running_mean": "rm", "running_var": "riv"}
 
 
+def _pytorchvideo(pathways: int, pooled: int) -> Callable[[str], str | None]:
+    """The rule for a model with this many pathways, and with (1) or without (0) a pool after res2 as its own block."""
+
+    def block(stage: int) -> str:
+        return f"blocks.{stage - 1 if stage <= 2 else stage - 1 + pooled}"
+
+    def pathway(index: str) -> str:
+        return "" if pathways == 1 else f".multipathway_blocks.{index}"
+
+    def rename(name: str) -> str | None:
+        if match := _STEM.fullmatch(name):
+            index, layer, kind = match.groups()
+            return f"{block(1)}{pathway(index)}.{'conv' if layer == 'conv' else 'norm'}.{kind}"
+        if match := _FUSION.fullmatch(name):
+            stage, layer, kind = match.groups()
+            part = "conv_fast_to_slow" if layer == "conv_f2s" else "norm"
+            return f"{block(int(stage))}.multipathway_fusion.{part}.{kind}"
+        if match := _BLOCK.fullmatch(name):
+            stage, index, number, part, kind = match.groups()
+            return f"{block(int(stage))}{pathway(index)}.res_blocks.{number}.{_BLOCK_PARTS[part][0]}.{kind}"
+        if match := _HEAD.fullmatch(name):
+            # With two pathways, their pools are one more block.
+            return f"blocks.{5 + pooled if pathways == 1 else 6}.proj.{match[1]}"
+        return None
+
+    return rename
+
+
 def _torchvision(name: str) -> str | None:
     """The name of a tensor of the first pathway in an image ResNet."""
     if match := _STEM.fullmatch(name):
@@ -39,7 +68,7 @@ def _torchvision(name: str) -> str | None:
         return f"{layer}1.{kind}" if index == "0" else None
     if match := _BLOCK.fullmatch(name):
         stage, index, number, part, kind = match.groups()
-        return f"layer{int(stage) - 1}.{number}.{_BLOCK_PARTS[part]}.{kind}" if index == "0" else None
+        return f"layer{int(stage) - 1}.{number}.{_BLOCK_PARTS[part][1]}.{kind}" if index == "0" else None
     if match := _HEAD.fullmatch(name):
         return f"fc.{match[1]}"
     return None
@@ -81,11 +110,15 @@ def name_tables(names: Iterable[str]) -> dict[str, dict[str, str]]:
     {'pred_w': 'head.projection.weight'}
     """
     names = list(names)
-    blocks = sorted((int(match[1]), int(match[3])) for name in names if (match := _BLOCK.fullmatch(name)))
+    blocks = sorted(tuple(map(int, match.groups()[:3])) for name in names if (match := _BLOCK.fullmatch(name)))
+    last_block = {stage: number for stage, _, number in blocks}
+    pathways = 1 + max((pathway for _, pathway, _ in blocks), default=0)
     rules: dict[str, Callable[[str], str | None]] = {
         "own names": lambda name: name,
+        "pytorchvideo": _pytorchvideo(pathways, pooled=0),
+        "pytorchvideo, with a pool behind res2": _pytorchvideo(pathways, pooled=1),
         "torchvision": _torchvision,
-        "Caffe2": _caffe2(dict(blocks)),
+        "Caffe2": _caffe2(last_block),
     }
     return {
         naming: {foreign: name for name in names if (foreign := rule(name)) is not None}

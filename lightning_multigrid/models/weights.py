@@ -28,6 +28,7 @@ class WeightsReport:
     Args:
         naming: Whose names the weights had, such as "Caffe2".
         loaded: Tensors of the model that took their values from the weights.
+        inflated: Those of `loaded` that were image kernels, repeated over time.
         missing: Tensors of the model that the weights lack; they keep their values.
         unexpected: Tensors of the weights that the model lacks, by their names in the weights.
         mismatched: Tensors of another shape, as (shape in the weights, shape in the model); they keep their values.
@@ -35,6 +36,7 @@ class WeightsReport:
 
     naming: str
     loaded: tuple[str, ...]
+    inflated: tuple[str, ...]
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
     mismatched: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
@@ -45,8 +47,8 @@ class WeightsReport:
         return not (self.missing or self.unexpected or self.mismatched)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.loaded)} tensors loaded ({self.naming})."]
-        mismatched = [f"{name} ({given}, not {own})" for name, (given, own) in self.mismatched.items()]
+        lines = [f"{len(self.loaded)} tensors loaded ({self.naming}), {len(self.inflated)} of them inflated over time."]
+        mismatched = [f"{name} ({_shape(given)}, not {_shape(own)})" for name, (given, own) in self.mismatched.items()]
         lines += _listed("of another shape", mismatched)
         lines += _listed("missing in the weights", self.missing)
         lines += _listed("missing in the model", self.unexpected)
@@ -59,11 +61,15 @@ def _listed(what: str, names: Sequence[str]) -> list[str]:
     return [f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{rest}"] if names else []
 
 
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "a number"
+
+
 def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str, Any]) -> WeightsReport:
     """Loads published weights, or our own, into a model. Tensors that don't fit are reported and keep their values.
 
-    Reads PySlowFast's files (`.pyth`, and the Caffe2 `.pkl` of its model zoo), ImageNet ResNets of torchvision
-    (kernels are repeated over time and divided by their extent in time), and Lightning checkpoints with any
+    Reads PySlowFast's files (`.pyth`, and the Caffe2 `.pkl` of its model zoo), pytorchvideo's, ImageNet ResNets of
+    torchvision (kernels are repeated over time and divided by their extent in time), and Lightning checkpoints with any
     prefix of the names (`model.`). The contents decide, not the file's suffix. Code in a file is never run. The report
     is also logged, as a warning if it isn't complete.
 
@@ -83,8 +89,8 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
     fitting, report = _match(given, own)
     if not fitting:
         raise ValueError(
-            f"{where} has no tensor that fits {type(model).__name__}: it has {[*given][:3]}, the model "
-            f"{[*own][:3]}. Build the model that the weights are for, or map the names yourself and give the mapping."
+            f"{where} has no tensor that fits {type(model).__name__}: it has {_some(given)}; the model has"
+            f" {_some(own)}. Build the model that the weights are for, or map the names yourself and give the mapping."
         )
     model.load_state_dict(fitting, strict=False)
     logger.log(logging.INFO if report.complete else logging.WARNING, "%s: %s", where, report)
@@ -100,6 +106,7 @@ def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict
     """The given tensors that fit, by our names and in our shapes, and a report of all tensors."""
     naming, prefix, table = _recognise(given, own)
     fitting: dict[str, Tensor] = {}
+    inflated: list[str] = []
     unexpected: list[str] = []
     mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     for foreign, tensor in given.items():
@@ -112,10 +119,12 @@ def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict
             mismatched[name] = (tuple(tensor.shape), tuple(own[name].shape))
         else:
             fitting[name] = fit
+            if tensor.dim() == 4 and fit.dim() == 5:
+                inflated.append(name)
     # Not every library stores counters of batches, and no layer of ours reads them.
     found = fitting.keys() | mismatched.keys()
     missing = tuple(name for name in own if name not in found and not name.endswith("num_batches_tracked"))
-    return fitting, WeightsReport(naming, tuple(fitting), missing, tuple(unexpected), mismatched)
+    return fitting, WeightsReport(naming, tuple(fitting), tuple(inflated), missing, tuple(unexpected), mismatched)
 
 
 def _recognise(given: Mapping[str, Tensor], own: Iterable[str]) -> tuple[str, str, dict[str, str]]:
@@ -142,3 +151,8 @@ def _fit(tensor: Tensor, shape: torch.Size) -> Tensor | None:
     # Caffe2 stores some classifiers as convolutions, and some convolutions as classifiers: only trailing ones differ.
     pairs = zip_longest(tensor.shape, shape, fillvalue=1)
     return tensor.reshape(shape) if all(given == own for given, own in pairs) else None
+
+
+def _some(names: Iterable[str]) -> str:
+    shown = [f"`{name}`" for name in names]
+    return ", ".join(shown[:3] + ["..."] * (len(shown) > 3)) or "none"

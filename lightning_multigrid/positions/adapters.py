@@ -41,8 +41,8 @@ class Grids:
 class Table:
     """How a table with a row per token becomes one for another grid: in space, then linearly in time."""
 
-    full: tuple[int, ...]  # tokens of the whole table: frames x rows x columns, rows x columns, or frames
-    now: tuple[int, ...]  # those of the current grid along the same axes
+    full: tuple[int, int, int]  # frames, rows and columns of tokens of the whole table; 1 along an axis that it lacks
+    now: tuple[int, int, int]  # those of the current grid
     leading: int = 0  # rows before those of the tokens, which have no position: that of a class token, for instance
     mode: str = "bicubic"  # how the model's authors resize it in space, as `torch.nn.functional.interpolate`
     antialias: bool = False
@@ -57,37 +57,24 @@ class Table:
         if self.full == self.now:
             return values
         leading, tokens = values[..., : self.leading, :], values[..., self.leading :, :]
-        # ... x tokens x C -> N x C x T x H x W; axes that the table lacks have the length 1.
-        in_space, in_time = len(self.full) > 1, len(self.full) != 2
-        t = self.full[0] if in_time else 1
-        h, w = self.full[-2:] if in_space else (1, 1)
-        tokens = tokens.reshape(-1, t, h, w, values.shape[-1]).permute(0, 4, 1, 2, 3)
-        count, channels = tokens.shape[:2]
-        if in_space and (h, w) != self.now[-2:]:
-            kept = {} if self.mode.startswith("nearest") else {"align_corners": False, "antialias": self.antialias}
-            h, w = self.now[-2:]
-            images = tokens.transpose(1, 2).flatten(0, 1)
-            images = interpolate(images, size=(h, w), mode=self.mode, **kept)
-            tokens = images.view(count, t, channels, h, w).transpose(1, 2)
-        if in_time and t != self.now[0]:
-            tracks = tokens.permute(0, 3, 4, 1, 2).flatten(0, 2)  # (N H W) x C x T
-            tracks = interpolate(tracks, size=self.now[0], mode="linear")
-            tokens = tracks.view(count, h, w, channels, -1).permute(0, 3, 4, 1, 2)
-        tokens = tokens.permute(0, 2, 3, 4, 1).reshape(*leading.shape[:-2], -1, channels)
+        # ... x tokens x C -> N x T x C x H x W
+        (t, *full), (frames, *now) = self.full, self.now
+        tokens = tokens.reshape(-1, *self.full, values.shape[-1]).permute(0, 1, 4, 2, 3)
+        if full != now:
+            images = tokens.flatten(0, 1)
+            images = interpolate(images, size=now, mode=self.mode, align_corners=False, antialias=self.antialias)
+            tokens = images.view(-1, t, *images.shape[1:])
+        if t != frames:
+            tracks = interpolate(tokens.flatten(2).transpose(1, 2), size=frames, mode="linear")
+            tokens = tracks.transpose(1, 2).reshape(-1, frames, values.shape[-1], *now)
+        tokens = tokens.permute(0, 1, 3, 4, 2).reshape(*leading.shape[:-2], -1, values.shape[-1])
         return torch.cat((leading, tokens), dim=-2)
-
-
-@dataclass(frozen=True)
-class Made:
-    """A table that a function makes for the current grid, instead of being resized."""
-
-    resized: Callable[[Tensor], Tensor]
 
 
 # What has to change in a module of a class on a grid that is not the baseline's, by names of attributes. A parameter or
 # a buffer has a table: whoever reads it meanwhile gets it resized, and the gradient flows to the whole one. Another
 # attribute has a value, which is set for the mini-batches of the grid, and given back afterwards.
-Adapter = Callable[[Any, Grids], Mapping[str, Table | Made | Any]]
+Adapter = Callable[[Any, Grids], Mapping[str, Table | Any]]
 
 
 def resizes_itself(module: Any, grids: Grids) -> Mapping[str, Any]:

@@ -3,16 +3,12 @@
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from types import new_class
 from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_multigrid.positions.adapters import Grid, Grids, Made, Table, resizes_itself
-from lightning_multigrid.positions.known import adapter_of
-from lightning_multigrid.positions.pools import POOLS
-
-_TABLES = "_tables_of_grid"
+from lightning_multigrid.positions.adapters import Grid, Grids, Table, resizes_itself
+from lightning_multigrid.positions.known import POOLS, adapter_of
 
 
 class Following:
@@ -33,14 +29,13 @@ class Following:
         found = ((part, adapter_of(part)) for part in module.modules())
         self._adapted = [(part, adapter) for part, adapter in found if adapter is not None]
         self._own = [part for part in module.modules() if _has_set_grid(part)]
-        self._changes: dict[Grid, list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table | Made]]]] = {}
-        self._classes: dict[tuple[type, tuple[str, ...]], type] = {}
+        self._changes: dict[Grid, Mapping[nn.Module, Mapping[str, Any]]] = {}
         self._undo = ExitStack()
 
     @property
     def names(self) -> list[str]:
         """The classes of the parts with positions, in their order in the module."""
-        parts = [*(part for part, _ in self._adapted if not isinstance(part, POOLS)), *self._own]
+        parts = [*(part for part, _ in self._adapted if not isinstance(part, tuple(POOLS))), *self._own]
         return list(dict.fromkeys(type(part).__name__ for part in parts))
 
     def set_grid(self, frames: int, size: int) -> None:
@@ -50,8 +45,7 @@ class Following:
         self._undo.close()
         if grid != self._baseline:
             self._undo.callback(setattr, self, "_grid", self._baseline)
-            for part, attributes, tables in self._changes_on(grid):
-                self._resize(part, tables)
+            for part, attributes in self._changes_on(grid).items():
                 for name, value in attributes.items():
                     self._set(part, name, value)
             self._grid = grid
@@ -62,45 +56,40 @@ class Following:
         """Puts everything back: the baseline's grid."""
         self.set_grid(self._baseline.frames, self._baseline.size)
 
-    def _changes_on(self, grid: Grid) -> list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table | Made]]]:
+    def _changes_on(self, grid: Grid) -> Mapping[nn.Module, Mapping[str, Any]]:
         # Always the same objects for a grid: `torch.compile` makes another graph for others.
         if grid not in self._changes:
             grids = Grids(self._baseline, grid)
-            changes: dict[nn.Module, tuple[dict[str, Any], dict[str, Table | Made]]] = {}
+            changes: dict[nn.Module, dict[str, Any]] = {}
             for part, adapter in self._adapted:
                 for name, value in adapter(part, grids).items():
                     owner, _, last = name.rpartition(".")
-                    attributes, tables = changes.setdefault(part.get_submodule(owner), ({}, {}))
-                    (tables if isinstance(value, (Table, Made)) else attributes)[last] = value
-            self._changes[grid] = [(owner, *both) for owner, both in changes.items()]
+                    changes.setdefault(part.get_submodule(owner), {})[last] = value
+            self._changes[grid] = {part: _with_tables(type(part), values) for part, values in changes.items()}
         return self._changes[grid]
 
     def _set(self, part: nn.Module, name: str, value: Any) -> None:
-        if name in vars(part) or name in dict(part.named_children()):
+        if name in vars(part) or name == "__class__":
             self._undo.callback(setattr, part, name, getattr(part, name))
         else:  # it comes from the class
             self._undo.callback(delattr, part, name)
         setattr(part, name, value)
 
-    def _resize(self, part: nn.Module, tables: Mapping[str, Table | Made]) -> None:
-        """Gives a part a subclass in which the names of its tables are those of resized ones."""
-        if not tables:
-            return
-        own = type(part)
-        key = own, tuple(tables)
-        if key not in self._classes:
-            members = {name: property(_reader(name)) for name in tables}
-            members |= {"__module__": own.__module__, "__qualname__": own.__qualname__}  # type: ignore[dict-item]
-            self._classes[key] = new_class(own.__name__, (own,), exec_body=lambda space: space.update(members))
-        self._undo.callback(setattr, part, "__class__", own)
-        part.__class__ = self._classes[key]
-        self._set(part, _TABLES, tables)
+
+def _with_tables(own: type, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns changes with a subclass, in which the names of tables are those of resized ones, in place of tables."""
+    tables = {name: property(_reader(name, table)) for name, table in values.items() if isinstance(table, Table)}
+    if not tables:
+        return values
+    names = {"__module__": own.__module__, "__qualname__": own.__qualname__}
+    others = {name: value for name, value in values.items() if name not in tables}
+    return {**others, "__class__": type(own.__name__, (own,), {**names, **tables})}
 
 
-def _reader(name: str) -> Callable[[nn.Module], Tensor]:
+def _reader(name: str, table: Table) -> Callable[[nn.Module], Tensor]:
     def read(part: Any) -> Tensor:
-        whole = nn.Module.__getattr__(part, name)  # the parameter or buffer: it knows no properties
-        return getattr(part, _TABLES)[name].resized(whole)  # type: ignore[no-any-return]
+        whole: Any = nn.Module.__getattr__(part, name)  # the parameter or buffer: it knows no properties
+        return table.resized(whole)
 
     return read
 

@@ -1,7 +1,7 @@
 """Whether the videos of a manifest can be read, and what they are like."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from lightning_multigrid.decode import FrameFolder, FullDecode, VideoError
@@ -9,43 +9,23 @@ from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run
 from lightning_multigrid.sources import Manifest, ManifestError
 
 _USUAL_RATE = 30.0  # frames per second, where a file doesn't say
-_AT_ONCE = 8  # images that are decoded at a time: 1080p is 6 MB an image
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What `check` found in a video: why it is broken or what is damaged in it, or None; and what else may matter."""
-
-    reason: str | None = None
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CheckJob:
-    """A video to read, or a folder of frames if `frame_rate` is given."""
-
-    path: str
-    frame_rate: float | None = None
+def check_video(frame_rate: float | None, path: str) -> None:
+    """Decodes all frames of a video, or of a folder if it has a frame rate. A `VideoError` if any is damaged."""
+    if frame_rate is not None:
+        folder = FrameFolder(path, frame_rate)
+        for frame in range(len(folder)):
+            folder.read([frame])
+        return
+    with FullDecode(path) as decode:
+        for _ in decode:
+            pass
+        if decode.damage:
+            raise VideoError(path, str(decode.damage))
 
 
-def check_video(job: CheckJob) -> Finding:
-    """Decodes all frames of a video or a folder."""
-    try:
-        if job.frame_rate is not None:
-            folder = FrameFolder(job.path, job.frame_rate)
-            for first in range(0, len(folder), _AT_ONCE):
-                folder.read(range(first, min(first + _AT_ONCE, len(folder))))
-            return Finding()
-        with FullDecode(job.path) as decode:
-            for _ in decode:
-                pass
-            table = decode.table(entries=False)
-        return Finding(str(table.damage) if table.damage else None, table.notes)
-    except VideoError as error:
-        return Finding(error.reason)
-
-
-def check(manifest: Manifest, *, workers: int = 0, timeout: float = TASK_SECONDS) -> Iterator[tuple[str, Finding]]:
+def check(manifest: Manifest, *, workers: int = 0, timeout: float = TASK_SECONDS) -> Iterator[tuple[str, str | None]]:
     """Decodes every video of a manifest once; an argument outside its range is a ValueError.
 
     Args:
@@ -54,15 +34,12 @@ def check(manifest: Manifest, *, workers: int = 0, timeout: float = TASK_SECONDS
         timeout: Seconds after which a video counts as broken (not with 0 workers).
 
     Yields:
-        Path of a video, and what was found, in the order in which they finish.
+        Path of a video, and why it is broken or what is damaged in it, or None; in the order in which they finish.
     """
-    if workers < 0 or timeout <= 0:
-        raise ValueError(f"`workers` must be at least 0, and `timeout` positive, got {workers} and {timeout}.")
     # A video that is listed several times is read once.
     paths = dict.fromkeys(manifest.path(row) for row in range(len(manifest)))
-    jobs = (CheckJob(path, manifest.frame_rate) for path in paths)
-    for job, result in run_tasks(check_video, jobs, workers, timeout):
-        yield job.path, Finding(result.reason) if isinstance(result, TaskFailure) else result
+    for path, result in run_tasks(partial(check_video, manifest.frame_rate), paths, workers, timeout):
+        yield path, result.reason if isinstance(result, TaskFailure) else None
 
 
 class Look(NamedTuple):

@@ -5,18 +5,17 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 
-from lightning_multigrid.files import READ_TIMEOUT, OutputError, StrPath, cache_folder
+from lightning_multigrid.files import OutputError, StrPath, cache_folder, locked
 from lightning_multigrid.prepare.processes import usable_cores
-from lightning_multigrid.prepare.tables import index_videos, without_table
+from lightning_multigrid.prepare.tables import index, without_table
 from lightning_multigrid.sources import Manifest, TableStore
 
-_FEW, _FEW_BYTES = 64, 1 << 26  # videos that are done before a program has started
+_FEW = 32  # videos that are done before a program has started
 
 
-def index_in_subprocess(paths: Sequence[str], folder: StrPath, read_timeout: float = READ_TIMEOUT) -> str:
+def index_in_subprocess(paths: Sequence[str], folder: StrPath) -> str:
     """Makes the frame tables that some videos lack, and keeps them in a folder.
 
     It starts `python -m lightning_multigrid.prepare`: processes of the user's own script would run that script again.
@@ -25,7 +24,6 @@ def index_in_subprocess(paths: Sequence[str], folder: StrPath, read_timeout: flo
     Args:
         paths: Absolute paths of videos.
         folder: That of a `TableStore`.
-        read_timeout: Seconds that a read of a video may take.
 
     Returns:
         A sentence that says what was made; empty if nothing was missing.
@@ -36,13 +34,13 @@ def index_in_subprocess(paths: Sequence[str], folder: StrPath, read_timeout: flo
     store = TableStore(folder)
     if not without_table(paths, store, sampled=True):
         return ""
-    with _held(folder):
+    with locked(folder, fcntl.LOCK_EX):
         missing = without_table(paths, store, sampled=True)  # another process may have made them
         if not missing:
             return ""
-        if len(missing) <= _FEW and sum(missing.values()) <= _FEW_BYTES:
-            return str(index_videos(missing, store, read_timeout=read_timeout))
-        command = [sys.executable, "-m", __package__, os.fspath(folder), str(usable_cores()), str(read_timeout)]
+        if len(missing) <= _FEW:
+            return str(index(missing, store))
+        command = [sys.executable, "-m", __package__, os.fspath(folder), str(usable_cores())]
         text = b"".join(os.fsencode(path) + b"\0" for path in missing)
         modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
         run = subprocess.run(command, input=text, check=False, env=os.environ | modules)
@@ -62,30 +60,3 @@ def paths_without_own_table(manifest: Manifest) -> list[str]:
     if manifest.frame_rate is not None or manifest.prepared:
         return []
     return list(dict.fromkeys(manifest.path(row) for row in range(len(manifest))))
-
-
-def open_store(folder: StrPath) -> TableStore:
-    """Opens a store that tables can be added to; an `OutputError` if they can't."""
-    try:
-        os.makedirs(folder, exist_ok=True)
-        with open(_lock(folder), "a+b"):
-            return TableStore(folder)
-    except OSError as error:
-        said = f"Frame tables can't be kept in {os.fspath(folder)} ({error.strerror}). Give another folder: `--output`"
-        raise OutputError(
-            error.errno, f"{said} of `index`, `index` of the data module, or LIGHTNING_MULTIGRID_CACHE."
-        ) from error
-
-
-@contextmanager
-def _held(folder: StrPath) -> Iterator[None]:
-    """Waits until no other process makes tables in a folder."""
-    open_store(folder)
-    with open(_lock(folder), "a+b") as file:  # network file systems want it readable, too
-        with suppress(OSError):  # a file system without locks: at worst tables are made twice
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _lock(folder: StrPath) -> str:
-    return os.path.join(folder, "lock")

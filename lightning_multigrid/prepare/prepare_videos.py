@@ -3,27 +3,42 @@
 The output folder holds `videos/`, named as the sources are, each with its frame table at its end, from which the same
 command knows later what is done; `manifest.json`, which `VideoDataModule` takes; `report.csv`, which says what was
 broken and why; and `lock`, which keeps a second `prepare` out. Part K of N makes some of the videos, and a report of
-its own.
+its own. A video has its name only once it is whole and on the disk.
 """
 
-import errno
+import fcntl
+import hashlib
+import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import Any
 
-from lightning_multigrid.decode import BrokenVideosError, FrameTable
-from lightning_multigrid.files import OutputError, StrPath, path_argument, printable, quoted
+import av
+
+from lightning_multigrid.decode import BrokenVideosError, own_table
+from lightning_multigrid.files import (
+    InputFile,
+    StrPath,
+    locked,
+    path_argument,
+    printable,
+    quoted,
+    remove_partial,
+    write_csv,
+)
 from lightning_multigrid.prepare.names import names_of
-from lightning_multigrid.prepare.output import REPORT_NAME, Output, PlannedVideo, open_output, write_report
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
 from lightning_multigrid.prepare.progress import Progress
-from lightning_multigrid.prepare.transcode import Encoding, TranscodeJob, require_encoder, transcode
+from lightning_multigrid.prepare.transcode import ENCODER, Encoding, TranscodeJob, transcode
 from lightning_multigrid.sources import MANIFEST_NAME, Manifest, renamed, save_manifest
+
+REPORT_NAME = "report.csv"
+
+# Part of what makes two prepared files equal; raise it when `transcode` makes other files of the same settings.
+_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -35,9 +50,7 @@ class Summary:
     made: int  # videos that it made
     kept: int  # videos that were there before
     broken: dict[str, str]  # path and reason of each video that can't be used
-    source_bytes: int  # of the sources of all videos that are there now; 0 if those are folders of frames
-    bytes: int  # of the videos themselves
-    notes: dict[str, tuple[str, ...]]  # path of each video of which a user may want to know something, and what
+    bytes: int  # of the videos that are there now
 
 
 def prepare(
@@ -49,7 +62,6 @@ def prepare(
     workers: int = 0,
     timeout: float = TASK_SECONDS,
     max_bad_fraction: float = 0.25,
-    keep_damaged: bool = False,
     progress: Callable[[Progress], None] = lambda now: None,
 ) -> Summary:
     """Re-encodes the videos of a manifest, except those that are there already.
@@ -63,53 +75,67 @@ def prepare(
         workers: Processes; 0 works in this one.
         timeout: Seconds after which a video counts as broken (not with 0 workers).
         max_bad_fraction: Largest share of all videos that may be broken, in [0, 1]; no matter for a part.
-        keep_damaged: Whether to write damaged videos as FFmpeg decodes them from their beginning, without the frames
-            that don't come out, instead of leaving them out as broken.
         progress: Called after every video.
 
     Raises:
         BrokenVideosError: If too many videos are broken; the others are there nevertheless, and so is the report.
-        OutputError: If the disk is full, or refuses something; or if the system ended the processes of some videos,
-            which are then neither broken nor there.
+        OutputError: If the disk is full, or refuses something. The same command goes on from what is there.
         ValueError: If an argument is outside its range, another `prepare` holds the folder, two videos would share a
             name, or this FFmpeg has no encoder.
     """
     number, parts = (1, 1) if part is None else _part(part)
-    if workers < 0 or timeout <= 0 or not 0 <= max_bad_fraction <= 1:
-        raise ValueError(
-            "`workers` must be at least 0, `timeout` positive and `max_bad_fraction` in [0, 1], got "
-            f"{workers}, {timeout} and {max_bad_fraction}."
-        )
-    require_encoder()
+    if not 0 <= max_bad_fraction <= 1:
+        raise ValueError(f"`max_bad_fraction` must be in [0, 1], got {max_bad_fraction}.")
+    av.Codec(ENCODER, "w")  # a ValueError if FFmpeg has none
     root = os.path.realpath(path_argument("output", output))
-    with open_output(root, encoding, keep_damaged=keep_damaged, shared=part is not None) as folder:
-        sources = [manifest.path(row) for row in range(len(manifest))]
-        named = list(names_of(sources, manifest.root).items())[number - 1 :: parts]
-        videos, broken = _planned(named, root)
-        tables = {video.source: table for video in videos.values() if (table := folder.prepared(video))}
-        notes = {source: table.notes for source, table in tables.items()}
-        kept, pending = len(notes), [video for video in videos.values() if video.source not in notes]
-        run = partial(run_tasks, workers=workers, timeout=timeout)
-        blank = TranscodeJob("", "", encoding, manifest.frame_rate, keep_damaged)
-        broken |= _transcode_all(folder, pending, blank, run, progress, notes)
+    folder = os.path.join(root, "videos")
+    sources = [manifest.path(row) for row in range(len(manifest))]
+    names = dict(list(names_of(sources, manifest.root).items())[number - 1 :: parts])
+    with locked(root, fcntl.LOCK_NB | (fcntl.LOCK_EX if part is None else fcntl.LOCK_SH)):
+        if part is None:
+            remove_partial(root)
+        broken: dict[str, str] = {}
+        jobs: list[TranscodeJob] = []
+        for source, name in names.items():
+            if os.path.realpath(source).startswith(os.path.join(root, "")):
+                raise ValueError(
+                    f"{source} lies in the output folder {root}, where it might be overwritten. Give a folder of its "
+                    "own as `output`."
+                )
+            try:
+                made_from = _made_from(source, encoding)
+            except OSError as error:
+                broken[source] = error.strerror or str(error)
+                continue
+            target = os.path.join(folder, name)
+            if _own_origin(target) != made_from:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                jobs.append(TranscodeJob(source, target, encoding, manifest.frame_rate, made_from))
+        kept = len(names) - len(broken) - len(jobs)
+        now = Progress(len(jobs))
+        progress(now)
+        for job, result in run_tasks(transcode, jobs, workers, timeout):
+            if isinstance(result, TaskFailure):
+                broken[job.source] = result.reason
+                now.broken += 1
+            now.done += 1
+            progress(now)
         report = os.path.join(root, REPORT_NAME if part is None else f"report-{number}-of-{parts}.csv")
         write_report(report, broken)
-        good = {source: video for source, video in videos.items() if source in notes}
+        good = {source: name for source, name in names.items() if source not in broken}
         path = os.path.join(root, MANIFEST_NAME)
         if good and part is None:
-            names = [good[source].name if source in good else None for source in sources]
-            save_manifest(renamed(replace(manifest, frame_rate=None), names, path, folder.videos), path)
-    size, total = sum(os.path.getsize(folder.path(video)) for video in good.values()), len(named)
-    if part is None and (len(broken) > max_bad_fraction * total or not good):
+            rows = [good.get(source) for source in sources]
+            save_manifest(renamed(replace(manifest, frame_rate=None), rows, path, folder), path)
+    if part is None and (len(broken) > max_bad_fraction * len(names) or not good):
         first = "; ".join(f"{path}: {reason}" for path, reason in islice(broken.items(), 3))
         raise BrokenVideosError(
-            f"{len(broken):,} of the {total:,} videos can't be used, more than "
+            f"{len(broken):,} of the {len(names):,} videos can't be used, more than "
             f"`max_bad_fraction={max_bad_fraction:g}` allows; {report} names them. Check the "
             f"paths and `root`, repair or remove the videos, or raise `max_bad_fraction`. The first: {printable(first)}"
         )
-    source_bytes = sum(video.size for video in good.values()) if manifest.frame_rate is None else 0
-    said = {source: sentences for source, sentences in notes.items() if sentences}
-    return Summary(path, report, len(good) - kept, kept, broken, source_bytes, size, said)
+    size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
+    return Summary(path, report, len(good) - kept, kept, broken, size)
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -124,74 +150,25 @@ def _part(text: str) -> tuple[int, int]:
     return number, parts
 
 
-def _planned(named: Sequence[tuple[str, str]], output: str) -> tuple[dict[str, PlannedVideo], dict[str, str]]:
-    """Each source with its name in the output; and those that are not there, with the reason."""
-    videos: dict[str, PlannedVideo] = {}
-    broken: dict[str, str] = {}
-    for source, name in named:
-        if os.path.realpath(source).startswith(os.path.join(output, "")):
-            raise ValueError(
-                f"{source} lies in the output folder {output}, where it might be overwritten. Give a folder of its "
-                "own as `output`."
-            )
-        try:
-            found = os.stat(source)
-            videos[source] = PlannedVideo(source, name, found.st_size, found.st_mtime_ns)
-        except (FileNotFoundError, NotADirectoryError):
-            broken[source] = "there is no such file"
-        except OSError as error:
-            broken[source] = error.strerror or str(error)
-    return videos, broken
+def _made_from(source: str, encoding: Encoding) -> str:
+    """What a prepared video is made of and how: its source as it is now, and the settings."""
+    found = os.stat(source)
+    # Whole paths stay private; a digest tells them apart.
+    digest = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
+    about = {"source": digest, "bytes": found.st_size, "changed": found.st_mtime_ns}
+    return json.dumps({"version": _VERSION, **asdict(encoding), **about})
 
 
-def _transcode_all(
-    output: Output,
-    pending: list[PlannedVideo],
-    blank: TranscodeJob,
-    run: Callable[..., Any],
-    progress: Callable[[Progress], None],
-    notes: dict[str, tuple[str, ...]],
-) -> dict[str, str]:
-    """Makes videos as `blank` says, and adds the notes of those in place; returns which are broken, and why."""
-    now = Progress(len(pending), sum(video.size for video in pending))
-    progress(now)
-    broken: dict[str, str] = {}
-    killed: list[str] = []
-    by_temporary: dict[str, PlannedVideo] = {}
-
-    def jobs() -> Iterator[TranscodeJob]:
-        for video in pending:
-            output.make_room(video)
-            by_temporary[video.temporary] = video
-            yield replace(blank, source=video.source, target=video.temporary, made_from=output.made_from(video))
-
-    results = run(transcode, jobs())
+def _own_origin(path: str) -> str | None:
+    """What a prepared video says that it was made from; None if it isn't there, or not whole."""
     try:
-        for job, result in results:
-            video = by_temporary.pop(job.target)
-            if isinstance(result, OSError):
-                raise result
-            if isinstance(result, FrameTable) and not (changed := output.put_in_place(video)):
-                notes[video.source] = result.notes
-            else:
-                reason = result.reason if isinstance(result, TaskFailure) else changed
-                if isinstance(result, TaskFailure) and result.killed:
-                    killed.append(f"{video.source}: {reason}")
-                else:
-                    broken[video.source] = reason
-                    now.broken += 1
-                with suppress(OSError):
-                    os.remove(video.temporary)
-            now.done += 1
-            now.done_bytes += video.size
-            progress(now)
-    finally:
-        results.close()
-        for temporary in by_temporary:
-            with suppress(OSError):
-                os.remove(temporary)
-        output.sync()
-    if killed:
-        number = f"{len(killed):,} of {now.total:,}"
-        raise OutputError(errno.ENOMEM, f"{number} videos are neither made nor broken. The first: {killed[0]}.")
-    return broken
+        with closing(InputFile(path)) as file:
+            table = own_table(file)
+            return table.made_from if table is not None and table.file_size == file.size else None
+    except OSError:
+        return None
+
+
+def write_report(path: str, broken: Mapping[str, str]) -> None:
+    """Writes which videos are broken and why, as a CSV with the columns `path` and `reason`."""
+    write_csv(path, [("path", "reason"), *sorted(broken.items())])

@@ -15,11 +15,11 @@ from lightning_multigrid.reports.comparison import (
     RunRecord,
     cpu_seconds,
 )
-from lightning_multigrid.reports.figures import LRPoint, plan_figure, save
+from lightning_multigrid.reports.figures import LRPoint, plan_figure
 from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.step_times import Clock
 
 __all__ = ["BASELINE", "CHECKPOINTS", "MULTIGRID", "REST", "SHORTENED", "START", "STATISTICS", "VALIDATION"]
 __all__ += ["Account", "Clock", "Comparison"]
-__all__ += ["LRPoint", "Recorder", "RunRecord", "RunReport", "cpu_seconds", "plan_figure", "save"]
+__all__ += ["LRPoint", "Recorder", "RunRecord", "RunReport", "cpu_seconds", "plan_figure"]
 __all__ += ["tell_changed_meaning", "tell_few_steps"]

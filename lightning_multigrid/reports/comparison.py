@@ -1,4 +1,4 @@
-"""Whether the callback pays: runs with it and without it, their metric, their times, and what these went to.
+"""Whether the callback pays: runs with it and without it, their metric, and their times.
 
 A `Recorder` among the callbacks of any script writes a run to a file; `Comparison` reads the files of a folder.
 """
@@ -9,31 +9,31 @@ import json
 import math
 import os
 import platform
-import re
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer, TrainerFn
-from lightning_multigrid.reports.account import CHECKPOINTS, REST, START, STEPS, VALIDATION, WAITING, Account
+from lightning_multigrid.reports.account import REST, START
 from lightning_multigrid.reports.run_report import RunReport
-from lightning_multigrid.schedule import duration, text_table
+from lightning_multigrid.schedule import text_table
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
 _Clock = Literal["wall", "cpu"]
-_SPENT = "steps", "waiting", "validation", "the rest", "CPU time"
 
 
 @dataclass
 class RunRecord:
-    """A run: its variant and seed, what its seconds went to, and what each validation found.
+    """A run: its variant and seed, the seconds of its start and of the rest, and what each validation found.
 
     A validation is (seconds, share, metrics): the share of the baseline's clock that had passed. `done` is that share
     at the end: below 1, the run was stopped early. `cpu` is the CPU time with that of processes that have ended, in
@@ -72,15 +72,6 @@ class RunRecord:
         os.replace(part, file)
 
 
-def _turning_to(kind: str) -> Callable[..., None]:
-    """A hook of `Recorder`: now the clock runs for this kind of time."""
-
-    def hook(recorder: Recorder, *_: Any, **__: Any) -> None:
-        recorder._account.turn(kind)
-
-    return hook
-
-
 class Recorder(Callback):
     """Writes what `Comparison` needs of a run when its `fit` ends. It must be the last of the callbacks.
 
@@ -100,7 +91,7 @@ class Recorder(Callback):
         self._begin()
 
     def _begin(self) -> None:
-        self.record, self._account, self._cpu = RunRecord(*self._named), Account(), cpu_seconds()
+        self.record, self._began, self._cpu = RunRecord(*self._named), time.perf_counter(), cpu_seconds()
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -115,14 +106,16 @@ class Recorder(Callback):
                 "Leave the `Recorder` out, or train from the start."
             )
 
-    on_train_epoch_start, on_train_batch_start = _turning_to(WAITING), _turning_to(STEPS)
-    on_save_checkpoint, on_train_epoch_end = _turning_to(CHECKPOINTS), _turning_to(REST)
+        self.record.account = {START: self._seconds}
+
+    @property
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._began
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._account.turn(REST if trainer.is_last_batch else WAITING)
         before = self.record.done
         done = self.record.done = _share_done(trainer, batch_idx)
         if self._validate_at is not None:  # Lightning asks next whether to validate
@@ -130,27 +123,19 @@ class Recorder(Callback):
             trainer.check_val_every_n_epoch = None if due else sys.maxsize
 
     @override
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self._account.belonged(VALIDATION)
-        self._account.turn(VALIDATION)  # of another stage than `fit`, nobody reads it
-
-    @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.sanity_checking:
-            self._account.turn(START)
-        else:
-            self._account.turn(REST if trainer.is_last_batch else WAITING)
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
             metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-            if trainer.state.fn == TrainerFn.FITTING:
-                self.record.validations.append((self._account.wall, self.record.done, metrics))
+            self.record.validations.append((self._seconds, self.record.done, metrics))
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._account.turn(REST)
-        self.record.account, self.record.cpu = dict(self._account.seconds), cpu_seconds() - self._cpu
+        self.record.account[REST] = self._seconds - self.record.account[START]
+        self.record.cpu = cpu_seconds() - self._cpu
         self.record.epochs, self.record.steps = trainer.current_epoch, trainer.global_step
-        self.record.machine = _machine(trainer.strategy.root_device)
+        device = trainer.strategy.root_device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+        self.record.machine = f"{name}, torch {torch.__version__}"
         if trainer.is_global_zero:
             self.record.write(self._file)
 
@@ -160,16 +145,6 @@ def cpu_seconds(of_children: bool = False) -> float:
     times = os.times()
     children = times.children_user + times.children_system
     return children if of_children else children + times.user + times.system
-
-
-def _machine(device: torch.device) -> str:
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        known = Path("/proc/cpuinfo")  # of Linux; elsewhere the kind of the processor has to do
-        found = re.search("^model name.*: (.*)", known.read_text(), re.MULTILINE) if known.exists() else None
-        name = found[1] if found else platform.machine()
-    return f"{name}, torch {torch.__version__}"
 
 
 def _share_done(trainer: Trainer, batch_idx: int) -> float:
@@ -206,10 +181,8 @@ class Comparison:
         mode: str | None = None,
         clock: _Clock = "wall",
     ) -> None:
-        if mode not in ("max", "min", None):
-            raise ValueError(f"`mode` must be max or min, got {mode!r}.")
-        if clock not in get_args(_Clock):
-            raise ValueError(f"`clock` must be wall or cpu, got {clock!r}.")
+        if mode not in ("max", "min", None) or clock not in ("wall", "cpu"):
+            raise ValueError(f"`mode` must be max or min, and `clock` wall or cpu, got {mode!r} and {clock!r}.")
         self._clock = clock
         files = [file for variant in VARIANTS for file in sorted(Path(folder).glob(f"{variant}*.json"))]
         records = [RunRecord.read(file) for file in files]
@@ -237,20 +210,17 @@ class Comparison:
         return mean(run.cpu if self._clock == "cpu" else run.seconds for run in self.runs[variant])
 
     def table(self) -> str:
-        """What the runs of each variant reached, and below it what their seconds went to, and their CPU time."""
-        ends, spent = [], []
+        """What the runs of each variant reached, and their times, of whole commands with their workers."""
+        ends = []
         for variant, runs in self.runs.items():
             if not runs:
                 continue
-            kinds = [mean(run.account[kind] for run in runs) for kind in (STEPS, WAITING, VALIDATION)]
-            whole, cpu = mean(run.seconds for run in runs), mean(run.cpu for run in runs)
-            spent.append([variant, *(f"{seconds:.0f}" for seconds in (*kinds, whole - sum(kinds), cpu))])
             epochs, steps = (str(round(mean(getattr(run, name) for run in runs))) for name in ("epochs", "steps"))
             metric = _spread(self.ends(variant)) if self.ends(variant) else ""
             faster = f"{self.seconds(BASELINE) / self.seconds(variant):.2f}x" if self.runs[BASELINE] else ""
-            ends.append([variant, epochs, steps, metric, _spread([run.seconds for run in runs], 3), faster])
-        head = ["", "epochs", "steps", self.metric, "seconds", "faster"]
-        return f"{text_table(head, ends)}\n\n{text_table(['seconds of', *_SPENT], spent)}\n"
+            times = (_spread([getattr(run, name) for run in runs], 3) for name in ("seconds", "cpu"))
+            ends.append([variant, epochs, steps, metric, *times, faster])
+        return f"{text_table(['', 'epochs', 'steps', self.metric, 'seconds', 'CPU s', 'faster'], ends)}\n"
 
     def _gain(self, variant: str, over: str) -> tuple[float, float]:
         """How much better the ends of a variant are than another's, and the error of that: two standard errors."""
@@ -264,37 +234,24 @@ class Comparison:
         """Says what the numbers say, in a sentence or two."""
         if not self.runs[MULTIGRID] or not self.runs[BASELINE]:
             return "There is nothing to compare yet: a run with the callback and one without it are needed."
-        few = min(len(self.runs[MULTIGRID]), len(self.runs[BASELINE])) < 2
-        return self._judgement() + (" One seed says little: take three, with `--seeds 3`." if few else "")
-
-    def _judgement(self) -> str:
         faster = self.seconds(BASELINE) / self.seconds(MULTIGRID)
+        clock = f"{faster:.2f}x faster by {'CPU time' if self._clock == 'cpu' else 'the wall clock'}"
+        ends = {variant: self.ends(variant) for variant in VARIANTS}
         if faster <= 1:
             return f"Don't: with the callback it takes {1 / faster:.2f} times as long."
-        clock = f"{faster:.2f}x faster by {'CPU time' if self._clock == 'cpu' else 'the wall clock'}"
-        if not self.ends(MULTIGRID) or not self.ends(BASELINE):
-            return f"{clock}; no validation says how good it is."
-        if not all(math.isfinite(end) for variant in VARIANTS for end in self.ends(variant)):
-            return "Runs diverged, so the ends can't be compared: see the table."
+        if not ends[MULTIGRID] or not ends[BASELINE] or not all(map(math.isfinite, chain(*ends.values()))):
+            return f"{clock}; the ends can't be compared: see the table."
         gain, error = self._gain(MULTIGRID, BASELINE)
-        ends = f"{self.metric} {_spread(self.ends(MULTIGRID))} against {_spread(self.ends(BASELINE))}"
-        beside = ""
-        if self.ends(SHORTENED):
+        said = f"{clock}, and {'no worse' if gain >= -error else 'worse'}: {self.metric} {_spread(ends[MULTIGRID])} "
+        said += f"against {_spread(ends[BASELINE])}"
+        answer = "Yes" if gain >= -error else "It depends"
+        if ends[SHORTENED]:
+            said += f"; a baseline of as much time reaches {_spread(ends[SHORTENED])}"
             ahead, of_ahead = self._gain(MULTIGRID, SHORTENED)
-            reached = f"a baseline of as much time reaches {_spread(self.ends(SHORTENED))}"
             if ahead <= of_ahead:
-                less = "no worse" if gain >= -error else "worse"
-                what = "Can't tell with so few seeds" if ahead > 0 else "Don't"
-                return f"{what}: {reached}. With the callback it is {faster:.2f}x faster and {less} ({ends})."
-            beside = f", and {reached}"
-        if gain >= -error:
-            return f"Yes: {clock}, and no worse: {ends}{beside}."
-        return (
-            f"It depends: {clock}, but worse: {ends}{beside}. A larger `epoch_factor` takes more of the time and loses "
-            "less."
-        )
+                answer = "Can't tell with so few seeds" if ahead > 0 else "Don't"
+        few = " One seed says little: take three." if min(len(ends[MULTIGRID]), len(ends[BASELINE])) < 2 else ""
+        return f"{answer}: {said}.{few}"
 
     def __str__(self) -> str:
-        longest = max((run.seconds for runs in self.runs.values() for run in runs), default=0.0)
-        took = "" if longest < 120 else f" The longest run took {duration(longest)}."
-        return f"{self.table()}\n{self.verdict()}{took}"
+        return f"{self.table()}\n{self.verdict()}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
@@ -28,24 +27,10 @@ class LRPoint:
     baseline_lr: float
 
 
-def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Writes a figure in the format that the suffix of the path asks for."""
-    formats = figure.canvas.get_supported_filetypes()
-    suffix = os.path.splitext(path)[1].lstrip(".").lower()
-    if suffix not in formats:
-        raise ValueError(f"The name of a figure must end in one of .{', .'.join(sorted(formats))}, got {path}.")
-    figure.savefig(path, dpi=150)
-
-
 def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
     """Draws shapes and LR over the training, as Figure 2 of the paper does; `lrs` are in the order of positions."""
-    try:
-        from matplotlib.figure import Figure  # not pyplot, which would choose a window system
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "Figures need matplotlib, which is not installed. Install it with "
-            '`python -m pip install "lightning-multigrid[plot]"`.'
-        ) from None
+    from matplotlib.figure import Figure  # not pyplot, which would choose a window system; an extra, `[plot]`
+
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     shapes_axes, lr_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     starts = [float(phase.start_epoch) for before, phase in pairwise(schedule.phases) if phase.stage != before.stage]

@@ -1,28 +1,18 @@
 """Follows a run: how long the rest takes, whether the loader slows it down, and how fast it was in the end."""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
-import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
-from torch import Tensor
 
 from lightning_multigrid.host import Trainer
 from lightning_multigrid.reports.account import REST, STATISTICS, STEPS, VALIDATION, WAITING, Account, faster_or_slower
-from lightning_multigrid.reports.step_times import (
-    Clock,
-    LoaderLimit,
-    LoaderWatch,
-    ShapeTimes,
-    StepTime,
-    StepTimer,
-    StepTotals,
-)
-from lightning_multigrid.schedule import BatchShape, Place, Plan, Step, duration, exact
+from lightning_multigrid.reports.step_times import Clock, LoaderWatch, ShapeTimes, StepTime, StepTimer, StepTotals
+from lightning_multigrid.schedule import BatchShape, Plan, Step, duration, exact
 
 
 class RunReport:
@@ -33,38 +23,34 @@ class RunReport:
     """
 
     def __init__(self, plan: Plan, workers: int, ways_out: str, clock: Clock, account: Account) -> None:
-        self._plan, self._schedule, self._ways_out = plan, plan.schedule, ways_out
+        self._plan, self._schedule = plan, plan.schedule
         self._timer, self.account = StepTimer(clock), account
         self.baseline_validations = 1.0  # of the baseline, for each one of this run
-        self._watch = LoaderWatch(workers)
-        self._left: Counter[BatchShape] = Counter()
+        self._watch = LoaderWatch(workers, ways_out)
+        self._steps, self._left = 0, 0  # mini-batches of this run so far, and after them
         self._position = Fraction(0)
-        self._began: tuple[float, Fraction] | None = None  # when and where the run started
-        self._step: Step | None = None  # that has ended last
+        self._began: float | None = None
+        self._whole = False  # whether the run has begun at the start of its plan
         self._phase = -1  # the phase that was announced last
         self._shape = self._schedule.baseline.shape
         self._widest = max(len(_compact(shape)) for shape in (self._shape, *self._schedule.grids))
         self.times = ShapeTimes()
-        self.losses = FiniteLosses()
         self.tell: Callable[[str], None] = rank_zero_info  # on the way; with a progress bar, above it
         self._closing: list[str] = []  # messages for the time when the progress bar is gone
 
     @cached_property
-    def _left_from(self) -> list[Counter[BatchShape]]:
-        """Mini-batches of each shape that are left at the start of each epoch, and at the end."""
-        left: list[Counter[BatchShape]] = [Counter()]
-        for epoch in reversed(range(self._schedule.epochs)):
-            left.append(left[-1] + self._plan.count_shapes(epoch))
-        return left[::-1]
+    def _left_from(self) -> list[int]:
+        """Mini-batches that are left at the start of each epoch, and at the end."""
+        epochs = map(self._plan.batches_of, reversed(range(self._plan.epochs)))
+        return list(accumulate(epochs, initial=0))[::-1]
 
     def begin(self, first: Step) -> None:
         self.account.turn(WAITING)
         if self._began is None:
             self._position = self._plan.position(first)
-            self._began = time.perf_counter(), self._position
+            self._began, self._whole = time.perf_counter(), self._position == 0
         epoch, batch = first.place
-        later = self._left_from[min(epoch + 1, self._plan.epochs)]
-        self._left = later + Counter(step.shape for step in self._plan.epoch(epoch)[batch:])
+        self._left = self._left_from[min(epoch, self._plan.epochs)] - batch
 
     def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
         for mini_batch in self._timer.timed(mini_batches):
@@ -85,18 +71,11 @@ class RunReport:
 
     def ended(self, step: Step, following: Step) -> list[StepTime]:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
-        self._step = step
         self._timer.ended(step)
         self.account.turn(REST)
-        self._left[step.shape] -= 1
+        self._steps, self._left = self._steps + 1, self._left - 1
         self._position = self._plan.position(following)
         return self._take(wait=False)
-
-    def note_loss(self, outputs: Any) -> None:
-        """Notes what `training_step` returned in the last step: a loss, or a dict with one."""
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        if isinstance(loss, Tensor) and loss.is_floating_point() and self._step is not None:
-            self.losses.note(self._step, loss.detach())
 
     @property
     def done(self) -> float:
@@ -119,9 +98,8 @@ class RunReport:
         taken = list(self._timer.take(wait))
         for step_time in taken:
             self.times.add(step_time)
-            limit = self._watch.add(step_time)
-            if limit is not None:
-                self.tell(limit.sentence(self._seconds_lost(limit), self._ways_out))
+            if (said := self._watch.add(step_time)) is not None:
+                self.tell(said)
         return taken
 
     @property
@@ -134,24 +112,13 @@ class RunReport:
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated time until the end, with validation and the like; None before the first measurement."""
-        if not self.times or self._began is None:
+        """The estimated time until the end, with validation and the like; None before the first step.
+
+        By Eq. 1 all full mini-batches take about as long.
+        """
+        if self._began is None or not self._steps:
             return None
-        steps = sum(count * self.times.expected(shape).seconds for shape, count in self._left.items() if count > 0)
-        since, start = self._began
-        done = self._position - start
-        # Validation, checkpoints and starts of epochs take time in proportion to the epochs.
-        other = max(0.0, time.perf_counter() - since - self.times.all.seconds)
-        return steps + (other * float((self._schedule.epochs - self._position) / done) if done > 0 else 0.0)
-
-    def _seconds_lost(self, limit: LoaderLimit) -> float:
-        """What a loader of this speed costs in the steps that are left."""
-
-        def waiting(shape: BatchShape) -> float:
-            loading = shape.clips / limit.given
-            return max(0.0, loading - self.times.expected(shape).stepping) if limit.workers else loading
-
-        return sum(count * waiting(shape) for shape, count in self._left.items() if count > 0)
+        return (time.perf_counter() - self._began) / self._steps * max(0, self._left)
 
     def finish(self, trainer: Trainer) -> None:
         """Notes how fast the run was, for `close` to say; loggers get scalars."""
@@ -159,28 +126,18 @@ class RunReport:
         self._take(wait=True)
         self.account.turn(REST)
         self.account.split(self.times.all.stepping, self.times.all.waiting)
-        if +self._left and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if self._left > 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self.stopped()
         if not self.times:
             return
         table = f"Time per shape of mini-batch (clips x frames x size), on one device:\n{self.times.table()}"
         self._closing += [table, str(self.account)]
-        if (place := self.losses.first_not_finite()) is not None:
-            self._closing.append(self._not_finite(self._plan.epoch(place.epoch)[place.batch]))
-        speedup = None if self.losses.last_is_not_finite() else self._speedup()
+        speedup = self._speedup()
         scalars = {f"multigrid/seconds/{kind}": seconds for kind, seconds in self.account.seconds.items()}
-        scalars |= {f"multigrid/ms_per_step/{_compact(row.shape)}": 1000 * row.step for row in self.times.rows}
         if speedup is not None:
             scalars["multigrid/speedup"] = speedup
         for logger in trainer.loggers:
             logger.log_metrics(scalars, step=trainer.global_step)
-
-    def _not_finite(self, step: Step) -> str:
-        ends = "The training has diverged, so no speed-up is given." if self.losses.last_is_not_finite() else ""
-        return (
-            f"The loss was nan or infinite for the first time in epoch {step.place.epoch}, mini-batch "
-            f"{step.place.batch}: phase {step.phase}, {step.shape}, LR scale {step.lr_scale:g}. {ends}".rstrip()
-        )
 
     def stopped(self) -> None:
         """Notes that the run ends before its plan, if it has begun."""
@@ -199,43 +156,19 @@ class RunReport:
             rank_zero_info(self._closing.pop(0))
 
     def _speedup(self) -> float | None:
-        baseline = self._schedule.baseline.shape
-        whole = self._began is not None and self._began[1] == 0 and not +self._left
-        if not whole or self._schedule.constant_shape or not self.times.measured(baseline):
+        step = self.times.pace(self._schedule.baseline.shape)
+        if not self._whole or self._left > 0 or self._schedule.constant_shape or step is None:
             return None
-        own, steps, step = self.account.seconds, self._plan.baseline_steps, self.times.expected(baseline)
+        own, steps = self.account.seconds, self._plan.baseline_steps
         of_steps = {STEPS: steps * step.stepping, WAITING: steps * step.waiting}
         accounts = own, own | of_steps | {VALIDATION: own[VALIDATION] * self.baseline_validations, STATISTICS: 0.0}
         took, would_take = (sum(account.values()) for account in accounts)
         self._closing.append(
-            f"{faster_or_slower(*accounts, self._ways_out)} The baseline's wall clock is {steps} steps of "
+            f"{faster_or_slower(*accounts)} The baseline's wall clock is {steps} steps of "
             f"{1000 * step.seconds:.1f} ms, as measured on its grid, and {duration(would_take - steps * step.seconds)} "
             "for all else."
         )
         return would_take / took
-
-
-class FiniteLosses:
-    """Which loss of a run was the first that is nan or infinite, and whether the last one is: no step waits for it."""
-
-    _NEVER, _BATCHES = 2**62, 2**31  # an epoch has at most so many
-
-    def __init__(self) -> None:
-        self._first: Tensor | None = None  # the number of a step, on the device
-        self._finite: Tensor | None = None  # the last loss
-
-    def note(self, step: Step, loss: Tensor) -> None:
-        number = step.place.epoch * self._BATCHES + step.place.batch
-        self._finite = loss.isfinite().all()
-        found = torch.where(self._finite, self._NEVER, number)
-        self._first = found if self._first is None else torch.minimum(self._first, found)
-
-    def first_not_finite(self) -> Place | None:
-        first = self._NEVER if self._first is None else int(self._first)
-        return None if first == self._NEVER else Place(*divmod(first, self._BATCHES))
-
-    def last_is_not_finite(self) -> bool:
-        return self._finite is not None and not bool(self._finite)
 
 
 def _compact(shape: BatchShape) -> str:

@@ -10,8 +10,6 @@ ahead of the device, so the moments are events in the device's stream: recording
 read after the device has passed them.
 """
 
-import math
-import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -20,13 +18,12 @@ from typing import Any
 
 import torch
 
-from lightning_multigrid.schedule import BatchShape, Step, duration, text_table
+from lightning_multigrid.schedule import BatchShape, Step, text_table
 
 # The loader is called the limit if steps would be this many times faster without waiting.
 _BAND = 1.15
-_LEAST_STEPS = 12
-_LEAST_WAITING = 0.5  # seconds; less is not worth a sentence
-_OPENING = 30.0  # seconds of the first pass over a dataset, whose files are then opened and indexed
+_LEAST_STEPS = 48
+_OPENING = 30.0  # seconds at the start of a run
 
 
 class Clock:
@@ -143,10 +140,7 @@ class GridTimes:
 
 
 class ShapeTimes:
-    """Times of the steps on each grid: measured, and before the first step on a grid the mean of others.
-
-    By Eq. 1 all full mini-batches have about as many points, b t s^2, and take about as long; others in proportion.
-    """
+    """Times of the steps on each grid."""
 
     def __init__(self) -> None:
         self._grids: dict[BatchShape, GridTimes] = {}
@@ -160,17 +154,13 @@ class ShapeTimes:
     def __bool__(self) -> bool:
         return bool(self._grids)
 
-    def measured(self, shape: BatchShape) -> bool:
-        """Returns whether steps were measured on the grid of a shape beyond the first."""
-        return shape.clip in self._grids and self._grids[shape.clip].total.steps > 1
-
-    def expected(self, shape: BatchShape) -> StepTotals:
-        """Returns what a step takes: measured on its grid, else the mean of all grids."""
+    def pace(self, shape: BatchShape) -> StepTotals | None:
+        """Returns what a step of this shape takes, if steps on its grid were measured beyond the first."""
         grid = self._grids.get(shape.clip)
-        seen = self._grids.values() if grid is None else [grid]
-        share = shape.points / sum(one.pace.clips * one.shape.clip.points for one in seen)
-        waiting, stepping = sum(one.pace.waiting for one in seen), sum(one.pace.stepping for one in seen)
-        return StepTotals(1, shape.clips, share * waiting, share * stepping)
+        if grid is None or grid.total.steps < 2:
+            return None
+        share = shape.clips / grid.pace.clips
+        return StepTotals(1, shape.clips, share * grid.pace.waiting, share * grid.pace.stepping)
 
     @property
     def rows(self) -> list[GridTimes]:
@@ -187,83 +177,35 @@ class ShapeTimes:
         return text_table(["", "steps", "clips", "seconds", "ms/step", "ms waiting", "clips/s"], cells)
 
 
-@dataclass(frozen=True)
-class LoaderLimit:
-    """A loader that gives fewer clips per second than the device needs."""
-
-    needed: float
-    given: float
-    workers: int
-
-    @property
-    def workers_needed(self) -> int:
-        """Workers that would be as fast as the device, if the loader's speed grows with their number.
-
-        >>> LoaderLimit(needed=310, given=120, workers=8).workers_needed
-        21
-        """
-        return math.ceil(max(1, self.workers) * self.needed / self.given)
-
-    def sentence(self, lost: float, ways_out: str) -> str:
-        """Says so, with the seconds that it costs in the rest of the training, and what would mend it."""
-        cpus, workers = os.cpu_count() or 1, _workers(self.workers_needed)
-        mended = f"{workers}, or {ways_out}, would mend it."
-        if self.workers_needed > cpus:
-            mended = f"That needs {workers}, and this machine has {cpus} CPUs: {ways_out} would help."
-        limit = (
-            f"The loader is the limit: this phase needs {self.needed:.0f} clips/s on each device, the loader gives "
-            f"{self.given:.0f} ({_workers(self.workers)})."
-        )
-        if not self.workers:
-            limit = (
-                f"Without workers no step runs while clips are loaded: in this phase steps take {self.needed:.0f} "
-                f"clips/s on each device, and loading {self.given:.0f}."
-            )
-        waiting = f"At that speed, about {duration(lost)} of the rest of the training will be waiting."
-        return f"{limit} {waiting} {mended}"
-
-
-def _workers(number: int) -> str:
-    return "1 worker" if number == 1 else f"{number} workers"
-
-
 class LoaderWatch:
-    """Compares waiting with stepping in each phase, until the loader has been the limit of one.
+    """Says once that the loader is the limit: that steps would be 15 % faster without waiting.
 
     Workers load clips while the device steps, so the loop waits only for the time by which the workers are slower.
-    Without workers, all loading is waiting. A file that is read for the first time takes longer than ever after: the
-    first pass over the dataset is looked at only if it is a long one.
+    Without workers, all loading is waiting. The first mini-batch of each worker comes late whenever an epoch starts,
+    and files that are opened for the first time take longer than ever after: both are left out.
     """
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self._phase = -1
-        self._totals, self._seen = StepTotals(), set[BatchShape]()  # of the phase: its steps, and their grids
-        self._look_at = 0  # after how many steps of the phase
+    def __init__(self, workers: int, ways_out: str) -> None:
+        self._workers, self._ways_out = workers, ways_out
+        self._window = max(_LEAST_STEPS, 6 * workers)
+        self._totals = StepTotals()  # of a window
+        self._passed = 0.0
         self._told = False
-        self._passes, self._seconds = 0, 0.0  # over the dataset
 
-    def add(self, time: StepTime) -> LoaderLimit | None:
-        """Counts a step; returns the limit if it becomes clear with this step."""
-        if time.step.phase != self._phase:
-            self._phase, self._look_at = time.step.phase, max(_LEAST_STEPS, 6 * self.workers)
-            self._totals, self._seen = StepTotals(), set()
-        totals, grid = self._totals, time.step.shape.clip
-        # The first mini-batch of each worker comes late whenever an epoch starts, and the first step on a grid takes
-        # longer (memory, choice of kernels).
-        starting = time.batch < max(1, self.workers) or grid not in self._seen
-        self._seen.add(grid)
-        self._passes += time.batch == 0
-        self._seconds += time.waiting + time.stepping
-        opening = self._passes < 2 and self._seconds < _OPENING
-        if starting or opening or self._told:
+    def add(self, time: StepTime) -> str | None:
+        """Counts a step; returns the sentence if it becomes clear with this step."""
+        self._passed += time.waiting + time.stepping
+        if self._told or self._passed < _OPENING or time.batch < max(1, self._workers):
             return None
-        totals.add(time)
-        if totals.steps < self._look_at:
+        self._totals.add(time)
+        if self._totals.steps < self._window:
             return None
-        if totals.waiting < _LEAST_WAITING or totals.seconds < _BAND * totals.stepping:
-            self._look_at *= 2
+        totals, self._totals = self._totals, StepTotals()
+        if totals.seconds < _BAND * totals.stepping:
             return None
         self._told = True
-        loading = totals.seconds if self.workers else totals.waiting
-        return LoaderLimit(totals.clips / totals.stepping, totals.clips / loading, self.workers)
+        return (
+            f"The loader is the limit: steps wait for it {totals.waiting / totals.seconds:.0%} of the time. They would "
+            f"take {totals.clips / totals.stepping:.0f} clips/s on each device, and get "
+            f"{totals.clips / totals.seconds:.0f}. More workers than {self._workers}, or {self._ways_out}, would help."
+        )

@@ -57,12 +57,18 @@ class ManifestBuilder:
         self._path_offsets = array("q", [0])
         self._labels = array("i")
         self._label_offsets = array("q", [0])
-        self._spans = array("d")
+        self._spans, self._stretches = array("d"), array("d")
 
     def add(
-        self, path: str, labels: Sequence[int] = (), *, where: str, spans: Sequence[tuple[float, float]] = ()
+        self,
+        path: str,
+        labels: Sequence[int] = (),
+        *,
+        where: str,
+        spans: Sequence[tuple[float, float]] = (),
+        stretch: tuple[float, float] = (0.0, math.inf),
     ) -> None:
-        """Adds a checked video from `where` ("line 3").
+        """Adds a checked video from `where` ("line 3"), or its `stretch` [start, end) in s.
 
         `spans` has [start, end) of each label in s of the video; without them, labels hold for all of it.
         """
@@ -71,6 +77,9 @@ class ManifestBuilder:
         spans = spans or [(0.0, math.inf)] * len(labels)
         if len(spans) != len(labels):
             raise self.error(where, f"{len(labels)} labels with {len(spans)} spans. Give every label its span, or none")
+        start, end = stretch
+        if not 0 <= start < end:
+            raise self.error(where, f"a stretch from {start:g} to {end:g} s. Give a start from 0, and an end after it")
         if self._names_in is not None:
             folder, base = os.path.split(os.path.join(self._root, name))
             if base not in self._names_in(folder):
@@ -81,6 +90,7 @@ class ManifestBuilder:
         self._labels.extend(labels)
         self._label_offsets.append(len(self._labels))
         self._spans.extend(chain.from_iterable(spans))
+        self._stretches.extend(stretch)
 
     def build(self) -> Manifest:
         rows = len(self._path_offsets) - 1
@@ -96,7 +106,8 @@ class ManifestBuilder:
             _log.warning("%s listed in %s are not on disk and are left out.", counts, self._origin)
         columns = (self._paths, self._path_offsets, self._labels, self._label_offsets)
         # Copies, as the builder may still move its memory.
-        stored = Rows(*map(torch.from_numpy, (*map(np.array, columns), np.array(self._spans).reshape(-1, 2))))
+        times = (np.array(seconds).reshape(-1, 2) for seconds in (self._spans, self._stretches))
+        stored = Rows(*map(torch.from_numpy, (*map(np.array, columns), *times)))
         return Manifest(
             self._origin, self._root, self._classes, self._multi_label, self._frame_rate, self._missing, stored
         )
@@ -152,7 +163,7 @@ def renamed(
     for row, path in enumerate(paths):
         if path is not None:
             labels, spans = manifest.spans(row)
-            builder.add(path, labels, where=f"row {row}", spans=spans)
+            builder.add(path, labels, where=f"row {row}", spans=spans, stretch=manifest.stretch(row))
     return builder.build()
 
 

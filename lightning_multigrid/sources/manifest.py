@@ -15,7 +15,8 @@ from lightning_multigrid.sources.text import ManifestError
 class Rows(NamedTuple):
     """Path i is `paths[path_offsets[i] : path_offsets[i + 1]]`, labels likewise.
 
-    `spans` has the start and the end of each label, in s of its video: 0 and infinity if it holds for the whole video.
+    `spans` has the start and the end of each label, and `stretches` those of each row, in s of the video: 0 and
+    infinity if it is the whole video.
     """
 
     paths: Tensor
@@ -23,6 +24,7 @@ class Rows(NamedTuple):
     labels: Tensor
     label_offsets: Tensor
     spans: Tensor
+    stretches: Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -30,7 +32,8 @@ class Manifest:
     """Paths and labels of videos: read-only, and the same memory in every worker. `ManifestBuilder` makes manifests.
 
     A few tensors hold everything. Python objects, one per row, would be copied in each forked worker, which writes to
-    their reference counts; tensors are not, and torch passes them to spawned workers as shared memory.
+    their reference counts; tensors are not, and torch passes them to spawned workers as shared memory. A row may be a
+    stretch of its video, and a video may be in several rows.
 
     Args:
         origin: The file or folder it was read from.
@@ -83,9 +86,14 @@ class Manifest:
         row = self._row(self.rows.label_offsets, index)
         return self.rows.labels[row].tolist(), [(start, end) for start, end in self.rows.spans[row].tolist()]
 
+    def stretch(self, index: int) -> tuple[float, float]:
+        """Returns the [start, end) of its video that a row is, in seconds; the end may be infinite."""
+        start, end = self.rows.stretches[self._checked(index)].tolist()
+        return start, end
+
     def labels(self, index: int) -> tuple[int, ...]:
-        """Returns all labels of the video, ascending, each once."""
-        return tuple(sorted(set(self.spans(index)[0])))
+        """Returns all labels of the row's stretch of its video, ascending, each once."""
+        return self.labels_between(index, *self.stretch(index))
 
     def label(self, index: int) -> int:
         """Returns the label of a video that has exactly one; none or several are a `ManifestError`."""
@@ -99,14 +107,21 @@ class Manifest:
         """Returns the labels of a row whose span overlaps [start, end), in seconds, ascending, each once.
 
         Spans are half-open, too: an action in [2, 5) is seen in [4.9, 6) and not in [5, 6), and one in [2, 2) never.
+        All times are those of the video; what lies outside of the row's stretch is not seen.
         """
         labels, spans = self.spans(index)
+        first, last = self.stretch(index)
+        start, end = max(start, first), min(end, last)
         seen = {label for label, (low, high) in zip(labels, spans, strict=True) if max(low, start) < min(high, end)}
         return tuple(sorted(seen))
 
-    def _row(self, offsets: Tensor, index: int) -> slice:
+    def _checked(self, index: int) -> int:
         if not 0 <= index < len(self):
             raise IndexError(f"Row {index} of a manifest of {len(self)} videos.")
+        return index
+
+    def _row(self, offsets: Tensor, index: int) -> slice:
+        self._checked(index)
         return slice(int(offsets[index]), int(offsets[index + 1]))
 
 

@@ -31,7 +31,8 @@ def save_manifest(manifest: Manifest, path: StrPath) -> None:
     for row in range(len(manifest)):
         labels, spans = manifest.spans(row)
         name = manifest.path(row).removeprefix(os.path.join(manifest.root, ""))
-        rows.append([name, labels, [] if (0.0, math.inf) in spans else spans])
+        start, end = manifest.stretch(row)
+        rows.append([name, labels, [] if (0.0, math.inf) in spans else spans, start, None if math.isinf(end) else end])
     content = {"version": _VERSION, "root": root, "classes": manifest.classes, "multi_label": manifest.multi_label}
     with new_file(path) as file:
         file.write(json.dumps({**content, "rows": rows}, indent=0).encode())
@@ -85,6 +86,7 @@ def _load(path: str, content: Any, classes: Sequence[str], existing_only: bool) 
         multi_label=content["multi_label"],
         existing_only=existing_only,
     )
-    for number, (name, labels, spans) in enumerate(content["rows"], start=1):
-        builder.add(name, labels, where=f"row {number}", spans=[(low, high) for low, high in spans])
+    for number, (name, labels, spans, start, end) in enumerate(content["rows"], start=1):
+        stretch = start, math.inf if end is None else end
+        builder.add(name, labels, where=f"row {number}", spans=[(low, high) for low, high in spans], stretch=stretch)
     return replace(builder.build(), prepared=True)

@@ -2,18 +2,10 @@
 
 import os
 from collections.abc import Iterable
-from contextlib import closing
 from glob import glob
 from hashlib import blake2b
 
-from lightning_multigrid.files import (
-    READ_TIMEOUT,
-    StrPath,
-    WatchedFile,
-    output_errors,
-    path_argument,
-    temporary_name,
-)
+from lightning_multigrid.files import StrPath, output_errors, path_argument, temporary_name
 
 _SUFFIX = ".table"
 
@@ -23,21 +15,18 @@ class TableStore:
 
     Args:
         folder: It is made by the first `add`.
-        read_timeout: Seconds that a read of a table may take.
     """
 
-    def __init__(self, folder: StrPath, read_timeout: float = READ_TIMEOUT) -> None:
+    def __init__(self, folder: StrPath) -> None:
         self.folder = os.path.abspath(path_argument("folder", folder))
-        self.read_timeout = read_timeout
 
     def read(self, path: str) -> bytes:
         """Returns the table of a video, not checked; empty if there is none. An OSError if it can't be read."""
         try:
-            file = WatchedFile(self._file(path), self.read_timeout)
+            with open(self._file(path), "rb") as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return b""
-        with closing(file):
-            return file.read(0, file.size)
 
     def add(self, path: str, table: bytes) -> None:
         """Adds the table of a video, or replaces it; an `OutputError` if it can't be written."""

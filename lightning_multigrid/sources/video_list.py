@@ -1,8 +1,10 @@
 """The user's own videos: a list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote."""
 
+import math
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lightning_multigrid.files import StrPath, path_argument, quoted
@@ -23,8 +25,12 @@ class VideoList:
     separator is a tab, a comma or a space: the first of these that the first row has outside of double quotes. Double
     quotes enclose a path that holds the separator or a line break, or starts with a double quote; quotes inside are
     doubled. White space around a field is dropped. Several labels are `1;5` or `"1,5"`. The first row may name the
-    columns `path` and `label`; others are skipped. Blank lines are skipped. There are no comments: HMDB51 has videos
-    whose names start with `#`.
+    columns, such as `path` and `label`; others are skipped. Blank lines are skipped. There are no comments: HMDB51 has
+    videos whose names start with `#`.
+
+    With columns named `start` and `end`, in seconds of the video, a row is a *stretch* of its video: clips and views
+    are of the frames that are shown within [start, end). Where a field is empty, the video begins or ends it. A video
+    may be in any number of rows.
 
     In a *folder per class*, `source/<class>/**/*.mp4` (and other suffixes), labels count the sorted names of the
     folders. Hidden files are skipped, links are followed.
@@ -137,10 +143,8 @@ def _add_list(builder: ManifestBuilder, path: str) -> None:
         while not row[-1]:  # spaces at the end of a line do not make fields
             row.pop()
         header = [name.lower() for name in row]
-        if number == 0 and "path" in header and ("label" in header or len(row) == 1):
+        if number == 0 and "path" in header and ("label" in header or {"path", "start", "end"}.issuperset(header)):
             names = header
-            if "start" in names or "end" in names:
-                raise builder.error(where, "a row must be a whole video. Cut the videos, and drop `start` and `end`")
             continue
         if len(row) > (len(names) or 2):
             raise builder.error(
@@ -157,7 +161,16 @@ def _add_list(builder: ManifestBuilder, path: str) -> None:
                 "path that holds a space, comma or tab is put in double quotes, and a first row may name the columns "
                 "`path` and `label`; for names use a folder per class",
             )
-        builder.add(fields.get("path", ""), [int(part) for part in re.findall("[0-9]+", label)], where=where)
+        start = _seconds(builder, where, fields.get("start") or 0.0)
+        end = _seconds(builder, where, fields.get("end") or math.inf)
+        labels = [int(part) for part in re.findall("[0-9]+", label)]
+        builder.add(fields.get("path", ""), labels, where=where, stretch=(start, end))
+
+
+def _seconds(builder: ManifestBuilder, where: str, moment: str | float) -> float:
+    with suppress(ValueError):
+        return float(moment)
+    raise builder.error(where, f"the start or end {quoted(str(moment))} is no number of seconds. Write it like `12.5`")
 
 
 def _separator(path: str) -> str:

@@ -10,9 +10,8 @@ from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.training.checkpoints.atomic_checkpoints import AtomicCheckpointIO
 from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestCheckpoint
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
-from lightning_multigrid.training.rehearsal.batches import batches_of_samples
-from lightning_multigrid.training.rehearsal.check_grids import check_grids
 from lightning_multigrid.training.rehearsal.copies import meta_copy
+from lightning_multigrid.training.rehearsal.rules import refusal
 from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.planning import make_plan
 from lightning_multigrid.training.script.recipe import read_recipe
@@ -20,5 +19,5 @@ from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import attach, replace_loader
 
 __all__ = ["AtomicCheckpointIO", "BaselineLR", "Changes"]
-__all__ += ["MultigridCallback", "NewestCheckpoint", "attach", "batches_of_samples"]
-__all__ += ["check_grids", "lr_rule", "make_plan", "meta_copy", "read_recipe", "replace_loader"]
+__all__ += ["MultigridCallback", "NewestCheckpoint", "attach"]
+__all__ += ["lr_rule", "make_plan", "meta_copy", "read_recipe", "refusal", "replace_loader"]

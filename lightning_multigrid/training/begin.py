@@ -28,7 +28,7 @@ from lightning_multigrid.training.parts.on_grid import ArrivedClips, CompiledGra
 from lightning_multigrid.training.parts.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.parts.reporting import Reporting
 from lightning_multigrid.training.parts.validations import Validations
-from lightning_multigrid.training.rehearsal.batches import script_batches
+from lightning_multigrid.training.rehearsal.batches import small_batches
 from lightning_multigrid.training.rehearsal.check_grids import check_grids
 from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
 from lightning_multigrid.training.run import Run
@@ -122,14 +122,7 @@ def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) 
     module, schedule = trainer.lightning_module, loader.sampler.plan.schedule
     grids = [schedule.baseline.shape, *schedule.grids]
     boxes_follow = any(set("xywh") & set(axes) for axes in (arguments.follow or {}).values())
-    sharded = trainer.strategy.restore_checkpoint_after_setup
-    if sharded:
-        rank_zero_info(
-            f"{type(trainer.strategy).__name__} shards the module, so the grids are tried on shapes alone: clips that "
-            "mix, and places that are counted from the first, are not seen."
-        )
-    host = None if sharded else trainer
-    return check_grids(module, grids, script_batches(trainer, module, loader), boxes_follow, host)
+    return check_grids(module, grids, partial(small_batches, loader), trainer, boxes_follow)
 
 
 def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list[str]) -> None:

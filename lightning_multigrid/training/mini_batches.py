@@ -2,9 +2,9 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
@@ -32,37 +32,30 @@ def first_clips(batch: Any) -> Tensor | None:
     return max(_clips_in(batch), key=lambda tensor: (has_pixels(tensor), tensor.ndim), default=None)
 
 
-def shapes_of_clips(batch: Any) -> list[torch.Size]:
-    """Returns the shapes of all tensors of a mini-batch that may be clips or images."""
-    return [tensor.shape for tensor in _clips_in(batch)]
+def sizes_of_clips(batch: Any) -> list[int]:
+    """Returns the numbers of elements of all tensors of a mini-batch that may be clips or images."""
+    return [tensor.numel() for tensor in _clips_in(batch)]
 
 
-class Handler(NamedTuple):
-    """Something of the script that makes or changes mini-batches before a step."""
-
-    name: str
-    handle: Callable[[Any], Any]  # given what the one before it returned
-
-
-def hooks_of(trainer: Trainer, module: LightningModule) -> list[Handler]:
-    """Returns all that Lightning does to a mini-batch of a loader before a step, in its order."""
+def after_hooks(trainer: Trainer, module: LightningModule, batch: Any) -> Any:
+    """Returns a mini-batch of a loader after all that Lightning does to it before a step."""
     data = trainer.datamodule  # type: ignore[attr-defined]
 
-    def hook(name: str, *arguments: Any) -> Handler:
+    def hooked(name: str, *arguments: Any) -> Any:
         owner = data if data is not None and is_overridden(name, data) else module  # as Lightning chooses
-        return Handler(f"`{name}` of {type(owner).__name__}", lambda batch: getattr(owner, name)(batch, *arguments, 0))
+        return getattr(owner, name)(batch, *arguments, 0)
 
-    transfer = hook("transfer_batch_to_device", trainer.strategy.root_device)
-    convert = Handler("the precision of the Trainer", trainer.precision_plugin.convert_input)
-    return [convert, hook("on_before_batch_transfer"), transfer, hook("on_after_batch_transfer")]
+    batch = trainer.precision_plugin.convert_input(batch)
+    batch = hooked("on_before_batch_transfer")
+    batch = hooked("transfer_batch_to_device", trainer.strategy.root_device)
+    return hooked("on_after_batch_transfer")
 
 
 @contextmanager
-def apart(trainer: Trainer | None, device: torch.device, seed: int = 0) -> Iterator[None]:
+def apart(trainer: Trainer, device: torch.device, seed: int = 0) -> Iterator[None]:
     """Within it, the script's code finds the stage of training; what it draws and warns of leaves no trace."""
-    stage = nullcontext() if trainer is None else stage_of_training(trainer)
     devices = [device] if device.type == "cuda" else []
-    with stage, seeded(seed), torch.random.fork_rng(devices), warnings.catch_warnings():
+    with stage_of_training(trainer), seeded(seed), torch.random.fork_rng(devices), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reseed(seed)
         yield

@@ -1,6 +1,7 @@
 """`VideoDataModule`: videos on disk to float clips on the device, for any LightningModule."""
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -24,7 +25,7 @@ from lightning_multigrid.clips import (
     collate_clips,
     collate_views,
 )
-from lightning_multigrid.files import require
+from lightning_multigrid.files import OutputError, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
@@ -106,9 +107,6 @@ class VideoDataModule(LightningDataModule):
         num_workers: Processes that decode. Those of training live as long as it; evaluation starts its own.
         drop_last: Drop the last mini-batch of a training epoch if it is incomplete.
         max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
-        read_timeout: Seconds that a read of a video file may take. If a read hangs longer, as on a network drive that
-            is gone, the video counts as broken. The next read has half of the time while that one still hangs, and so
-            on: where a whole drive is gone, the error comes after about two times `read_timeout`.
         index: Whether `fit` first makes the frame tables that videos lack which are not prepared. It takes about two
             decodes of each, once, and what is made is kept among the user's caches, or in the folder that is given.
             Without a table a clip is decoded from the beginning of its video.
@@ -155,7 +153,6 @@ class VideoDataModule(LightningDataModule):
         num_workers: int = 0,
         drop_last: bool = False,
         max_bad_fraction: float = 0.25,
-        read_timeout: float = 60.0,
         index: bool | str = True,
     ) -> None:
         super().__init__()
@@ -163,7 +160,6 @@ class VideoDataModule(LightningDataModule):
         require(num_workers >= 0, "num_workers", num_workers, "at least 0", " 0 decodes in the main process.")
         require(pixels in ("auto", "rgb", "yuv"), "pixels", pixels, "'auto', 'rgb' or 'yuv'")
         require(repeats >= 1, "repeats", repeats, "at least 1", " 1 takes one clip of a video at a time.")
-        require(read_timeout > 0, "read_timeout", read_timeout, "above 0 (seconds)")
         countable = num_classes is None or num_classes >= 1
         require(countable, "num_classes", num_classes, "at least 1, or None to count them")
         check_normalisation(mean, std)
@@ -181,7 +177,7 @@ class VideoDataModule(LightningDataModule):
         self.mean, self.std, self.antialias = mean, std, antialias
         self.pixels, self.repeats = pixels, repeats
         self.num_workers, self.drop_last = num_workers, drop_last
-        self.read_timeout, self.index = read_timeout, index
+        self.index = index
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
         self._classes: tuple[str, ...] = ()
         self._broken = BrokenVideos(max_bad_fraction)
@@ -196,9 +192,19 @@ class VideoDataModule(LightningDataModule):
         """Makes the frame tables that the videos of `fit` lack; evaluation alone reads each of them once only."""
         if self.index and (self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING):
             paths = map(paths_without_own_table, self.manifests("train", "val").values())
-            distinct = list(dict.fromkeys(chain(*paths)))
-            if said := index_in_subprocess(distinct, self._tables_folder(), read_timeout=self.read_timeout):
+            self._make_tables(list(dict.fromkeys(chain(*paths))))
+
+    def _make_tables(self, paths: Sequence[str]) -> None:
+        """Makes the frame tables that some videos lack; if they can't be kept, a warning says so."""
+        try:
+            if said := index_in_subprocess(paths, self._tables_folder()):
                 rank_zero_info(said)
+        except OutputError as error:
+            warnings.warn(
+                f"{error.strerror} So videos that are not prepared are read from their beginning, three to five "
+                "times as slowly. `index` may be another folder for frame tables; `index=False` accepts that.",
+                stacklevel=3,
+            )
 
     def _tables_folder(self) -> str:
         return self.index if isinstance(self.index, str) else tables_folder()
@@ -212,6 +218,7 @@ class VideoDataModule(LightningDataModule):
             ManifestError: If a manifest cannot be read.
         """
         needed = _SPLITS[stage][0]
+        self._refuse_idle()
         if self.sources[needed] is None:
             raise ValueError(
                 f"`{needed}` is None, but `{stage}` needs videos. Give `VideoDataModule` a list of `path label`, a "
@@ -228,11 +235,11 @@ class VideoDataModule(LightningDataModule):
             if split != "predict":
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
                 self._check_labels(split, manifest, classes)
-            videos, how = (self._with_tables(manifest), self.clip_sampling), (self._pixels(), self.read_timeout)
+            videos, sampling, pixels = self._with_tables(manifest), self.clip_sampling, self._pixels()
             if split == "train":
-                self._datasets[split] = VideoDataset(*videos, *how)
+                self._datasets[split] = VideoDataset(videos, sampling, pixels)
             else:
-                self._datasets[split] = ViewDataset(*videos, self._views(split), *how)
+                self._datasets[split] = ViewDataset(videos, sampling, self._views(split), pixels)
 
     def manifests(self, *splits: Split) -> dict[Split, Manifest]:
         """The videos of the splits, or of all, that have a source; no video is opened.
@@ -305,7 +312,16 @@ class VideoDataModule(LightningDataModule):
         """Returns a manifest with the frame tables that are kept of its videos; prepared ones have their own."""
         if manifest.frame_rate is not None or manifest.prepared or not self.index:
             return manifest
-        return replace(manifest, tables=TableStore(self._tables_folder(), self.read_timeout))
+        return replace(manifest, tables=TableStore(self._tables_folder()))
+
+    def _refuse_idle(self) -> None:
+        """Refuses arguments of lists and folders where all videos come from sources, which have their own."""
+        idle = all(source is None or isinstance(source, VideoSource) for source in self.sources.values())
+        for name in ("root", "multi_label", "allow_outside_root") if idle else ():
+            if getattr(self, name):
+                raise ValueError(
+                    f"`{name}` is for lists and folders, and none is given. Give it to the source, such as `VideoList`."
+                )
 
     def _check_labels(self, split: Split, manifest: Manifest, classes: tuple[str, ...]) -> None:
         if not manifest.labelled:

@@ -53,6 +53,8 @@ def test_only_the_callback_differs():
     assert with_callback(CONFIG) == CONFIG
     assert with_callback(plain)["trainer"]["callbacks"][-1] == {"class_path": "lightning_multigrid.MultigridCallback"}
     assert len(CONFIG["trainer"]["callbacks"]) == 2  # as it was
+    one_pass = {"trainer": {"callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.progressive"}]}}
+    assert (with_callback(one_pass), without_callback(one_pass)) == (one_pass, {"trainer": {"callbacks": []}})
 
 
 def test_a_shortened_baseline_has_its_milestones_and_warm_up_in_proportion():
@@ -69,9 +71,11 @@ def test_a_shortened_baseline_has_its_milestones_and_warm_up_in_proportion():
 @pytest.fixture
 def here(monkeypatch, tmp_path):
     """Runs train in this process."""
-    started = []
+    started, run_of_subprocess = [], subprocess.run
 
-    def run(command, **_):
+    def run(command, **options):
+        if command[2] != "lightning_multigrid":  # what a training starts
+            return run_of_subprocess(command, **options)
         started.append(command[-1])
         main(command[3:])
         return SimpleNamespace(returncode=0)
@@ -94,7 +98,7 @@ def test_a_config_is_compared_and_an_interrupted_comparison_continues(here, tmp_
     assert found.runs[MULTIGRID][0].steps < found.runs[BASELINE][0].steps == 2 * 16
     assert sorted(p.name for p in (folder / "runs" / "baseline-0").iterdir() if p.is_dir()) == ["checkpoints"]
     said = capsys.readouterr().out
-    assert "One seed says little" in said
+    assert "CPU s" in said
     (folder / "baseline-0.json").unlink()
     here.clear()
     compare(config, folder, seeds=1)
@@ -137,9 +141,6 @@ def test_a_run_that_stops_early_has_others_watched_to_their_end(tmp_path):
     validations = [(1.0, 0.25, {}), (2.0, 0.5, {})]
     RunRecord(MULTIGRID, 0, validations=validations, done=0.6).write(tmp_path / "multigrid-0.json")
     assert module._validations(tmp_path) == [0.25, 0.5, 0.75, 1.0]
-    RunRecord(MULTIGRID, 0, validations=[(1.0, 3, {})]).write(tmp_path / "multigrid-0.json")
-    with pytest.raises(ValueError, match="are of an older version. Give another --output"):
-        module._validations(tmp_path)
 
 
 @pytest.mark.parametrize(("clock", "share"), [("wall", 0.5), ("cpu", 0.25)])
@@ -171,11 +172,6 @@ def test_a_run_that_fails_is_named_with_its_last_lines(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"multigrid-0 has ended with exit status 3\. Its last lines: no such model"):
         compare(CONFIG, tmp_path, seeds=1)
     assert not list(tmp_path.glob("*.json"))
-
-
-def test_seeds_are_at_least_one(tmp_path):
-    with pytest.raises(ValueError, match="`seeds` must be at least 1, got 0"):
-        compare(CONFIG, tmp_path, seeds=0)
 
 
 def test_the_command_hands_its_whole_config_on(monkeypatch, tmp_path):

@@ -6,9 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from lightning_multigrid.cli import data_commands
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.prepare import Encoding, prepare
 from lightning_multigrid.sources.video_list import read_manifest
@@ -33,12 +31,18 @@ def cache(tmp_path, monkeypatch):
 
 
 SERIAL = ["--workers=0"]
+QUICK = ["--preset=ultrafast", *SERIAL]
+MODEL = """
+model.class_path: lightning_multigrid.VideoClassifier
+model.init_args.num_classes: 2
+model.init_args.model: {class_path: lightning_multigrid.models.slow_r50, init_args: {num_classes: 2}}
+"""
 RECIPE = Path(__file__).parents[2] / "examples" / "recipes" / "slowfast_multigrid.yaml"
 
 
 def test_prepare_a_folder(source, capsys):
     output = source / "prepared"
-    encoding = Encoding(short_side=32, crf=30.0, preset="ultrafast", gop=12, b_frames=3)
+    encoding = Encoding(short_side=32, crf=30.0, preset="ultrafast")
     options = [f"--{name}={value}" for name, value in vars(encoding).items()]
     arguments = [f"--source={source / 'train'}", f"--output={output}", *options]
     main(["prepare", *arguments, *SERIAL])
@@ -52,11 +56,8 @@ def test_prepare_a_folder(source, capsys):
 
 
 def test_prepare_all_splits_of_a_config(source, capsys):
-    text = f"""
-trainer: {{max_epochs: 2}}
-model.class_path: lightning_multigrid.VideoClassifier
-model.init_args.num_classes: 2
-model.init_args.model: {{class_path: lightning_multigrid.models.slow_r50, init_args: {{num_classes: 2}}}}
+    text = f"""{MODEL}
+trainer: {{accelerator: gpu, devices: 8}}
 data:
   class_path: lightning_multigrid.VideoDataModule
   init_args:
@@ -66,7 +67,7 @@ data.init_args.train:
   init_args: {{source: {source / "train"}}}
 """
     (source / "config.yaml").write_text(text)
-    main(["prepare", f"--config={source / 'config.yaml'}", f"--output={source / 'out'}", "--preset=ultrafast", *SERIAL])
+    main(["prepare", f"--config={source / 'config.yaml'}", f"--output={source / 'out'}", *QUICK])
     printed = capsys.readouterr().out
     for split, videos in (("train", 3), ("val", 1)):
         manifest = read_manifest(source / "out" / split)
@@ -75,20 +76,13 @@ data.init_args.train:
         assert f"\n    {split}: {source / 'out' / split / 'manifest.json'}\n" in printed
 
 
-def test_a_config_of_a_recipe_is_understood(capsys):
-    with pytest.raises(SystemExit, match="1"):
-        main(["check", f"--config={RECIPE}", *SERIAL])
-    said = " ".join(capsys.readouterr().err.split())
-    assert "data/kinetics400/annotations/train.csv can't be read" in said
-
-
 def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     (source / "both").mkdir()
     for split in ("train", "val"):
         (source / split).rename(source / "both" / split)
     main(["check", str(source / "both"), *SERIAL])
     assert capsys.readouterr().out == "4 videos read, 0 broken.\n"
-    main(["prepare", str(source / "both"), f"--output={source / 'out'}", "--preset=ultrafast", *SERIAL])
+    main(["prepare", str(source / "both"), f"--output={source / 'out'}", *QUICK])
     shown = capsys.readouterr().out
     for split in ("train", "val"):
         assert f"\n    {split}: {source / 'out' / split / 'manifest.json'}\n" in shown
@@ -99,17 +93,16 @@ def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     ("data", "pixels"),
     [
         ("{size: 224}", 256),  # the paper's [256, 340] (Sec. 4)
-        pytest.param("{size: 112}", 256 / 2, marks=pytest.mark.slow),
         ("{size: 80}", 92),  # 91.4, even
         ("{size: 112, short_side: [140, 160]}", 140),
         ("{size: 112, test_views: {size: 128, crops: 3, short_side: 150}}", 150),
     ],
 )
 def test_the_short_side_of_a_config_is_what_its_clips_need(source, capsys, data, pixels):
-    text = f"data:\n  class_path: lightning_multigrid.VideoDataModule\n  init_args: {data}\n"
+    text = f"{MODEL}data:\n  class_path: lightning_multigrid.VideoDataModule\n  init_args: {data}\n"
     (source / "config.yaml").write_text(text)
-    command = ["prepare", f"--config={source / 'config.yaml'}", f"--data.train={source / 'train'}", *SERIAL]
-    main([*command, "--preset=ultrafast", f"--output={source / 'out'}"])
+    command = ["prepare", f"--config={source / 'config.yaml'}", f"--data.train={source / 'train'}", *QUICK]
+    main([*command, f"--output={source / 'out'}"])
     assert f"\nShort side: {pixels:.0f} pixels." in capsys.readouterr().out
 
 
@@ -119,17 +112,6 @@ def test_official_annotations(source, capsys):
     arguments = [f"--source.annotations={source / 'trainlist01.txt'}", f"--source.videos={source / 'train'}"]
     main(["check", "--source=lightning_multigrid.sources.UCF101", *arguments, *SERIAL])
     assert capsys.readouterr().out == "1 videos read, 0 broken.\n"
-
-
-def test_the_bar_of_check_ends_where_a_list_repeats_a_video(source, monkeypatch):
-    bars = []
-    made = data_commands.progress_bar
-    monkeypatch.setattr(data_commands, "progress_bar", lambda: bars.append(made()) or bars[-1])
-    videos = sorted((source / "train").glob("*/*.mp4"))
-    (source / "twice.csv").write_text("".join(f'"{path}" 0\n' for path in (*videos, videos[0])))
-    main(["check", f"--source={source / 'twice.csv'}", *SERIAL])
-    [task] = bars[0].tasks
-    assert (task.completed, task.total) == (len(videos), len(videos))
 
 
 def test_check_says_what_is_broken(source, capsys):
@@ -150,7 +132,6 @@ def test_check_says_what_is_broken(source, capsys):
         (["prepare", "--output=x"], 2, "`prepare` needs either a list .* or --config"),
         (["check", "--source=a", f"--config={RECIPE}"], 2, "`check` needs either a list .* or --config"),
         (["check", "--source=nothing"], 1, "nothing can't be read: No such file"),
-        (["prepare", "--source=x", "--output=y", "--crf=60"], 1, "x can't be read: No such file"),
         (["check", "--speed=3"], 2, "speed"),
     ],
 )
@@ -163,48 +144,8 @@ def test_mistakes_are_said_in_a_sentence(capsys, arguments, code, message, tmp_p
     assert re.search(message, error)
 
 
-def test_a_mistake_in_a_part_is_said_in_a_sentence(source, capsys):
-    with pytest.raises(SystemExit, match="1"):
-        main(["prepare", f"--source={source / 'train'}", f"--output={source / 'out'}", "--part=0/4", *SERIAL])
-    said = " ".join(capsys.readouterr().err.split())
-    assert "error: `part` must be K/N with K from 1 to N, for part K of N, got '0/4'" in said
-
-
-def test_parts_and_what_is_done_after_them(source, capsys):
-    command = ["prepare", f"--source={source / 'train'}", f"--output={source / 'out'}", "--preset=ultrafast", *SERIAL]
-    for number in (1, 2):
-        main([*command, f"--part={number}/2"])
-        printed = capsys.readouterr().out
-        assert printed.startswith(f"{3 - number} videos prepared: ")
-        assert f"\n\nPart {number}/2 is done. After the last part, run" in printed
-    main(command)
-    printed = capsys.readouterr().out
-    assert printed.startswith("0 videos prepared, 3 were there: ")
-    assert printed.endswith(f"train: {source / 'out' / 'manifest.json'}\n")
-
-
-def test_too_many_bad_videos_are_exit_status_1(source, capsys):
-    for name in ("b.mp4", "c.mp4"):
-        (source / "train" / "swim" / name).write_bytes(b"no video")
-    with pytest.raises(SystemExit, match="1"):
-        main(["prepare", f"--source={source / 'train'}", f"--output={source / 'out'}", *SERIAL])
-    assert "error: 2 of the 3 videos can't be used" in capsys.readouterr().err
-
-
-def test_folders_of_frames_are_not_compared_with_the_size_of_a_folder(tmp_path, capsys):
-    (tmp_path / "frames" / "a").mkdir(parents=True)
-    for number, pixels in enumerate(numbered_frames(5)):
-        Image.fromarray(pixels).save(tmp_path / "frames" / "a" / f"{number}.png")
-    (tmp_path / "list.csv").write_text("a 0\n")
-    source = ["--source=lightning_multigrid.sources.VideoList", f"--source.source={tmp_path / 'list.csv'}"]
-    frames = [f"--source.root={tmp_path / 'frames'}", "--source.frame_rate=24"]
-    main(["prepare", *source, *frames, f"--output={tmp_path / 'out'}", *SERIAL])
-    assert re.match(r"1 videos prepared: [\d.]+ kB\.\n", capsys.readouterr().out)
-    assert len(read_manifest(tmp_path / "out")) == 1
-
-
 def test_other_data_is_refused(source, capsys):
-    text = "data:\n  class_path: lightning.pytorch.demos.boring_classes.BoringDataModule\n"
+    text = f"{MODEL}data:\n  class_path: lightning.pytorch.demos.boring_classes.BoringDataModule\n"
     (source / "config.yaml").write_text(text)
     with pytest.raises(SystemExit, match="1"):
         main(["check", f"--config={source / 'config.yaml'}", *SERIAL])
@@ -218,7 +159,7 @@ def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, c
         with pytest.raises(SystemExit, match="1"):
             main(["index", str(source / "train"), *SERIAL])
         printed = capsys.readouterr()
-        assert printed.out.startswith(f"Frame tables of {made}: ")
+        assert printed.out.startswith(f"Frame tables of {made}. ")
         assert " ".join(printed.out.split()).endswith(f"They are in {cache / 'tables'}.")
         assert broken in printed.err
     (source / "train" / "run" / "e.mp4").unlink()
@@ -227,7 +168,7 @@ def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, c
 
 
 def test_prepared_videos_need_no_index(source, capsys):
-    main(["prepare", str(source / "val"), f"--output={source / 'out'}", "--preset=ultrafast", *SERIAL])
+    main(["prepare", str(source / "val"), f"--output={source / 'out'}", *QUICK])
     capsys.readouterr()
     main(["index", str(source / "out"), *SERIAL])
     assert capsys.readouterr().out.startswith("Nothing to do: prepared videos have their frame tables")
@@ -237,21 +178,7 @@ def test_a_cache_that_cannot_be_written_is_said_in_a_sentence(source, capsys):
     (source / "file").write_text("")
     with pytest.raises(SystemExit, match="1"):
         main(["index", str(source / "val"), f"--output={source / 'file' / 'tables'}", *SERIAL])
-    assert "Frame tables can't be kept in" in " ".join(capsys.readouterr().err.split())
-
-
-def test_what_is_odd_and_not_broken_is_noted(source, capsys):
-    options = {"x264-params": "sar=2/1"}
-    for name in ("a", "b"):
-        write_video(source / "val" / "swim" / f"wide_{name}.mp4", numbered_frames(12), options=options)
-    main(["check", str(source / "val"), *SERIAL])
-    printed = capsys.readouterr()
-    assert printed.out == "3 videos read, 0 broken.\n"
-    assert printed.err.count("its pixels are not square") == 2
-    main(["prepare", str(source / "val"), f"--output={source / 'out'}", "--preset=ultrafast", *SERIAL])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert shown.count("its pixels are not square") == 1
-    assert "(and 1 more): " in shown
+    assert "Not a directory while writing to" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("command", ["prepare", "check", "index"])

@@ -1,14 +1,13 @@
 """Configs of PySlowFast become configs that plan and train the same."""
 
-import json
-import re
-
 import pytest
 import yaml
 
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.cli.pyslowfast import PySlowFastError, translate_pyslowfast
 from lightning_multigrid.clips import ClipSampling, Views
+from lightning_multigrid.schedule import BatchShape
+from tests.helpers.planned import planned
 
 # The numbers of the published stepwise multigrid config of SlowFast 8x8 on Kinetics-400.
 KINETICS = {
@@ -28,27 +27,6 @@ KINETICS = {
     "MODEL": {"NUM_CLASSES": 400, "ARCH": "slowfast", "LOSS_FUNC": "cross_entropy", "DROPOUT_RATE": 0.5},
     "BN": {"USE_PRECISE_STATS": True, "NUM_BATCHES_PRECISE": 100},
     "NUM_GPUS": 8, "RNG_SEED": 0, "SOME_NEW_KEY": 3,
-}  # fmt: skip
-# The numbers of the published config of MViTv2-S on Kinetics-400.
-MVIT = {
-    "TRAIN": {"DATASET": "kinetics", "BATCH_SIZE": 16, "EVAL_PERIOD": 10},
-    "DATA": {"NUM_FRAMES": 16, "SAMPLING_RATE": 4, "TEST_CROP_SIZE": 224, "USE_OFFSET_SAMPLING": True},
-    "MVIT": {
-        "USE_ABS_POS": False, "REL_POS_SPATIAL": True, "REL_POS_TEMPORAL": True, "DEPTH": 16, "NUM_HEADS": 1,
-        "EMBED_DIM": 96, "PATCH_KERNEL": "(3, 7, 7)", "DROPPATH_RATE": 0.2, "CLS_EMBED_ON": True,
-        "DIM_MUL": [[1, 2.0], [3, 2.0], [14, 2.0]], "DIM_MUL_IN_ATT": True, "RESIDUAL_POOLING": True,
-    },
-    "AUG": {
-        "ENABLE": True, "NUM_SAMPLE": 2, "AA_TYPE": "rand-m7-n4-mstd0.5-inc1", "RE_PROB": 0.25, "COLOR_JITTER": 0.4,
-    },
-    "MIXUP": {"ENABLE": True, "ALPHA": 0.8, "CUTMIX_ALPHA": 1.0, "LABEL_SMOOTH_VALUE": 0.1},
-    "SOLVER": {
-        "ZERO_WD_1D_PARAM": True, "BASE_LR_SCALE_NUM_SHARDS": True, "CLIP_GRAD_L2NORM": 1.0, "BASE_LR": 0.0001,
-        "COSINE_AFTER_WARMUP": True, "COSINE_END_LR": "1e-6", "WARMUP_START_LR": "1e-6", "WARMUP_EPOCHS": 30.0,
-        "LR_POLICY": "cosine", "MAX_EPOCH": 200, "WEIGHT_DECAY": 0.05, "OPTIMIZING_METHOD": "adamw",
-    },
-    "MODEL": {"NUM_CLASSES": 400, "ARCH": "mvit", "LOSS_FUNC": "soft_cross_entropy", "DROPOUT_RATE": 0.5},
-    "NUM_GPUS": 8,
 }  # fmt: skip
 SMALL = {"TRAIN": {"BATCH_SIZE": 8}, "SOLVER": {"MAX_EPOCH": 4}, "MODEL": {"ARCH": "i3d", "NUM_CLASSES": 10}}
 SMALL["NUM_GPUS"] = 2
@@ -77,23 +55,16 @@ def data_of(tree):
     return tree["data"]["init_args"]
 
 
-def plan(tmp_path, text, capsys, *more):
+def plan(tmp_path, text):
     (tmp_path / "ours.yaml").write_text(text)
-    main(["plan", "--config", str(tmp_path / "ours.yaml"), "--clips", "16000", "--json", *more])
-    return json.loads(capsys.readouterr().out)
+    return planned("--config", str(tmp_path / "ours.yaml"), "--clips", "16000")[0].schedule
 
 
-@pytest.fixture
-def _costs_nothing(monkeypatch):
-    """A plan does not count what a clip of the translated model costs; the plans of the other tests do."""
-    monkeypatch.setattr("lightning_multigrid.cli.commands.clip_flops", lambda module, grids: {})
-
-
-def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path, capsys):
-    schedule = plan(tmp_path, translated(tmp_path, KINETICS), capsys)
-    ends = [phase["end_epoch"] for phase in schedule["phases"]]
+def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path):
+    schedule = plan(tmp_path, translated(tmp_path, KINETICS))
+    ends = [phase.end_epoch for phase in schedule.phases]
     assert ends == [73, 110, 142, 158, 205, 228, 248, 259, 291, 308, 322, 329, 358]
-    assert schedule["baseline"] == {"clips": 8, "frames": 32, "size": 224, "epochs": 239.0}
+    assert (schedule.baseline.shape, schedule.baseline.epochs) == (BatchShape(8, 32, 224), 239)
 
 
 def test_every_number_of_a_recipe_is_carried_over(tmp_path):
@@ -113,23 +84,21 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     data = data_of(tree)
     assert (data["batch_size"], data["frames"], data["size"], data["stride"]) == (8, 32, 224, 2)
     assert (data["train"], data["val"], data["test"]) == ("lists/train.csv", "lists/val.csv", "lists/test.csv")
-    assert data["short_side"] == [256, 320]
+    assert (data["short_side"], data["frame_rate"]) == ([256, 320], 30)
     assert data["test_views"] == {"clips": 10, "crops": 3, "size": 256}
     [callback] = tree["trainer"]["callbacks"]
     assert callback["init_args"]["precise_bn_batches"] == 100
     assert (callback["init_args"]["sub_batch"], callback["init_args"]["validations_per_phase"]) == (8, 3)
     assert "# Not carried over: SOME_NEW_KEY: 3\n" in text
-    assert "INPUT_CHANNEL_NUM" not in text  # the model settles it
 
 
-@pytest.mark.usefixtures("_costs_nothing")
-def test_without_multigrid_the_baseline_is_translated(tmp_path, capsys):
+def test_without_multigrid_the_baseline_is_translated(tmp_path):
     text = translated(tmp_path, changed(KINETICS, MULTIGRID={"SHORT_CYCLE": False, "LONG_CYCLE": False}))
     assert "The baseline as it is" in text
     [callback] = yaml.safe_load(text)["trainer"]["callbacks"]
     assert callback["class_path"] == "lightning_multigrid.MultigridCallback.baseline"
     assert callback["init_args"] == {"sub_batch": 8, "precise_bn_batches": 100}  # 64 clips on 8 GPUs
-    assert plan(tmp_path, text, capsys)["epochs"] == 239
+    assert plan(tmp_path, text).epochs == 239
 
 
 @pytest.mark.parametrize(
@@ -147,7 +116,6 @@ def test_the_batch_statistics_of_a_baseline_are_those_of_the_config(norm, expect
     assert [callback["init_args"] for callback in callbacks] == ([expected] if expected else [])
 
 
-@pytest.mark.usefixtures("_costs_nothing")
 @pytest.mark.parametrize(
     ("cycles", "epochs", "grids"),
     [
@@ -159,10 +127,10 @@ def test_the_batch_statistics_of_a_baseline_are_those_of_the_config(norm, expect
         ),
     ],
 )
-def test_cycles_are_as_the_config_has_them(cycles, epochs, grids, tmp_path, capsys):
-    schedule = plan(tmp_path, translated(tmp_path, changed(KINETICS, MULTIGRID=cycles)), capsys)
-    assert schedule["epochs"] == epochs
-    assert {(s["frames"], s["size"]) for phase in schedule["phases"] for s in phase["short_cycle"]} == grids
+def test_cycles_are_as_the_config_has_them(cycles, epochs, grids, tmp_path):
+    schedule = plan(tmp_path, translated(tmp_path, changed(KINETICS, MULTIGRID=cycles)))
+    assert schedule.epochs == epochs
+    assert {(grid.frames, grid.size) for grid in schedule.grids} == grids
 
 
 @pytest.mark.parametrize(
@@ -181,81 +149,23 @@ def test_models_are_found(model, class_path, tmp_path):
     assert model_of(yaml.safe_load(translated(tmp_path, changed(KINETICS, **model))))["class_path"] == class_path
 
 
-@pytest.mark.usefixtures("_costs_nothing")
-def test_charades_and_something_something_read_their_own_lists(tmp_path, capsys):
-    charades = changed(
-        KINETICS,
-        TRAIN={"DATASET": "charades", "CHECKPOINT_FILE_PATH": "weights.pkl"},
-        DATA={"ENSEMBLE_METHOD": "max", "MULTI_LABEL": True, "PATH_PREFIX": "frames"},
-        MODEL={"LOSS_FUNC": "bce_logit", "NUM_CLASSES": 157},
-    )
-    tree = yaml.safe_load(text := translated(tmp_path, charades))
-    assert data_of(tree)["train"] == {
-        "class_path": "lightning_multigrid.sources.Charades",
-        "init_args": {
-            "annotations": "lists/Charades_v1_train.csv",
-            "videos": "frames",
-            "classes_file": "lists/Charades_v1_classes.txt",
-            "frame_rate": 24.0,
-        },
-    }
-    assert data_of(tree)["test_views"]["positions"] == "charades"
-    assert (tree["model"]["init_args"]["loss"], tree["model"]["init_args"]["view_fusion"]) == ("bce", "max")
-    assert tree["trainer"]["callbacks"][0]["init_args"] == {"path": "weights.pkl"}
-    assert plan(tmp_path, text, capsys)["epochs"] == 358
-    ssv2 = changed(KINETICS, TRAIN={"DATASET": "ssv2"}, DATA={"RANDOM_FLIP": False, "INV_UNIFORM_SAMPLE": True})
-    tree = yaml.safe_load(text := translated(tmp_path, ssv2))
-    assert (data_of(tree)["sampling"], data_of(tree)["flip"]) == ("segments", False)
-    annotations = [data_of(tree)[split]["init_args"]["annotations"] for split in ("train", "val")]
-    assert annotations == [f"lists/something-something-v2-{split}.json" for split in ("train", "validation")]
-    assert data_of(tree)["short_side_sampling"] == "inverse_uniform"
-    assert "frame_rate" not in data_of(tree)  # PySlowFast cuts these videos into equal parts
-    assert plan(tmp_path, text, capsys)["epochs"] == 358
-
-
-def test_a_silent_config_has_the_defaults_of_pyslowfast(tmp_path, capsys):
+def test_a_silent_config_has_the_defaults_of_pyslowfast(tmp_path):
     tree = yaml.safe_load(text := translated(tmp_path, SMALL))
     data, recipe = data_of(tree), tree["model"]["init_args"]
     assert (data["batch_size"], data["frames"], data["stride"], data["size"]) == (4, 8, 8, 224)
     assert (recipe["lr"], recipe["nesterov"], recipe["schedule"]) == (0.1, True, "cosine")
     assert tree["seed_everything"] == 1
-    assert plan(tmp_path, text, capsys)["epochs"] == 4
+    assert plan(tmp_path, text).epochs == 4
 
 
-def test_mixed_precision_and_clipping(tmp_path):
-    config = changed(SMALL, TRAIN={"MIXED_PRECISION": True}, SOLVER={"CLIP_GRAD_L2NORM": 1.0})
-    trainer = yaml.safe_load(translated(tmp_path, config))["trainer"]
-    assert (trainer["precision"], trainer["gradient_clip_val"]) == ("16-mixed", 1.0)
-    trainer = yaml.safe_load(translated(tmp_path, changed(SMALL, SOLVER={"CLIP_GRAD_VAL": 2.0})))["trainer"]
-    assert (trainer["gradient_clip_val"], trainer["gradient_clip_algorithm"]) == (2.0, "value")
-
-
-@pytest.mark.parametrize(
-    ("dataset", "crops", "size", "short_side"),
-    [
-        # kinetics.py resizes to the smallest short side of training for one crop; all else to the size of the crop.
-        ("kinetics", 1, 256, 256),
-        ("kinetics", 1, 224, 256),
-        ("kinetics", 3, 256, 256),
-        ("ssv2", 1, 256, 256),
-        ("ssv2", 1, 224, 224),
-        ("charades", 1, 256, 256),
-    ],
-)
-def test_the_views_of_the_test_are_those_of_pyslowfast(dataset, crops, size, short_side, tmp_path):
+@pytest.mark.parametrize(("crops", "size", "short_side"), [(1, 256, 256), (1, 224, 256), (3, 256, 256)])
+def test_the_views_of_the_test_are_those_of_pyslowfast(crops, size, short_side, tmp_path):
+    """kinetics.py resizes to the smallest short side of training for one crop, else to the size of the crop."""
     test = {"NUM_ENSEMBLE_VIEWS": 1, "NUM_SPATIAL_CROPS": crops}
-    config = changed(KINETICS, TRAIN={"DATASET": dataset}, DATA={"TEST_CROP_SIZE": size}, TEST=test)
-    text = translated(tmp_path, config)
-    data = data_of(yaml.safe_load(text))
+    config = changed(KINETICS, DATA={"TEST_CROP_SIZE": size}, TEST=test)
+    data = data_of(yaml.safe_load(translated(tmp_path, config)))
     sampling = ClipSampling(data["frames"], data["size"], 2, short_side=tuple(data["short_side"]))
     assert Views(**data["test_views"]).pixels(sampling) == (size, short_side)
-    assert ("PySlowFast crops the left or upper end" in text) == (crops == 1 and dataset != "kinetics")
-
-
-def test_kinetics_is_sampled_at_the_frame_rate_of_the_config(tmp_path):
-    assert data_of(yaml.safe_load(translated(tmp_path, KINETICS)))["frame_rate"] == 30
-    slower = changed(KINETICS, DATA={"TARGET_FPS": 15})
-    assert data_of(yaml.safe_load(translated(tmp_path, slower)))["frame_rate"] == 15
 
 
 def test_the_lr_is_multiplied_by_the_nodes_where_the_config_says_so(tmp_path):
@@ -265,77 +175,34 @@ def test_the_lr_is_multiplied_by_the_nodes_where_the_config_says_so(tmp_path):
     assert tree["trainer"]["num_nodes"] == 16
 
 
-def test_a_config_of_mvit_is_translated_with_its_optimizer_and_augmentation(tmp_path, capsys):
-    text = translated(tmp_path, MVIT)
-    tree = yaml.safe_load(text)
-    module, data = tree["model"]["init_args"], data_of(tree)
-    assert module["optimizer"] == {"class_path": "torch.optim.AdamW", "init_args": {"lr": 1e-4}}
-    assert module["label_smoothing"] == 0.1
-    assert (module["weight_decay"], module["norm_weight_decay"]) == (0.05, 0)
-    assert module["warmup_start_factor"] == pytest.approx(0.01)
-    assert not {"lr", "momentum", "nesterov"} & module.keys()
-    assert module["model"] == {
-        "class_path": "torchvision.models.video.mvit_v2_s",
-        "dict_kwargs": {"num_classes": 400, "dropout": 0.5, "stochastic_depth_prob": 0.2},
-    }
-    assert (data["batch_size"], data["repeats"]) == (16 // 8 * 2, 2)  # clips, of half as many videos
-    # PySlowFast's m7 is of 10, torchvision's of 30: shears of 0.21 and 21 degrees.
-    strength = {"magnitude": 7 * 30 // 10, "operation_probability": 0.5}
-    assert data["augment"] == {"mixup": 0.8, "cutmix": 1.0, "rand_augment": 4, "erasing": 0.25, **strength}
-    for name in ("AUG.COLOR_JITTER: 0.4", "SOLVER.COSINE_END_LR: 1e-6"):
-        assert f"# Not carried over: {name}" in text
-    assert plan(tmp_path, text, capsys)["lr"] == pytest.approx(1e-4)
+def test_a_training_on_the_cpu_is_at_32_bits(tmp_path):
+    for gpus, expected in ((2, ("gpu", 2, "16-mixed")), (0, ("cpu", 1, None))):
+        text = translated(tmp_path, changed(SMALL, TRAIN={"MIXED_PRECISION": True}, NUM_GPUS=gpus))
+        trainer = yaml.safe_load(text)["trainer"]
+        assert (trainer["accelerator"], trainer["devices"], trainer.get("precision")) == expected
 
 
-def test_a_warm_up_from_0_and_a_training_on_the_cpu_can_run(tmp_path, capsys):
-    warmup = {"WARMUP_EPOCHS": 2.0, "WARMUP_START_LR": 0}
-    text = translated(tmp_path, changed(SMALL, SOLVER=warmup, TRAIN={"MIXED_PRECISION": True}, NUM_GPUS=0))
-    trainer = yaml.safe_load(text)["trainer"]
-    assert (trainer["accelerator"], trainer["devices"], trainer.get("precision")) == ("cpu", 1, None)
-    assert "The warm-up starts at 1e-06 of the LR" in text
-    first = plan(tmp_path, text, capsys)["phases"][0]["lr"][0]
-    assert 0 < first < 1e-4
-
-
-def test_a_single_step_is_a_constant_lr(tmp_path):
-    steps = {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0], "LRS": [1]}
-    tree = yaml.safe_load(translated(tmp_path, changed(SMALL, SOLVER=steps)))
-    assert tree["model"]["init_args"]["schedule"] == "constant"
-
-
-@pytest.mark.parametrize(
-    ("change", "note"),
-    [
-        ({"SOLVER": {"LR_POLICY": "cosine", "WARMUP_EPOCHS": 2.0}}, "The cosine starts where the warm-up ends"),
-        ({"AUG": {"ENABLE": True}}, "the strength does not vary"),
-    ],
-)
-def test_what_differs_is_noted(change, note, tmp_path):
-    text = translated(tmp_path, changed(SMALL, **change))
-    assert note in re.sub(r"\s*\n# *", " ", text)
-
-
-def test_offset_sampling_has_its_positions(tmp_path):
-    tree = yaml.safe_load(translated(tmp_path, changed(SMALL, DATA={"USE_OFFSET_SAMPLING": True})))
-    assert data_of(tree)["test_views"]["positions"] == "offset"
+def test_what_differs_is_noted(tmp_path):
+    text = translated(tmp_path, changed(SMALL, SOLVER={"WARMUP_EPOCHS": 2.0}, MIXUP={"ENABLE": True, "ALPHA": 0.8}))
+    assert "The cosine starts where the warm-up ends" in text
+    assert "# Not carried over: MIXUP.ALPHA: 0.8\n# Not carried over: MIXUP.ENABLE: True\n" in text
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"MODEL": {"ARCH": "x3d"}}, r"`MODEL.ARCH: x3d` with depth 50 is not among the models here"),
-        ({"MODEL": {"ARCH": "mvit"}}, "`MODEL.ARCH: mvit` is neither MViTv2-S nor MViTv1-B"),
         ({"NONLOCAL": {"LOCATION": [[[]], [[0]], [[]], [[]]]}}, "and these non-local blocks"),
         ({"MODEL": {"LOSS_FUNC": "contrastive_loss"}}, "`MODEL.LOSS_FUNC: contrastive_loss` is not supported"),
-        ({"SOLVER": {"OPTIMIZING_METHOD": "mt_adamw"}}, "`SOLVER.OPTIMIZING_METHOD: mt_adamw` is not supported"),
+        ({"SOLVER": {"OPTIMIZING_METHOD": "adamw"}}, "`SOLVER.OPTIMIZING_METHOD: adamw` is not supported; sgd is"),
         ({"SOLVER": {"LR_POLICY": "exp"}}, "`SOLVER.LR_POLICY: exp` is not supported"),
         (
             {"SOLVER": {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0, 1, 2], "LRS": [1, 0.1, 0.05]}},
             r"must fall by one factor at each of `SOLVER.STEPS: \[0, 1, 2\]`",
         ),
-        ({"TRAIN": {"DATASET": "ava"}}, "`TRAIN.DATASET: ava` is not supported; kinetics, ssv2 and charades are"),
+        ({"SOLVER": {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0], "LRS": [1]}}, "must fall by one factor"),
+        ({"TRAIN": {"DATASET": "ssv2"}}, "`TRAIN.DATASET: ssv2` is not supported; kinetics is"),
         ({"TRAIN": {"BATCH_SIZE": 9}}, "`TRAIN.BATCH_SIZE: 9` must be a multiple of `NUM_GPUS: 2`"),
-        ({"TEST": {"NUM_SPATIAL_CROPS": 5}}, "`TEST.NUM_SPATIAL_CROPS: 5` is not supported; 1 and 3 are"),
     ],
 )
 def test_what_has_no_counterpart_is_refused(change, message, tmp_path):
@@ -347,11 +214,8 @@ def test_what_has_no_counterpart_is_refused(change, message, tmp_path):
     ("content", "message"),
     [
         (b"a: [", "is not YAML"),
-        (b"\xff\xfe\x00", "is not YAML"),
         (b"!!python/object/apply:os.system ['true']", "is not YAML"),
         (b"trainer: {}", "none of the sections TRAIN, SOLVER and MODEL"),
-        (b"- 1", "none of the sections TRAIN, SOLVER and MODEL"),
-        (b"[" * 5000, "is not YAML"),
     ],
 )
 def test_other_files_are_refused(content, message, tmp_path):
@@ -367,10 +231,6 @@ def test_the_command_prints_a_config_or_says_in_a_line_what_is_wrong(tmp_path, c
     main(["migrate", str(path)])
     assert capsys.readouterr().out == translate_pyslowfast(path)
     path.write_text("a: 1")
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit, match="1"):
         main(["migrate", str(path)])
-    assert stopped.value.code == 1
-    assert "so it is not a config of PySlowFast" in " ".join(capsys.readouterr().err.split())
-    with pytest.raises(SystemExit) as stopped:
-        main(["migrate"])
-    assert stopped.value.code == 2
+    assert "so it is not a config of PySlowFast" in capsys.readouterr().err

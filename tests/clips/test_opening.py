@@ -1,12 +1,18 @@
-"""A row of a manifest is opened with what is known of its video, and closed whatever happens."""
+"""A stretch of a video is the frames that are shown within it, read as those of the video."""
 
+import itertools
+from bisect import bisect_left
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from lightning_multigrid.clips.opening import frame_table, open_row, read_pixels
+from lightning_multigrid.clips.opening import WHOLE, Stretch, frame_table, open_row
 from lightning_multigrid.decode import VideoError, VideoReader, make_table
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.sources.builder import ManifestBuilder
@@ -17,68 +23,165 @@ FRAMES = 30
 RATE = 10
 
 
-def manifest(folder, *, images=False):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Thirty frames in three seconds, as a video and as a folder of images."""
+    folder = tmp_path_factory.mktemp("videos")
+    frames = numbered_frames(FRAMES)
+    write_video(folder / "a.mp4", frames, rate=RATE)
+    (folder / "a").mkdir()
+    for number, frame in enumerate(frames):
+        Image.fromarray(frame).save(folder / "a" / f"{number:02}.png")
+    return folder
+
+
+def manifest(folder, *stretches, images=False):
     builder = ManifestBuilder(folder / "list.csv", frame_rate=RATE if images else None)
-    builder.add("a" if images else "a.mp4", [0], where="row")
+    for stretch in stretches:
+        builder.add("a" if images else "a.mp4", [0], where="row", stretch=stretch)
     return builder.build()
-
-
-@pytest.fixture
-def indexed(tmp_path):
-    """Thirty frames in three seconds, and the table of the video."""
-    path = write_video(tmp_path / "a.mp4", numbered_frames(FRAMES), rate=RATE, options={"g": "5"})
-    store = TableStore(tmp_path / "tables")
-    store.add(str(path), make_table(path).to_bytes())
-    return replace(manifest(tmp_path), tables=store)
 
 
 def numbers(frames):
     return [number_of(frame) for frame in frames.numpy()]
 
 
-def test_planes_are_read_where_the_video_has_them(indexed, tmp_path):
-    (tmp_path / "a").mkdir()
-    for number, frame in enumerate(numbered_frames(3)):
-        Image.fromarray(frame).save(tmp_path / "a" / f"{number}.png")
-    with open_row(indexed, 0) as video, open_row(manifest(tmp_path, images=True), 0) as images:
-        assert isinstance(read_pixels(video, [3, 0], pixels="yuv"), YuvClip)
-        assert numbers(read_pixels(video, [3, 0])) == [3, 0]
-        assert numbers(read_pixels(images, [2, 0], pixels="yuv")) == [2, 0]
-        assert images.rate == RATE
+@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize(
+    ("stretch", "shown"),
+    [
+        ((0, 0.5), range(5)),
+        ((0, 0.54), range(5)),  # the frame of 0.5 s is shown until 0.6 s
+        ((0, 0.56), range(6)),
+        ((0.5, 1.0), range(5, 10)),
+        ((0.54, 1.0), range(5, 10)),
+        ((0.56, 1.0), range(6, 10)),
+        ((0.51, 0.52), range(5, 6)),
+        ((0.58, 0.62), range(5, 6)),
+        ((2.5, 3.0), range(25, 30)),
+        ((2.97, 99.0), range(29, 30)),
+        ((2.5, float("inf")), range(25, 30)),
+        ((0, 99.0), range(30)),
+        ((0, float("inf")), range(30)),
+    ],
+)
+def test_a_stretch_has_the_frames_that_are_shown_within_it(folder, images, stretch, shown):
+    with open_row(manifest(folder, stretch, images=images), 0) as video:
+        assert len(video) == len(shown)
+        assert numbers(video.read(range(len(video)))) == list(shown)
+        assert video.time_of(0) == 0
+        assert video.time_of(len(video)) == pytest.approx(len(shown) / RATE)
+        assert (video.rate, video.height, video.width, bool(video.damage)) == (RATE, 48, 64, False)
+        assert video.time_in_video(0) == shown[0] / RATE
+        with pytest.raises(IndexError):
+            video.read([0, len(video)])
 
 
-def test_a_video_is_closed_whatever_happens(indexed, monkeypatch):
+class Shown(SimpleNamespace):
+    """A video whose frames are shown from some times on, in s; the last of them is its end."""
+
+    rate, height, width = 30.0, 4, 6
+
+    def __len__(self):
+        return len(self.times) - 1
+
+    def time_of(self, frame):
+        return self.times[frame]
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.integers(0, 24), st.integers(1, 24))
+def test_frames_of_a_variable_rate(lasting, start, seconds):
+    """Moments are seconds; where a frame begins and ends, too, so its middle is one or lies between two."""
+    times, end = [0, *itertools.accumulate(lasting)], start + seconds
+    if start >= times[-1]:
+        with pytest.raises(VideoError, match=rf"ends at {times[-1]} s, before its stretch from {start} to {end}"):
+            Stretch(Shown(times=times), "a.mp4", (start, end))
+        return
+    frames = list(itertools.pairwise(times))
+    within = [frame for frame in frames if 2 * start <= sum(frame) < 2 * end]
+    expected = within or [frame for frame in frames if start in range(*frame)]
+    stretch = Stretch(Shown(times=times), "a.mp4", (start, end))
+    assert [stretch.time_in_video(frame) for frame in range(len(stretch))] == [begins for begins, _ in expected]
+    assert stretch.time_of(len(stretch)) == expected[-1][1] - expected[0][0]
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.data())
+def test_stretches_without_a_gap_share_no_frame_and_leave_none_out(lasting, data):
+    times = [0, *itertools.accumulate(lasting)]
+    cuts = sorted(data.draw(st.sets(st.sampled_from(times[1:-1] or [0]), max_size=4)) - {0})
+    rounded = [0, *(cut + data.draw(st.floats(-0.4, 0.4)) for cut in cuts), times[-1]]  # no frame lasts less than 1
+    stretches = [Stretch(Shown(times=times), "a.mp4", pair) for pair in itertools.pairwise(rounded)]
+    shown = [stretch.time_in_video(frame) for stretch in stretches for frame in range(len(stretch))]
+    assert shown == times[:-1]
+    assert [stretch.time_in_video(0) for stretch in stretches] == [0, *cuts]
+
+
+def test_a_stretch_needs_a_known_rate():
+    with pytest.raises(VideoError, match=r"has no known frame rate, which its stretch from 1 to 2 s needs"):
+        Stretch(Shown(times=[0, 1], rate=0.0), "a.mp4", (1, 2))
+
+
+def test_stored_planes_of_a_stretch_are_those_of_the_video(folder):
+    rows = manifest(folder, (1.0, 2.0), WHOLE)
+    with open_row(rows, 0) as stretch, open_row(rows, 1) as video:
+        part, whole = stretch.read([3, 0], pixels="yuv"), video.read([13, 10], pixels="yuv")
+        assert isinstance(part, YuvClip)
+        assert torch.equal(part.data, whole.data)
+    with open_row(manifest(folder, (1.0, 2.0), images=True), 0) as stretch:
+        assert numbers(stretch.read([3, 0], pixels="yuv")) == [13, 10]
+
+
+def test_a_video_is_closed_whatever_happens(folder, monkeypatch):
     closed = []
     close = VideoReader.close
     monkeypatch.setattr(VideoReader, "close", lambda self: (closed.append(self), close(self))[1])
-    with open_row(indexed, 0):
+    rows = manifest(folder, (1.0, 2.0), (5.0, 6.0))
+    with open_row(rows, 0):
         assert not closed
-    with pytest.raises(KeyError), open_row(indexed, 0):
+    with pytest.raises(VideoError, match=r"ends at 3 s, before its stretch from 5 to 6 s begins"), open_row(rows, 1):
+        raise AssertionError
+    with pytest.raises(KeyError), open_row(rows, 0):
         raise KeyError
-    assert len(closed) == 2
+    assert len(closed) == 3
 
 
 def test_a_folder_without_images_is_a_broken_video(tmp_path):
     (tmp_path / "a").mkdir()
-    with pytest.raises(VideoError, match="holds no images"), open_row(manifest(tmp_path, images=True), 0):
+    with pytest.raises(VideoError, match="holds no images"), open_row(manifest(tmp_path, WHOLE, images=True), 0):
         raise AssertionError
 
 
+# --- Frame tables ---
+
+
+@pytest.fixture
+def indexed(tmp_path):
+    path = write_video(tmp_path / "a.mp4", numbered_frames(FRAMES), rate=RATE, options={"g": "5"})
+    store = TableStore(tmp_path / "tables")
+    store.add(str(path), make_table(path).to_bytes())
+    return replace(manifest(tmp_path, WHOLE, (1.0, 2.0)), tables=store)
+
+
 def test_a_video_is_opened_with_its_table(indexed):
-    assert frame_table(indexed, 0).to_bytes() == make_table(indexed.path(0)).to_bytes()
-    with open_row(indexed, 0) as video:
-        assert numbers(video.read([27])) == [27]
-        assert video.table.entries[27] == 25  # the reader's own would begin with the first packet
-    assert frame_table(replace(indexed, tables=None), 0) is None
-    assert frame_table(replace(indexed, tables=TableStore(Path(indexed.path(0)).parent / "none")), 0) is None
+    rows = indexed
+    made = make_table(rows.path(0)).to_bytes()
+    assert [frame_table(rows, row).to_bytes() for row in (0, 1)] == [made, made]
+    for row, shown in ((0, 27), (1, 17)):
+        with open_row(rows, row) as video:
+            assert numbers(video.read([bisect_left(range(FRAMES), shown) - 10 * row])) == [shown]
+    with open_row(rows, 0) as video:
+        assert video._video.table.entries[27] == 25  # the reader's own would begin with the first packet
+    assert frame_table(replace(rows, tables=None), 0) is None
+    assert frame_table(replace(rows, tables=TableStore(Path(rows.path(0)).parent / "none")), 0) is None
 
 
 @pytest.mark.parametrize(
     "damage", [lambda data: data.replace(b"checksums", b"checkzums"), lambda data: data[:-1], lambda data: b"x"]
 )
 def test_a_damaged_table_is_named_and_left_out(indexed, damage):
-    [path] = Path(indexed.tables.folder).rglob("*.table")
+    rows = indexed
+    [path] = Path(rows.tables.folder).rglob("*.table")
     path.write_bytes(damage(path.read_bytes()))
     message = r"Frame tables in .*tables are damaged: they are no frame table.* Videos are read from their beginning"
-    with pytest.warns(UserWarning, match=message), open_row(indexed, 0) as video:
+    with pytest.warns(UserWarning, match=message), open_row(rows, 0) as video:
         assert numbers(video.read([27])) == [27]

@@ -142,10 +142,10 @@ def test_without_a_readable_video_the_error_names_the_first(folder):
 
 def test_whatever_one_video_does_breaks_that_video_only(folder, monkeypatch):
     class Greedy(lightning_multigrid.clips.opening.VideoReader):
-        def __init__(self, path, index, *, read_timeout):
+        def __init__(self, path, index):
             if path.endswith("a.mp4"):
                 raise MemoryError("8 TB")
-            super().__init__(path, read_timeout=read_timeout)
+            super().__init__(path)
 
     monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Greedy)
     clip = dataset(folder, "good.csv").read_clip(ClipRequest(index=0, frames=4, size=12, seed=0))
@@ -201,13 +201,79 @@ def test_frames_that_are_shown_for_unequal_times_have_the_labels_of_those_times(
 
 def test_a_video_of_unknown_rate_has_all_its_labels(actions, monkeypatch):
     class Timeless(lightning_multigrid.clips.opening.VideoReader):
-        def __init__(self, path, index, *, read_timeout):
-            super().__init__(path, read_timeout=read_timeout)
+        def __init__(self, path, index):
+            super().__init__(path)
             self.rate = 0.0
 
     monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Timeless)
     data = VideoDataset(actions, ClipSampling(frames=2, size=16, stride=1))
     assert {data.read_clip(ClipRequest(0, 2, 16, seed)).labels for seed in range(20)} == {(0, 1, 2)}
+
+
+# --- stretches of videos ---
+
+
+def stretched(folder, *stretches, **arguments):
+    """Rows of the video a, which has 30 frames in a second."""
+    builder = ManifestBuilder(folder / "stretches.csv", multi_label=True)
+    for stretch in stretches:
+        builder.add("a.mp4", **({"labels": [0]} | arguments), where="row", stretch=stretch)
+    return builder.build()
+
+
+SAMPLINGS = [
+    SMALL,
+    replace(SMALL, mode="segments"),
+    replace(SMALL, frame_rate=60),
+    replace(SMALL, frame_rate=15, frames=4),
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_clips_and_views_of_a_stretch_lie_in_it(folder, sampling):
+    stretches = {(0, 1 / 3): range(10), (0.34, 0.8): range(10, 24), (0.5, 0.51): range(15, 16), (0.9, 5): range(27, 30)}
+    manifest = stretched(folder, *stretches)
+    data, views = VideoDataset(manifest, sampling), ViewDataset(manifest, sampling, Views(clips=4))
+    for row, within in enumerate(stretches.values()):
+        requests = [ClipRequest(row, 4, 16, seed, visit) for seed in range(12) for visit in (None, 3)]
+        shown = {level for clip in data.read_clips(requests) for level in levels(clip.crop)}
+        assert shown <= set(within)
+        assert set(levels(views[row].crop)) <= set(within)
+        assert len(shown) > 1 or len(within) < 9
+
+
+def test_a_clip_of_a_stretch_is_one_of_a_video_that_was_cut_out(folder, tmp_path):
+    frames = read_frames(folder / "a.mp4", range(6, 24)).numpy()
+    write_video(tmp_path / "a.mp4", frames, codec="ffv1", format="matroska", pix_fmt="bgr0")
+    (tmp_path / "one.csv").write_text("a.mp4 0\n")
+    for sampling in (SMALL, replace(SMALL, frame_rate=30)):
+        stretch = VideoDataset(stretched(folder, (0.2, 0.8)), sampling)
+        cut = VideoDataset(read_manifest(tmp_path / "one.csv"), sampling)
+        for seed in range(10):
+            request = ClipRequest(0, 4, 16, seed)
+            assert levels(stretch.read_clip(request).crop) == levels(cut.read_clip(request).crop)
+
+
+def test_labels_of_clips_and_views_of_a_stretch(folder):
+    """The spans of labels count from the beginning of the video; what lies outside of the stretch is not seen."""
+    actions = {"labels": [0, 1, 2, 3], "spans": [(0, 0.2), (0.2, 0.5), (0.4, 0.8), (0.85, 1)]}
+    manifest = stretched(folder, (0.3, 0.8), **actions)
+    data = VideoDataset(manifest, ClipSampling(frames=3, size=16, stride=1))
+    found = set()
+    for seed in range(40):
+        clip = data.read_clip(ClipRequest(0, 3, 16, seed))
+        first, *_, last = levels(clip.crop)
+        assert clip.labels == (1,) * (first < 15) + (2,) * (last >= 12)
+        found.add(clip.labels)
+    assert found == {(1,), (1, 2), (2,)}
+    assert ViewDataset(manifest, SMALL, CENTRE)[0].labels == (1, 2)
+
+
+def test_a_stretch_after_the_end_of_its_video_is_a_broken_video(folder):
+    clip = VideoDataset(stretched(folder, (1.0, 2.0), (0.5, 0.6)), SMALL).read_clip(ClipRequest(0, 4, 16, 0))
+    assert clip.index == 1
+    [tried] = clip.broken
+    assert tried == BrokenVideo(str(folder / "a.mp4"), "ends at 1 s, before its stretch from 1 to 2 s begins")
 
 
 # --- at a frame rate ---

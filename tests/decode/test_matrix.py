@@ -298,8 +298,6 @@ def run_matrix(here, chosen, folder, thorough=False):
     faults, counts = {}, Counter()
     for case in chosen:
         path = case.write(folder)
-        if path is None:
-            continue
         here.send((path, case.matrix, thorough))
         report = here.recv()
         counts.update(files=1, requests=len(report.outcomes))
@@ -328,55 +326,34 @@ def here():
 
 def test_names_are_unique():
     every = cases()
-    assert len({case.name for case in every}) == len(every) >= 400
+    assert len({case.name for case in every}) == len(every)
     assert {case.damaged for case in sample(every, 12)} == {True, False}
 
 
-@pytest.mark.timeout(600)
-def test_a_sample_of_the_matrix(here, tmp_path):
-    faults, counts = run_matrix(here, sample(cases(), 12), tmp_path)
-    assert counts["files"] >= 10
-    assert not faults
-
-
 CARE = [
-    "mjpeg-comment_Intel_late.avi",  # rows from the bottom up, told by one packet
     "h264-late_start.mkv",
-    "rv10-gop.rm",  # can't be sought
     "h264-repeated_times.mkv",
-    "h264-joined_other_size.h264",  # scaled to the size of the first frame
-    "h265-headers_change_once.ts",  # of the second half only the first packet says how it is coded
+    "h264-joined_other_size.ts",  # scaled to the size of the first frame
+    "mpeg4-divx503b1393p.avi",  # a fault of its encoder, told by the first packet, is mended
     # Damaged files whose frames were given or refused by what was read before.
-    *("h264-lost_key-0.mp4", "mpeg2-zeroed-1.ts", "mjpeg-zeroed-1.avi"),
+    *("h264-lost_packet.mp4", "mpeg2-zeroed.ts", "mjpeg-zeroed.avi"),
 ]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", CARE)
-def test_files_that_need_care(here, tmp_path, name):
-    faults, counts = run_matrix(here, [case for case in cases() if case.name == name], tmp_path)
-    assert counts["files"] == 1
+def test_a_sample_of_the_matrix_and_files_that_need_care(here, tmp_path):
+    chosen = {case.name: case for case in (*sample(cases(), 12), *(case for case in cases() if case.name in CARE))}
+    faults, counts = run_matrix(here, chosen.values(), tmp_path)
+    assert set(chosen) >= set(CARE)
+    assert counts["files"] == len(chosen)
     assert not faults
 
 
-REFUSED = {"av1-joined.ivf", "av1-joined_other_size.ivf"}
-"""Whole files that the reader refuses: to FFmpeg, a second header of IVF in the middle is the end of a cut file."""
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_whole_files_of_the_matrix(here, tmp_path):
-    faults, counts = run_matrix(here, [case for case in cases() if not case.damaged], tmp_path, thorough=True)
-    assert counts["files"] >= 400
-    assert counts["requests"] >= 20_000
-    assert set(faults) <= REFUSED
-    assert all(fault.startswith("error: ") for found in faults.values() for fault in found)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_damaged_files_of_the_matrix(here, tmp_path):
-    faults, _ = run_matrix(here, [case for case in cases() if case.damaged], tmp_path, thorough=True)
+def test_the_whole_matrix(here, tmp_path):
+    faults, counts = run_matrix(here, cases(), tmp_path, thorough=True)
+    assert counts["requests"] >= 5_000
     assert not faults
 
 
@@ -384,7 +361,6 @@ def test_the_page_on_evidence_states_how_large_the_matrix_is():
     text = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text()
     stated = re.search(r"([\d,]+) files of (\d+) codings .* in (\d+) containers", text, re.DOTALL)
     assert stated is not None
-    files, codings, containers = (int(number.replace(",", "")) for number in stated.groups())
     whole = [case for case in cases() if not case.damaged]
-    assert (codings, containers) == (len(CODINGS), len({case.container for case in whole}))
-    assert len(whole) - 10 <= files <= len(whole)  # PyAV can't write some of them
+    expected = len(whole), len(CODINGS), len({case.container for case in whole})
+    assert tuple(int(number.replace(",", "")) for number in stated.groups()) == expected

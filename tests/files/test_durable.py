@@ -2,12 +2,10 @@
 
 import errno
 import os
-import resource
 
 import pytest
 
 from lightning_multigrid.files.durable import OutputError, new_file, output_errors
-from lightning_multigrid.files.watched import HangError
 
 
 @pytest.mark.parametrize(
@@ -16,7 +14,6 @@ from lightning_multigrid.files.watched import HangError
         (errno.ENOSPC, r"No space left on device while writing to .*out\. Free some space"),
         (errno.EDQUOT, "uota exceeded while writing to .* Free some space"),
         (errno.EIO, "Input/output error while writing to .* Check the disk and its permissions"),
-        (errno.EMFILE, r"Too many open files while .* The disk is well: raise the limit of open files \(ulimit\)"),
     ],
 )
 def test_an_error_of_the_system_says_the_way_out(tmp_path, number, message):
@@ -28,19 +25,4 @@ def test_an_error_of_the_system_says_the_way_out(tmp_path, number, message):
 def test_an_error_of_another_origin_stays_what_it_is(tmp_path):
     with pytest.raises(FileNotFoundError, match="source.mp4"), new_file(tmp_path / "out"):
         (tmp_path.parent / "source.mp4").stat()
-    with pytest.raises(HangError, match="^a read hangs$"), new_file(tmp_path / "out"):
-        raise HangError("a read hangs")
     assert os.listdir(tmp_path) == []
-
-
-def test_a_process_with_too_many_open_files_is_not_told_of_the_disk(tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
-        with (
-            pytest.raises(OutputError, match="Too many open files while writing to .*raise the limit"),
-            new_file(tmp_path / "out"),
-        ):
-            pass
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -18,7 +18,7 @@ MULTIGRID = {
     "reports": (("host", "schedule"), ("lightning_utilities", "matplotlib", "torch", "typing_extensions")),
     "training": (
         ("files", "host", "loading", "norm", "positions", "reports", "schedule"),
-        ("fsspec", "lightning_utilities", "numpy", "rich", "torch", "typing_extensions", "yaml"),
+        ("fsspec", "lightning_utilities", "numpy", "torch", "typing_extensions"),
     ),
 }
 VIDEOS = {
@@ -37,7 +37,7 @@ VIDEOS = {
 PROGRAM = {
     "cli": (
         ("files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
-        ("jsonargparse", "lightning", "lightning_utilities", "rich", "torch", "yaml"),
+        ("jsonargparse", "lightning", "rich", "torch", "yaml"),
     )
 }
 PACKAGES = {**MULTIGRID, **VIDEOS, **PROGRAM}

@@ -312,4 +312,4 @@ row(MODULES, "the first rows of a table of positions", module=lambda: Script(mod
 row(MODULES, "resizes in `forward`", module=Resizes, refused="forward",
     outcome="that undoes the grid; resize in the dataset")  # fmt: skip
 row(MODULES, "resizes in `on_after_batch_transfer`", module=ResizesOnDevice,
-    refused="on_after_batch_transfer", outcome="that undoes the grid; resize in the dataset")  # fmt: skip
+    refused="a hook of the mini-batch", outcome="that undoes the grid; resize in the dataset")  # fmt: skip

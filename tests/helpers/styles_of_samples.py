@@ -84,7 +84,7 @@ class Masked(Script):
 
 row(SEVERAL, "a mask of patches, made by the dataset",
     data=named(video=itself, hidden=lambda x: torch.rand(FRAMES * (SIZE // 4) ** 2) < 0.5), module=Masked, **LONG,
-    refused="make the mask in `training_step`", outcome="coarse clips have fewer patches; make it in "
+    refused="also for labels and masks", outcome="coarse clips have fewer patches; make it in "
     "`training_step`, as `examples/masked_pretraining.py` does")  # fmt: skip
 row(SEVERAL, "a stretch, and how many frames are no padding", data=named(
     video=itself, stretch=lambda x: torch.tensor([2, 5]), length=lambda x: 6), **VIDEO,

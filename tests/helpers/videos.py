@@ -16,9 +16,8 @@ import pytest
 BITS = 8
 """Binary digits of the number drawn into a frame."""
 
-# Of the track header (`tkhd`): rows of the 3 x 3 display matrix for a picture that is to be turned clockwise.
-_MATRICES = {
-    0: (1, 0, 0, 1),
+Matrix = tuple[int, int, int, int]
+TURNS: dict[int | str, Matrix] = {
     90: (0, 1, -1, 0),
     180: (-1, 0, 0, -1),
     270: (0, -1, 1, 0),
@@ -26,6 +25,7 @@ _MATRICES = {
     "upside down": (1, 0, 0, -1),
     "transposed": (0, 1, 1, 0),
 }
+"""Of the track header (`tkhd`): rows of the 3 x 3 display matrix for a picture that is to be turned clockwise."""
 
 
 def numbered_frames(count: int, height: int = 48, width: int = 64, *, first: int = 0) -> np.ndarray:
@@ -115,11 +115,11 @@ def write_video(
             container.mux(sound.encode(silence))
             container.mux(sound.encode())
     if rotation:
-        path.write_bytes(mp4_turned(path.read_bytes(), _MATRICES[rotation]))
+        path.write_bytes(mp4_turned(path.read_bytes(), TURNS[rotation]))
     return path
 
 
-def mp4_turned(data: bytes, matrix: tuple[int, int, int, int], one: int = 1) -> bytes:
+def mp4_turned(data: bytes, matrix: Matrix, one: int = 1) -> bytes:
     """With a display matrix a, b, c, d, times `one`, in its track header; ISO/IEC 14496-12, 8.3.2."""
     header = data.index(b"tkhd")
     at = header + (56 if data[header + 4] else 44)

@@ -44,13 +44,6 @@ def test_a_script_needs_no_package_but_its_own(scripts):
     assert scripts["pytorch_lightning"]["imported"] == ["pytorch_lightning"]
 
 
-@pytest.mark.slow  # another process; in the ordinary tests this package runs in theirs, which has imported both
-def test_nor_does_a_script_of_the_other_name(scripts, tmp_path):
-    outcome = in_a_process("lightning.pytorch", tmp_path)
-    assert outcome.pop("imported") == ["lightning.pytorch"]
-    assert outcome.items() <= scripts["lightning.pytorch"].items()
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_resumed_script_equals_the_whole_one(scripts, package):
     outcome = scripts[package]

@@ -11,7 +11,7 @@ import torch
 
 from lightning_multigrid.norm import convert_sub_batchnorm
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training import batches_of_samples, check_grids
+from lightning_multigrid.training.rehearsal.check_grids import check_grids
 from tests.helpers.tiny import trainer
 
 
@@ -31,13 +31,15 @@ class Frames(L.LightningModule):
 def said_of(module, frames, size, coarse):
     """The error that refuses the coarse grids; None if there is none."""
 
-    def clip_of(grid):
-        shape = 3, grid.frames, grid.size, grid.size
-        return torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    def batches(shapes):
+        generator = torch.Generator().manual_seed(0)
+        return {
+            shape: torch.rand(shape.clips, 3, shape.frames, *(shape.size,) * 2, generator=generator) for shape in shapes
+        }
 
     grids = [BatchShape(2, frames, size), *(BatchShape(2, *grid) for grid in coarse)]
     try:
-        check_grids(module, grids, batches_of_samples(clip_of), trainer=trainer())
+        check_grids(module, grids, batches, trainer())
     except ValueError as error:
         return str(error)
     return None
@@ -61,7 +63,7 @@ def timm_models():
 
 def refused(said):
     """Whether a script is refused for what it computes, and not because it fails."""
-    return said is not None and re.search("counts places|mixes clips", said)
+    return said is not None and re.search("counts places|points of the plan", said)
 
 
 @pytest.mark.slow

@@ -165,7 +165,7 @@ def planned(config, monkeypatch):
     first = plan()
     epochs = [first.plan.epoch(epoch) for epoch in range(first.plan.epochs)]
     starts = [
-        (epoch + Fraction(steps[batch - batch % config.accumulate].offset, first.clips), steps[batch].lr_scale)
+        (epoch + Fraction(steps[batch - batch % config.accumulate].offset, first.plan.clips), steps[batch].lr_scale)
         for epoch, steps in enumerate(epochs)
         for batch in range(len(steps))
     ]

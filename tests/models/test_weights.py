@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import struct
+import zipfile
 import zlib
 
 import numpy as np
@@ -73,7 +74,8 @@ def softmax_nl():
 # Logits of the reference implementations themselves, built from their own configurations with 400 classes, filled by
 # `fill` under *their* names, in evaluation mode without softmax: the first three of the first clip and the last three
 # of the second, for clips of 8 x 64 and of 16 x 45. "own names" are of PySlowFast 287ec00; "Caffe2" too, filled
-# under Caffe2's names and renamed by its converter. The slow pathway was `linspace(0, T - 1, T // 4).long()`.
+# under Caffe2's names and renamed by its converter; "pytorchvideo" of pytorchvideo 0.1.5 with a global pool. Where one
+# of them wants a list of pathways, the slow one was `linspace(0, T - 1, T // 4).long()`.
 GOLDEN = {
     ("own names", slowfast_r50): ([0.56232, -0.39555, -0.13935, 0.38844, -0.15929, -0.25748],
         [0.50143, -0.33884, -0.24429, 0.35737, -0.15229, -0.23205]),
@@ -85,6 +87,12 @@ GOLDEN = {
         [-0.02274, -0.41974, -0.10133, -0.71608, -0.24825, 0.02361]),
     ("own names", slow_r50): ([-0.01836, -0.50272, -0.34166, -0.33249, -0.34595, -0.04914],
         [-0.02741, -0.47844, -0.23737, -0.36556, -0.23532, -0.08596]),
+    ("pytorchvideo", slowfast_r50): ([-0.56663, 0.28110, 0.17791, -0.20930, 0.08974, 0.14389],
+        [-0.67589, 0.30841, 0.18202, -0.16249, 0.01601, 0.05890]),
+    ("pytorchvideo, with a pool behind res2", i3d_r50): ([0.03656, -0.09176, 0.44182, -0.12636, -0.24263, 0.02034],
+        [-0.00219, -0.08589, 0.43596, -0.09898, -0.20658, 0.01378]),
+    ("pytorchvideo", slow_r50): ([-0.55719, 0.20784, -0.48120, 0.45055, 0.54984, 0.20072],
+        [-0.64366, 0.16236, -0.40933, 0.44810, 0.57784, 0.15699]),
     ("Caffe2", slowfast_r50): ([-0.29219, 0.42722, -0.02707, -0.39032, -0.21723, 0.34347],
         [-0.27180, 0.46458, 0.01702, -0.34983, -0.27566, 0.30932]),
     ("Caffe2", softmax_nl): ([-0.44855, -0.42201, 0.60300, 0.29970, -0.86156, 0.66251],
@@ -92,7 +100,7 @@ GOLDEN = {
 }  # fmt: skip
 
 
-SAMPLE = (("own names", i3d_nl_r50), ("Caffe2", softmax_nl))
+SAMPLE = (("own names", i3d_nl_r50), ("pytorchvideo", slowfast_r50), ("Caffe2", softmax_nl))
 
 
 @pytest.mark.parametrize(
@@ -110,20 +118,25 @@ def test_logits_are_those_of_the_reference(naming, factory):
         assert shown == pytest.approx(expected, abs=1e-4)
 
 
-# Digests of sorted lines: each name that PySlowFast's converter maps to a name of its model, which are all of them but
-# the counters of batches.
+# Digests of sorted lines. pytorchvideo: "name shape" of each tensor in its model's state dict. Caffe2: each name that
+# PySlowFast's converter maps to a name of its model, which are all of them but the counters of batches.
 @pytest.mark.parametrize(
-    ("factory", "digest"),
+    ("factory", "naming", "digest"),
     [
-        (slowfast_r50, "dde1d2b700132aea"),
-        (i3d_r50, "658fad5e14cc2c54"),
-        (i3d_nl_r50, "f18377e832732dce"),
+        (slowfast_r50, "pytorchvideo", "b64258d537dd0d36"),
+        (i3d_r50, "pytorchvideo, with a pool behind res2", "60fa99d35e662721"),
+        (slow_r50, "pytorchvideo", "908b21ac4c77775a"),
+        (slowfast_r50, "Caffe2", "dde1d2b700132aea"),
+        (i3d_r50, "Caffe2", "658fad5e14cc2c54"),
+        (i3d_nl_r50, "Caffe2", "f18377e832732dce"),
     ],
 )
-def test_names_are_those_of_caffe2(factory, digest):
+def test_names_are_those_of_the_other_library(factory, naming, digest):
     with torch.device("meta"):
         state = factory().state_dict()
-    assert hashlib.sha256("\n".join(sorted(name_tables(state)["Caffe2"])).encode()).hexdigest()[:16] == digest
+    table = name_tables(state)[naming]
+    lines = sorted(table if naming == "Caffe2" else (f"{n} {tuple(state[own].shape)}" for n, own in table.items()))
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == digest
 
 
 def test_an_inflated_resnet_of_frames_is_the_image_resnet():
@@ -143,6 +156,8 @@ def test_inflated_kernels_add_up_to_the_image_kernel():
     images = resnet50()
     model = i3d_r50()
     report = load_weights(model, images.state_dict())
+    # 1 stem, 16 blocks of 3 convolutions, 4 shortcuts
+    assert len(report.inflated) == 1 + 16 * 3 + 4
     assert set(report.mismatched) == {"head.projection.weight", "head.projection.bias"}
     assert not report.missing
     assert not report.unexpected
@@ -178,7 +193,7 @@ def test_another_number_of_classes_keeps_the_body_and_says_so(caplog):
         kinetics = slow_r50(num_classes=400).state_dict()
     given = {name: torch.zeros(tensor.shape) for name, tensor in kinetics.items() if name.startswith(("head", "s1"))}
     load_weights(slow_r50(num_classes=174), given)
-    assert "head.projection.weight ((400, 2048), not (174, 2048))" in caplog.text
+    assert "head.projection.weight (400 x 2048, not 174 x 2048)" in caplog.text
 
 
 def test_every_tensor_is_accounted_for():
@@ -192,8 +207,8 @@ def test_every_tensor_is_accounted_for():
     assert report.mismatched == {"0.weight": ((4, 2), (3, 2))}
     assert set(report.loaded) == {"0.bias", "1.weight", "1.running_mean", "1.running_var", "2.weight", "2.bias"}
     assert str(report).splitlines() == [
-        "6 tensors loaded (own names).",
-        "1 of another shape: 0.weight ((4, 2), not (3, 2))",
+        "6 tensors loaded (own names), 0 of them inflated over time.",
+        "1 of another shape: 0.weight (4 x 2, not 3 x 2)",
         "1 missing in the weights: 1.bias",
         "1 missing in the model: extra",
     ]
@@ -201,11 +216,13 @@ def test_every_tensor_is_accounted_for():
 
 def test_weights_without_a_fitting_tensor_are_refused():
     message = (
-        r"^The mapping has no tensor that fits SmallCNN: it has \['encoder\.weight'\], the model \['stem\.weight', .*"
+        r"^The mapping has no tensor that fits SmallCNN: it has `encoder\.weight`; the model has `stem\.weight`, .*"
         r"Build the model that the weights are for"
     )
     with pytest.raises(ValueError, match=message):
         load_weights(small_cnn(num_classes=2), {"encoder.weight": torch.zeros(3)})
+    with pytest.raises(ValueError, match=r"it has none; the model has"):
+        load_weights(small_cnn(num_classes=2), {})
 
 
 def test_what_is_no_mapping_is_refused(tmp_path):
@@ -242,9 +259,10 @@ class Hostile:
         return os.mkdir, (os.fspath(self.folder),)
 
 
+@pytest.mark.parametrize("suffix", ["pyth", "pkl"])
 @pytest.mark.parametrize("writer", ["archive", "old torch", "pickle"])
-def test_a_hostile_file_is_refused_and_not_run(tmp_path, writer):
-    path, folder = tmp_path / "weights.pkl", tmp_path / "owned"
+def test_a_hostile_file_is_refused_and_not_run(tmp_path, writer, suffix):
+    path, folder = tmp_path / f"weights.{suffix}", tmp_path / "owned"
     content = {"model_state": {"weight": Hostile(folder)}}
     if writer == "pickle":
         path.write_bytes(pickle.dumps(content, protocol=2))
@@ -278,6 +296,15 @@ def test_a_flipped_bit_is_refused(tmp_path):
         else:  # a bit that says nothing: a date, or what fills up the space before a tensor
             assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in weights.items())
     assert refused > 50
+
+
+def test_a_file_without_checksums_is_read(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(small_cnn(num_classes=4).state_dict(), tmp_path / "weights.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert not load_weights(small_cnn(num_classes=4), tmp_path / "weights.pt").missing
 
 
 @pytest.mark.parametrize(
@@ -372,3 +399,14 @@ def test_arrays_of_other_kinds_are_refused(tmp_path, content, message):
     path.write_bytes(pickle.dumps({"blobs": {"w": content}}, protocol=2))
     with pytest.raises(ValueError, match=message):
         read_file(path)
+
+
+@pytest.mark.timeout(60)
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("archive/data/0", "w") as part:
+        for _ in range(256):
+            part.write(bytes(2**20))
+    assert path.stat().st_size < 2**20
+    with pytest.raises(ValueError, match=r"bomb\.pt is damaged or not .*: its parts are larger than the file\. "):
+        load_weights(nn.Linear(2, 1), path)

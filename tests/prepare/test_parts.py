@@ -87,7 +87,7 @@ def test_parts_go_on_at_once_and_the_rest_waits_for_them(source, tmp_path):
     try:
         assert held.wait(60)
         assert prepare(source, tmp_path, FAST, part="2/2").made == 1
-        with pytest.raises(ValueError, match=r"Another `prepare` is at work in .* Wait for it to end"):
+        with pytest.raises(ValueError, match=r"Another process is at work in .* Wait for it to end"):
             prepare(source, tmp_path, FAST)
     finally:
         go_on.set()

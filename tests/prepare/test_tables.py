@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lightning_multigrid.decode.frame_table import FrameTable
-from lightning_multigrid.prepare.tables import index_shown, index_videos, without_table
+from lightning_multigrid.prepare import tables
+from lightning_multigrid.prepare.tables import index, without_table
 from lightning_multigrid.sources.table_store import TableStore
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -29,28 +30,27 @@ def kept(store, paths):
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_is_missing_is_made_and_what_is_there_is_kept(paths, store, workers):
-    done = index_videos([*paths, *paths], store, workers)
+    done = index([*paths, *paths], store, workers)
     assert (done.made, done.kept, list(done.broken)) == (3, 0, paths[3:])
     assert done.broken[paths[3]].startswith("no video")
     made = kept(store, paths)
-    assert done.bytes == sum(map(len, made))
     assert [len(FrameTable.from_bytes(table)) for table in made[:3]] == [12, 12, 12]
-    again = index_videos(paths, store, workers)
+    again = index(paths, store, workers)
     assert (again.made, again.kept, list(again.broken)) == (0, 3, paths[3:])
-    assert str(again).startswith("Frame tables of 0 videos made, 3 were there, 1 broken: 0 bytes.")
+    assert str(again) == "Frame tables of 0 videos made, 3 were there, 1 broken."
 
 
 def test_a_video_that_was_replaced_is_indexed_again(paths, store):
-    index_videos(paths[:3], store)
+    index(paths[:3], store)
     write_video(paths[1], numbered_frames(20))
     assert list(without_table(paths[:3], store)) == [paths[1]]
-    assert without_table(paths[:3], store, sampled=True) == {}  # no video is looked at
-    assert index_videos(paths[:3], store).made == 1
+    assert without_table(paths[:3], store, sampled=True) == []  # no video is looked at
+    assert index(paths[:3], store).made == 1
     assert len(FrameTable.from_bytes(kept(store, paths)[1])) == 20
 
 
 def test_tables_of_another_ffmpeg_are_made_again_where_its_pixels_may_differ(paths, store):
-    index_videos(paths[:3], store)
+    index(paths[:3], store)
     for codec, missing in (("h264", []), ("mpeg4", paths[:1])):
         first = FrameTable.from_bytes(kept(store, paths)[0])
         store.add(paths[0], replace(first, made_by="libavcodec 1", codec=codec).to_bytes())
@@ -60,25 +60,26 @@ def test_tables_of_another_ffmpeg_are_made_again_where_its_pixels_may_differ(pat
 
 def test_a_table_that_is_none_is_made_again(paths, store):
     store.add(paths[0], b"nonsense")
-    assert index_videos(paths[:1], store).made == 1
+    assert index(paths[:1], store).made == 1
 
 
-def test_an_interruption_loses_no_table(paths, store):
-    seen = []
+def test_an_interruption_loses_no_table(paths, store, monkeypatch):
+    own, made = tables.make_table, []
 
-    def stop(now):
-        seen.append(now.done)
-        if now.done == 2:
+    def stop(path):
+        made.append(path)
+        if len(made) == 3:
             raise KeyboardInterrupt
+        return own(path)
 
+    monkeypatch.setattr(tables, "make_table", stop)
     with pytest.raises(KeyboardInterrupt):
-        index_videos(paths[:3], store, progress=stop)
-    assert seen == [0, 1, 2]
+        index(paths[:3], store)
     assert len(store.missing(paths[:3])) == 1
-    assert index_videos(paths[:3], store).made == 1
+    assert index(paths[:3], store).made == 1
 
 
 def test_what_it_costs_is_said(paths, store, capsys):
-    index_shown(paths, store, workers=0)
+    index(paths, store)
     told = " ".join(capsys.readouterr().err.split())
     assert told.count("Each of 4 videos is decoded once") == 1

@@ -1,6 +1,5 @@
 """Each second of `fit` has its place in the account."""
 
-import re
 import time
 
 import lightning as L
@@ -22,7 +21,6 @@ from lightning_multigrid.reports.account import (
     faster_or_slower,
 )
 from lightning_multigrid.training.parts.precise_bn import PopulationEstimate
-from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, clips, fit, loader
 
 
@@ -81,19 +79,16 @@ BASELINE = dict.fromkeys(KINDS, 1.0) | {STEPS: 40.0}
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({STEPS: 17.0}, r"^2\.00x faster than the baseline: 23 s instead of 46 s by the wall clock\.$"),
+        ({STEPS: 17.0}, "2.00x faster than the baseline: 23 s instead of 46 s by the wall clock."),
         (
             {WAITING: 47.0},
-            r"^2\.00x SLOWER .*: 1 min 32 s instead of 46 s .* because of waiting for data \(47 s, .* 1 s\)\. .*: x\.$",
+            "2.00x SLOWER than the baseline: 1 min 32 s instead of 46 s by the wall clock, mostly because of waiting "
+            "for data (47 s, in the baseline 1 s).",
         ),
-        ({VALIDATION: 47.0}, "mostly because of validation .* mend that: a larger `check_val_every_n_epoch`"),
-        ({STATISTICS: 47.0}, "mostly because of BatchNorm statistics .* mend that: fewer `precise_bn_batches`"),
-        ({STEPS: 86.0}, "mostly because of steps .* too few operations"),
-        ({REST: 47.0}, r"mostly because of the rest \(47 s, in the baseline 1 s\)\.$"),
     ],
 )
-def test_it_says_faster_or_slower_and_what_mends_that(changed, said):
-    assert re.search(said, faster_or_slower(BASELINE | changed, BASELINE, "x"))
+def test_it_says_faster_or_slower_and_why(changed, said):
+    assert faster_or_slower(BASELINE | changed, BASELINE) == said
 
 
 class Reading(Dataset):
@@ -143,21 +138,18 @@ class Slow(Callback):
         self.clock.passes(2)
 
 
-@pytest.mark.parametrize("first", sampled([True, False], False))
-def test_a_training_is_accounted_for_to_the_second(first, clock, tmp_path):
+def test_a_training_is_accounted_for_to_the_second(clock, tmp_path):
     reading = Reading(clock)
     callback, slow = MultigridCallback(epoch_factor=3), Slow(clock, reading)
     saver = ModelCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}-{step}")
-    both = [callback, slow] if first else [slow, callback]
     data = {"train": DataLoader(reading, 4), "val": loader(shuffle=False, number=8)}
-    fit(Validating(clock), *both, saver, **data, enable_checkpointing=True, num_sanity_val_steps=0)
+    fit(Validating(clock), slow, callback, saver, **data, enable_checkpointing=True, num_sanity_val_steps=0)
     plan, steps = callback.run.plan, sum(callback.run.plan.phase_steps)
     seconds = callback.report.account.seconds
     assert callback.report.account.wall == pytest.approx(clock.now - 100)
     assert seconds == pytest.approx(
         dict.fromkeys(KINDS, 0)
-        | {START: 7, STEPS: 3 * steps + (0 if first else 2 * steps), WAITING: 100 * plan.epochs}
-        | {VALIDATION: 4 * 50, CHECKPOINTS: 4 * 20, REST: 2 * steps if first else 0}
+        | {START: 7, STEPS: 5 * steps, WAITING: 100 * plan.epochs, VALIDATION: 4 * 50, CHECKPOINTS: 4 * 20}
     )
 
 
@@ -199,8 +191,6 @@ def test_a_slow_loader_is_called_the_limit_and_a_fast_one_is_not(reading, clock,
     flat = MultigridCallback(long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Validating(clock), flat, train=DataLoader(slow, 4))
-    limits = [said for said in caplog.messages if said.startswith("Without workers no step runs")]
+    limits = [said for said in caplog.messages if said.startswith("The loader is the limit: steps wait for it 25%")]
     assert len(limits) == bool(reading)
-    if limits:
-        assert "in this phase steps take 1 clips/s on each device, and loading 4." in limits[0]
-        assert "clips that are stored smaller" in limits[0]
+    assert all("clips that are stored smaller" in said for said in limits)

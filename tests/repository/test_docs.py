@@ -1,7 +1,6 @@
 """What the README and the pages of documentation show is run."""
 
 import doctest
-import json
 import re
 from pathlib import Path
 
@@ -9,8 +8,9 @@ import pytest
 import yaml
 
 import lightning_multigrid
-from lightning_multigrid.cli.main import main
+from lightning_multigrid.schedule import BatchShape
 from tests.helpers.packages import PACKAGES, purpose
+from tests.helpers.planned import planned
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -44,18 +44,16 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", pages_with("yaml"))
-def test_configs_make_a_plan(page, tmp_path, capsys):
+def test_configs_make_a_plan(page, tmp_path):
     for block in blocks(page, "yaml"):
         if "model:" not in block:  # lines to put into a config
             assert set(yaml.safe_load(block)) <= {"data", "trainer"}
             continue
         (tmp_path / "mine.yaml").write_text(block)
         given = yaml.safe_load(block)["data"]["init_args"]
-        main(["plan", "--config", str(tmp_path / "mine.yaml"), "--clips=1000", "--json"])
-        planned = json.loads(capsys.readouterr().out)["baseline"]
-        assert [planned[name] for name in ("clips", "frames", "size")] == [
-            given[name] for name in ("batch_size", "frames", "size")
-        ]
+        preview, _ = planned("--config", str(tmp_path / "mine.yaml"), "--clips=1000")
+        shape = BatchShape(given["batch_size"], given["frames"], given["size"])
+        assert preview.schedule.baseline.shape == shape
 
 
 @pytest.mark.parametrize("page", PAGES)

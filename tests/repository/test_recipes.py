@@ -1,13 +1,9 @@
 """Every recipe of `examples/recipes` parses, is planned, and runs on a stand-in dataset in the official layout."""
 
-import contextlib
-import functools
-import io
 import json
 import re
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
@@ -18,6 +14,8 @@ from torchvision.models.video import r3d_18
 
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.models import export_weights, slowfast_r50
+from tests.helpers.annotations import write_files
+from tests.helpers.planned import planned
 from tests.helpers.videos import numbered_frames, write_video
 
 FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
@@ -97,22 +95,7 @@ def weights(name):
     return [entry for entry in callbacks(name) if entry["class_path"].endswith("PretrainedWeights")]
 
 
-@functools.cache
-def plan(name, *arguments):
-    """The plan of a recipe; what its model costs is left out."""
-    costs = mock.patch("lightning_multigrid.cli.commands.clip_flops", return_value={})
-    with costs, contextlib.redirect_stdout(io.StringIO()) as printed:
-        main(["plan", "--config", recipe(name), "--json=true", *arguments])
-    return json.loads(printed.getvalue())
-
-
 # --- The stand-in datasets ---
-
-
-def write(folder, files):
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
 
 
 def kinetics400(folder):
@@ -125,7 +108,7 @@ def kinetics400(folder):
             shutil.copy(video, folder / split / f"video{number:06d}_000010_000020.mp4")
             rows.append(f"{labels[number % 3]},video{number:06d},10,20,{split},0\n")
         header = "label,youtube_id,time_start,time_end,split,is_cc\n"
-        write(folder, {f"annotations/{split}.csv": header + "".join(rows)})
+        write_files(folder, {f"annotations/{split}.csv": header + "".join(rows)})
 
 
 def something_something(folder):
@@ -134,7 +117,7 @@ def something_something(folder):
     entry = {"label": "a cup", "placeholders": []}
     entries = [{"id": str(n), "template": templates[n % 2], **entry} for n in range(VIDEOS)]
     names = {"labels": labels, "train": entries, "validation": entries[:4]}
-    write(folder, {f"labels/{name}.json": json.dumps(content) for name, content in names.items()})
+    write_files(folder, {f"labels/{name}.json": json.dumps(content) for name, content in names.items()})
     videos = folder / "20bn-something-something-v2"
     videos.mkdir()
     video = write_video(folder / "video.webm", numbered_frames(20, 36, 48), codec="libvpx-vp9")
@@ -146,7 +129,7 @@ def charades(folder):
     header = "id,subject,scene,quality,relevance,verified,script,objects,descriptions,actions,length\n"
     row = 'V{:04d},AAAA,Hall,6,7,Yes,"A person, twice.",door,"One; two.",c008 0.00 0.40;c147 0.20 0.80,0.83\n'
     rows = [row.format(number) for number in range(VIDEOS)]
-    write(
+    write_files(
         folder / "Charades",
         {
             "Charades_v1_classes.txt": "".join(f"c{label:03d} Doing {label}\n" for label in range(157)),
@@ -174,7 +157,7 @@ def ucf101(folder):
         "trainlist01": [f"{path} {number % 3 + 1}" for number, path in enumerate(videos)],
         "testlist01": videos[:4],
     }
-    write(folder, {f"ucfTrainTestlist/{name}.txt": "\n".join(lines) + "\n" for name, lines in files.items()})
+    write_files(folder, {f"ucfTrainTestlist/{name}.txt": "\n".join(lines) + "\n" for name, lines in files.items()})
 
 
 def hmdb51(folder):
@@ -186,7 +169,7 @@ def hmdb51(folder):
         (folder / "videos" / f"class{number}").mkdir(parents=True)
         for place in range(2):
             shutil.copy(video, folder / "videos" / f"class{number}" / f"v{number}_{place}.avi")
-    write(folder, lists)
+    write_files(folder, lists)
 
 
 DATASETS = {
@@ -298,13 +281,12 @@ def test_every_recipe_with_batchnorm_has_the_statistics_of_the_published_configs
 )
 def test_a_baseline_and_its_multigrid_training_share_statistics_over_the_same_clips(name, world):
     def last(kind):
-        phase = plan(f"{name}_{kind}", "--clips=240000", f"--devices={world}")["phases"][-1]
-        shape = phase["short_cycle"][-1]  # the baseline's own
-        return {key: shape[key] for key in ("clips", "frames", "size", "sub_batch", "bn_ranks")}
+        preview, _ = planned("--config", recipe(f"{name}_{kind}"), "--clips=240000", f"--devices={world}")
+        return preview.schedule.cycles[-1][-1]  # the baseline's own shape, and its clips that share statistics
 
-    baseline = last("baseline")
-    assert baseline == last("multigrid")
-    assert baseline["sub_batch"] == 8
+    shape, sub_batch = last("baseline")
+    assert (shape, sub_batch) == last("multigrid")
+    assert sub_batch == 8
 
 
 def test_every_recipe_says_what_was_published_and_has_a_row_in_the_table():
@@ -314,14 +296,6 @@ def test_every_recipe_says_what_was_published_and_has_a_row_in_the_table():
         assert re.search(r"^# Published( \(not ours.*?\))?: ", text, re.MULTILINE), name
         assert f"`{name}`" in table, name
     assert set(re.findall(r"^\|[^|]*\| `(\w[\w.]*)`", table, re.MULTILINE)) == set(RECIPES)
-
-
-def test_paths_are_in_one_place():
-    """One file has the paths of a dataset, and one the path of each kind of weights."""
-    datasets = [f"data/{name}" for name in ("kinetics400", "something-something-v2", "charades", "ucf101", "hmdb51")]
-    for path in [*datasets, "resnet50-", "SLOWFAST_8x8", "r3d_18-"]:
-        holders = [file.name for file in FOLDER.glob("*.yaml") if re.search(f"[ /]{re.escape(path)}", _values(file))]
-        assert len(holders) == 1, (path, holders)
 
 
 def _values(file):

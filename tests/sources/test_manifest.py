@@ -59,7 +59,7 @@ def test_a_builder_may_go_on_after_a_manifest_was_built():
 @pytest.mark.parametrize("index", [-1, 2, 10**12])
 def test_no_such_row(index):
     manifest = build([("a.mp4", [0]), ("b.mp4", [1])])
-    for method in (manifest.path, manifest.label, manifest.labels):
+    for method in (manifest.path, manifest.label, manifest.labels, manifest.stretch):
         with pytest.raises(IndexError, match=rf"Row {index} of a manifest of 2 videos"):
             method(index)
     with pytest.raises(IndexError, match="manifest of 2 videos"):
@@ -173,10 +173,20 @@ def test_a_clip_has_the_labels_whose_spans_share_a_moment_with_it(actions, data)
     labels, spans = [label for label, _, _ in actions], [(first, last) for _, first, last in actions]
     builder.add("a", labels, spans=spans, where="row 1")
     builder.add("a", labels, where="row 2")
-    manifest = renamed(builder.build(), ["b", "c"], "other.csv", "/other")
+    builder.add("a", labels, spans=spans, stretch=(start, end), where="row 3")
+    manifest = renamed(builder.build(), ["b", "c", "d"], "other.csv", "/other")
     seen = {label for label, first, last in actions if set(range(start, end)) & set(range(first, last))}
     assert manifest.labels_between(0, start, end) == tuple(sorted(seen))
-    assert manifest.labels_between(1, start, end) == manifest.labels(0) == tuple(sorted(set(labels)))
+    assert manifest.labels_between(1, start, end) == tuple(sorted(set(labels)))
+    # A stretch has what is seen in it; clips see nothing outside of theirs.
+    assert manifest.labels(2) == manifest.labels_between(2, 0, 99) == tuple(sorted(seen))
+    assert [manifest.stretch(row) for row in (1, 2)] == [(0, float("inf")), (start, end)]
+
+
+@pytest.mark.parametrize("stretch", [(2, 1), (1, 1), (-1, 1), (float("nan"), 1), (0, float("nan"))])
+def test_stretches_that_are_refused(stretch):
+    with pytest.raises(ManifestError, match=r"line 7: a stretch from .* s\. Give a start from 0, and an end"):
+        ManifestBuilder("list.csv", "/data").add("a", [0], stretch=stretch, where="line 7")
 
 
 def test_spans_are_for_all_labels_or_for_none():

@@ -23,13 +23,14 @@ def manifest(folder, *, multi_label=False, spans=False, classes=("run", "swim"))
     builder = ManifestBuilder(folder / "list.csv", folder / "videos", classes=classes, multi_label=multi_label)
     for row, path in enumerate(PATHS):
         labels = [row % 2, 1, 0][: row % 4] if multi_label else [row % 2]
-        builder.add(path, labels, where="", spans=[(row, row + 0.5)] * len(labels) if spans else [])
+        stretch = (row / 2, row + 1) if spans else (0, float("inf"))
+        builder.add(path, labels, where="", spans=[(row, row + 0.5)] * len(labels) if spans else [], stretch=stretch)
     return builder.build()
 
 
 def rows(manifest):
     paths = [os.path.relpath(manifest.path(row), manifest.root) for row in range(len(manifest))]
-    return [(path, *manifest.spans(row)) for row, path in enumerate(paths)]
+    return [(path, *manifest.spans(row), manifest.stretch(row)) for row, path in enumerate(paths)]
 
 
 @pytest.fixture
@@ -126,16 +127,16 @@ def refuse(path, content, message):
         ({"rows": []}, "lists no videos"),
         ({"rows": 5}, "is no manifest of prepared videos, or damaged"),
         ({"rows": [["a.mp4", [0]]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [[5, [0], []]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [["a.mp4", 0, []]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [["a.mp4", [0.5], []]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [["a.mp4", [2], []]]}, "row 1: label 2 is not from 0 to 1"),
-        ({"rows": [["a.mp4", [0, 1], []]]}, r"row 1: 2 labels \(0, 1\), one is required"),
-        ({"rows": [["a.mp4", [0], [[0, "1"]]]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [["a.mp4", [0], [[0, 1], [0, 1]]]]}, "row 1: 1 labels with 2 spans"),
-        ({"rows": [["\ud800.mp4", [0], []]]}, "is no manifest of prepared videos, or damaged"),
-        ({"rows": [["run/../../a.mp4", [0], []]]}, "row 1: the path .* leads out of the root"),
-        ({"rows": [["/etc/passwd", [0], []]]}, "row 1: the path .* leads out of the root"),
+        ({"rows": [[5, [0], [], 0, None]]}, "is no manifest of prepared videos, or damaged"),
+        ({"rows": [["a.mp4", 0, [], 0, None]]}, "is no manifest of prepared videos, or damaged"),
+        ({"rows": [["a.mp4", [0.5], [], 0, None]]}, "is no manifest of prepared videos, or damaged"),
+        ({"rows": [["a.mp4", [2], [], 0, None]]}, "row 1: label 2 is not from 0 to 1"),
+        ({"rows": [["a.mp4", [0, 1], [], 0, None]]}, r"row 1: 2 labels \(0, 1\), one is required"),
+        ({"rows": [["a.mp4", [0], [[0, "1"]], 0, None]]}, "is no manifest of prepared videos, or damaged"),
+        ({"rows": [["a.mp4", [0], [[0, 1], [0, 1]], 0, None]]}, "row 1: 1 labels with 2 spans"),
+        ({"rows": [["\ud800.mp4", [0], [], 0, None]]}, "is no manifest of prepared videos, or damaged"),
+        ({"rows": [["run/../../a.mp4", [0], [], 0, None]]}, "row 1: the path .* leads out of the root"),
+        ({"rows": [["/etc/passwd", [0], [], 0, None]]}, "row 1: the path .* leads out of the root"),
     ],
 )
 def test_contents_that_lie(saved, changes, message):

@@ -209,7 +209,7 @@ def test_nothing_is_read_for_a_plan(tmp_path, capsys):
     captured = capsys.readouterr()
     assert "fewer iterations" in " ".join(captured.out.split())
     warned = " ".join(captured.err.split())
-    assert "The training videos are not counted" in warned
+    assert "Steps are not counted" in warned
     assert "train.csv can't be read" in warned
     (tmp_path / "annotations").mkdir()
     (tmp_path / "annotations/train.csv").write_text("not what it should be")

@@ -3,13 +3,11 @@
 import multiprocessing
 import os
 import pickle
-import threading
 
 import pytest
 
-from lightning_multigrid.files import HangError, OutputError
+from lightning_multigrid.files import OutputError
 from lightning_multigrid.sources.table_store import TableStore
-from tests.helpers.drives import nothing_is_in_memory
 
 PATHS = ["/videos/a.mp4", "/videos/übung-视频.mp4", os.fsdecode(b"/videos/\xff.mp4"), "/videos/new\nline.mp4"]
 TABLES = {path: bytes([number]) * (number + 1) for number, path in enumerate(PATHS)}
@@ -80,10 +78,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         TableStore(tmp_path / "closed").add(PATHS[0], b"table")
 
 
-def test_a_drive_that_is_gone(store, monkeypatch):
-    released, read = threading.Event(), os.pread
-    nothing_is_in_memory(monkeypatch)
-    monkeypatch.setattr(os, "pread", lambda *args: (released.wait(), read(*args))[1])
-    with pytest.raises(HangError, match=r"a read did not end within 0\.2 s"):
-        TableStore(store.folder, read_timeout=0.2).read(PATHS[0])
-    released.set()
+@pytest.mark.parametrize(("folder", "error"), [(None, TypeError), ("", ValueError)])
+def test_what_is_no_folder(folder, error):
+    with pytest.raises(error, match="`folder` (must be|is)"):
+        TableStore(folder)

@@ -125,7 +125,7 @@ NO_LISTS = {
     "number of frames": ("a.mp4 300 3\n", r"3 fields"),
     "long row": ("path,label\na.mp4,1,2\n", r"line 2: 3 fields"),
     "short row": ("id,path,label\n1,a.mp4,2\n2,b.mp4\n", r"line 3: some rows have a label, and some have none"),
-    "stretches": ("path,label,start,end\na.mp4,0,1.5,3\n", r"line 1: a row must be a whole video\. Cut the videos"),
+    "no time": ("path,label,start\na.mp4,0,soon\n", r"line 2: the start or end 'soon' is no number of seconds"),
     "open quote": ('"a.mp4 1\nb.mp4 2\n', r"line 2: unexpected end of data\. Check the double quotes"),
     "closed quote": ('a.mp4 1\n"b"c 2\n', r"line 2: ' ' expected after '\"'\. Check the double quotes"),
     "no path": (',3\n"",4\n', r"line 1: '' is not the path of a file"),
@@ -327,3 +327,10 @@ def test_names_of_files_that_are_no_utf_8_are_read_as_they_are(tmp_path):
     (tmp_path / name).touch()
     [path] = [read_manifest(tmp_path / "list.csv", existing_only=True).path(0)]
     assert path == str(tmp_path / name)
+
+
+def test_a_row_may_be_a_stretch_of_its_video(tmp_path):
+    (tmp_path / "list.csv").write_text("path,label,start,end\na.mp4,0,1.5,3\na.mp4,1,,\na.mp4,2,4,\n")
+    manifest = read_manifest(tmp_path / "list.csv")
+    assert [manifest.stretch(row) for row in range(3)] == [(1.5, 3), (0, float("inf")), (4, float("inf"))]
+    assert [manifest.label(row) for row in range(3)] == [0, 1, 2]

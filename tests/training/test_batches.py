@@ -1,30 +1,15 @@
-"""Mini-batches of changed samples: whatever the script's `collate_fn` makes of them."""
-
-from collections import namedtuple
-from types import SimpleNamespace
+"""Small mini-batches of the script's dataset: whatever its `collate_fn` makes of the samples."""
 
 import lightning as L
-import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from lightning_multigrid import LongCycle, MultigridCallback
-from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.rehearsal.batches import NOISE, REAL, batches_of_samples
 from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 HALF = LongCycle(((0.5, 1), (1, 1)))
-
-
-def time_first(samples):
-    x, y = default_collate(samples)
-    return x.movedim(2, 0), y
-
-
-def lists(samples):
-    return [x for x, _ in samples], torch.tensor([y for _, y in samples])
 
 
 def folded(samples):
@@ -41,8 +26,6 @@ class Own:
 
 
 UNPACKED = {
-    "time first": (time_first, lambda batch: (batch[0].movedim(0, 2), batch[1])),
-    "lists": (lists, lambda batch: (torch.stack(batch[0]), batch[1])),
     "folded": (
         folded,
         lambda b: (b["frames"].unflatten(0, (len(b["lengths"]), -1)).transpose(1, 2), b["labels"]),
@@ -75,89 +58,12 @@ class ByConstant(nn.Module):
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", UNPACKED)
-def test_clips_that_mix_are_found_in_any_kind_of_mini_batch_and_others_are_not(kind, workers):
+def test_grids_are_tried_on_any_kind_of_mini_batch(kind, workers):
     collate, unpack = UNPACKED[kind]
     train = DataLoader(clips(), 4, collate_fn=collate, num_workers=workers)
     fit(Script(unpack, ByConstant()), MultigridCallback(long_cycle=HALF), train=train, max_epochs=1)
-    with pytest.raises(ValueError, match="Script mixes clips on the grid of 4 x"):
+    with pytest.raises(ValueError, match="Script cannot take clips of 4 x"):
         fit(Script(unpack, ByConstant(8)), MultigridCallback(long_cycle=HALF), train=train)
-
-
-def test_the_clips_of_a_stream_differ_too():
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return iter(clips())
-
-    callback = MultigridCallback(long_cycle=HALF, clips_per_epoch=100)
-    with pytest.raises(ValueError, match="Script mixes clips on the grid of 4 x"):
-        fit(Script(lambda batch: batch, ByConstant(8)), callback, train=DataLoader(Stream(), 4))
-
-
-class Packed(SimpleNamespace):
-    """A sample of a dataset that reads clips itself: bytes, and what they mean."""
-
-
-class Reads(Dataset):
-    frames, size, stride = 8, 32, 1
-
-    def __len__(self):
-        return 100
-
-    def read_clip(self, request):
-        generator = torch.Generator().manual_seed(request.index)
-        pixels = torch.randint(256, (3, request.frames, request.size, request.size), generator=generator)
-        shape = pixels.shape
-        return Packed(data=pixels.byte().flatten(), shape=shape, label=request.index % CLASSES)
-
-
-def unpacked(samples):
-    return torch.stack([sample.data.view(sample.shape) for sample in samples]) / 255, torch.tensor(
-        [sample.label for sample in samples]
-    )
-
-
-def test_samples_of_a_kind_of_their_own_are_changed_too():
-    with pytest.raises(ValueError, match="Script mixes clips on the grid of 4 x"):
-        fit(
-            Script(lambda batch: batch, ByConstant(8)),
-            MultigridCallback(long_cycle=HALF),
-            train=DataLoader(Reads(), 4, collate_fn=unpacked),
-        )
-
-
-Sample = namedtuple("Sample", ["clip", "boxes", "array", "label"])
-
-
-def test_only_pixels_are_changed_and_nothing_in_the_sample_itself():
-    sample = Sample(torch.rand(3, 4, 8, 8), torch.rand(5, 4), {"mask": np.arange(256, dtype=np.uint8)}, 3)
-    before = sample.clip.clone()
-    grid, clips = BatchShape(1, 4, 8), (REAL, NOISE, NOISE)
-    batches = batches_of_samples(lambda grid: sample)
-    batches.make({grid: [clips]})
-    batch = batches.arrived(grid, clips)
-    assert torch.equal(sample.clip, before)
-    assert torch.equal(batch.clip[0], before)
-    assert set(batch.clip[1].flatten().tolist()) <= set(before.flatten().tolist())
-    assert not torch.equal(batch.clip[1], before)
-    assert torch.equal(batch.clip[1], batch.clip[2])
-    assert not torch.equal(batch.array["mask"][0], batch.array["mask"][1])
-    assert batch.boxes.unique(dim=0).shape[0] == 1
-    assert batch.label.tolist() == [3] * 3
-
-
-def test_an_error_of_one_mini_batch_leaves_the_others():
-    def sample_of(grid):
-        if grid.frames == 2:
-            raise KeyError("two")
-        return torch.zeros(3)
-
-    wanted = {BatchShape(1, frames, 8): [(REAL, REAL)] for frames in (2, 4)}
-    batches = batches_of_samples(sample_of)
-    batches.make(wanted)
-    two, four = wanted
-    with pytest.raises(KeyError, match="two"):
-        batches.arrived(two, (REAL, REAL))
-    assert batches.arrived(four, (REAL, REAL)).shape == (2, 3)
 
 
 def test_datasets_are_read_once_on_each_grid_and_hooks_see_whole_mini_batches():

@@ -173,40 +173,6 @@ def test_a_dataset_of_another_length_in_a_later_epoch_is_refused(later):
         fit(Moves(), MultigridCallback(), train=DataLoader(data, 4, shuffle=True))
 
 
-def test_a_run_that_diverges_says_where_and_claims_no_speed_up(caplog):
-    class Diverges(Module):
-        def training_step(self, batch, batch_idx):
-            loss = super().training_step(batch, batch_idx)
-            bad = isinstance(self._trainer, L.Trainer) and (self.current_epoch, batch_idx) >= (2, 1)
-            return loss * float("nan") if bad else loss
-
-    callback = MultigridCallback()
-    with caplog.at_level("INFO"):
-        fit(Diverges(), callback)
-    step = callback.run.plan.epoch(2)[1]
-    told = f"nan or infinite for the first time in epoch 2, mini-batch 1: phase {step.phase}, {step.shape}, LR scale "
-    assert f"{told}{step.lr_scale:g}. The training has diverged, so no speed-up is given." in caplog.text
-    assert "than the baseline" not in caplog.text
-
-
-def test_one_loss_that_is_infinite_is_told_and_the_speed_up_is_given(caplog):
-    class Once(Module):
-        def training_step(self, batch, batch_idx):
-            loss = super().training_step(batch, batch_idx)
-            once = isinstance(self._trainer, L.Trainer) and (self.current_epoch, batch_idx) == (1, 0)
-            return loss.detach() * float("inf") + 0 * loss if once else loss
-
-        def on_before_optimizer_step(self, optimizer):
-            for parameter in self.parameters():  # as a scaler of gradients skips such a step
-                parameter.grad.nan_to_num_(0, 0, 0)
-
-    with caplog.at_level("INFO"):
-        fit(Once(), MultigridCallback())
-    assert "for the first time in epoch 1, mini-batch 0: phase 0" in caplog.text
-    assert "diverged" not in caplog.text
-    assert "than the baseline" in caplog.text
-
-
 def test_limits_that_are_smaller_than_a_mini_batch_are_told(caplog):
     with caplog.at_level("INFO"):
         fit(Module(), MultigridCallback(), limit_train_batches=2)

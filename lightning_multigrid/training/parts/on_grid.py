@@ -8,9 +8,10 @@ import torch
 from lightning_multigrid.host import Trainer
 from lightning_multigrid.norm import make_groups, set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.positions import Following
-from lightning_multigrid.schedule import Plan, Step
+from lightning_multigrid.schedule import BatchShape, Plan, Step
+from lightning_multigrid.training.mini_batches import sizes_of_clips
 from lightning_multigrid.training.parts.part import Part
-from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
+from lightning_multigrid.training.rehearsal.rules import HOOKS, PointsOnPlan
 from lightning_multigrid.training.trainer.torch_internals import raised_limits
 
 
@@ -69,7 +70,9 @@ class ArrivedClips(Part):
 
     def __init__(self, plan: Plan, trainer: Trainer, points: PointsOnPlan) -> None:
         super().__init__(plan, trainer)
-        self._points = points
+        self._points, self._seen = points, set[BatchShape]()
 
     def before(self, step: Step, mini_batch: Any) -> None:
-        self._points.check_real(step.shape, mini_batch)
+        if step.shape.clip not in self._seen:
+            self._seen.add(step.shape.clip)
+            self._points.check(HOOKS, step.shape, sizes_of_clips(mini_batch))

@@ -6,6 +6,7 @@ current weights, on the baseline's grid: mean and variance of all values that a 
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -26,12 +27,13 @@ from lightning_multigrid.norm import (
 )
 from lightning_multigrid.reports import STATISTICS, Account
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Plan, ShortCycle, Step
-from lightning_multigrid.training.mini_batches import apart, error_text, hooks_of, run_forward, run_step
+from lightning_multigrid.training.mini_batches import after_hooks, apart, error_text, run_forward, run_step
 from lightning_multigrid.training.parts.part import Part
 from lightning_multigrid.training.parts.reporting import add_callback
-from lightning_multigrid.training.rehearsal.batches import ALIKE, script_batches
+from lightning_multigrid.training.rehearsal.batches import arrived, small_batches
 from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer
 
+_TRIED = 2  # clips of a first try: BatchNorm needs more than one value per channel
 _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 
 
@@ -83,16 +85,15 @@ class PopulationEstimate:
 
     def _refuse_failing(self, name: str) -> None:
         """Refuses a module in which neither `training_step` nor `forward` runs."""
-        shape, failures = self.sampler.plan.schedule.baseline.shape, []
-        batches = script_batches(self._trainer, self._module, self._training)
+        shape, failures = replace(self.sampler.plan.schedule.baseline.shape, clips=_TRIED), []
         for self._step in (run_step, run_forward):
             try:
                 with self._apart(epoch=0):
-                    batches.make({shape: [ALIKE]})
+                    made = small_batches(self._training, [shape])
                     replica = _replica(self._module, {})
-                    set_sub_batch(replica, len(ALIKE), of=len(ALIKE))  # so that these clips need no other rank
+                    set_sub_batch(replica, _TRIED, of=_TRIED)  # so that these clips need no other rank
                     with observed_moments(tracking_layers(replica)) as moments:
-                        self._run(replica, batches.arrived(shape, ALIKE), 0)
+                        self._run(replica, arrived(self._trainer, self._module, made, shape), 0)
             except Exception as error:  # whatever a user's model may raise
                 failures.append(error_text(error))
                 continue
@@ -108,16 +109,14 @@ class PopulationEstimate:
     def write(self, epoch: int, modes: Mapping[str, bool]) -> None:
         """Sets statistics of the layers that train (`modes`, by name) to the population's, on the clips of an epoch."""
         training, replica = _training_layers(self._module, modes), _replica(self._module, modes)
-        schedule, hooks = self.sampler.plan.schedule, hooks_of(self._trainer, self._module)
+        schedule = self.sampler.plan.schedule
         set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips)
         self.sampler.set_epoch(epoch)
         layers = {name: replica.get_submodule(name) for name in training}
         with self._apart(epoch), observed_moments(layers) as moments:
             loader = MultigridLoader(self._training.clip_dataset, self.sampler, self._training.like)
             for index, batch in enumerate(loader):
-                for hook in hooks:
-                    batch = hook.handle(batch)
-                self._run(replica, batch, index)
+                self._run(replica, after_hooks(self._trainer, self._module, batch), index)
         write_statistics(training, moments)
 
     def _run(self, replica: LightningModule, batch: Any, index: int) -> None:

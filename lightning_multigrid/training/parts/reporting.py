@@ -69,17 +69,10 @@ class Reporting(Part, Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._report.account.turn(CHECKPOINTS)  # until this callback has its turn again, after the one that writes
 
-    @override
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        self._report.note_loss(outputs)
-        self._others_are_done(trainer)
-
     def _others_are_done(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         self._report.account.turn(START if trainer.sanity_checking else REST)
 
-    on_validation_end = on_train_epoch_end = _others_are_done
+    on_train_batch_end = on_validation_end = on_train_epoch_end = _others_are_done
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

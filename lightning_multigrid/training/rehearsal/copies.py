@@ -4,13 +4,14 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid.host import DummyLogger, LightningDataModule, LightningModule, Trainer
@@ -19,7 +20,6 @@ from lightning_multigrid.training.trainer.torch_internals import forget_hooks
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules
 
 _LONG = 1000  # elements; those of longer containers are shared with a copy
-_LARGE = 2**20  # bytes of the tensors of a dataset or a loader; with more, they are shared with a copy
 
 
 def held_by(value: Any) -> Iterator[Any]:
@@ -38,81 +38,79 @@ def held_by(value: Any) -> Iterator[Any]:
             waiting += getattr(value, "__dict__", {}).values()
 
 
-class Copies:
-    """Makes copies of a module. What it holds is looked for once.
+def _copy(module: LightningModule, copied: Callable[[Tensor], Tensor], memo: dict[int, Any]) -> LightningModule:
+    """Copies a module, and tensors by a function. It shares the tensors and arrays of datasets, which may be all data.
 
-    Arrays are shared with a copy, which can't write to them, and so are the tensors of large datasets and loaders, and
-    elements of containers of over 1000. Everything else is the copy's own.
+    It also shares the elements of containers of over 1000. Everything else is the copy's own.
     """
-
-    def __init__(self, module: LightningModule, trainer: Trainer | None = None) -> None:
-        self._module, self._trainer = module, trainer
-        held = [*held_by(module)]
-        own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
-        self._shared: dict[int, Tensor] = {}
-        for value in held:
-            if isinstance(value, (Dataset, DataLoader, LightningDataModule)):
-                data = [part for part in held_by(value) if isinstance(part, Tensor) and id(part) not in own]
-                if sum(tensor.nbytes for tensor in data) > _LARGE:
-                    self._shared |= {id(tensor): tensor for tensor in data}
-        kinds = Tensor, np.ndarray, torch.Generator, dict, list, tuple, set, deque
-        self._held = [value for value in held if isinstance(value, kinds) and id(value) not in self._shared]
-
-    def _copy(self, copied: Callable[[Tensor], Tensor], memo: dict[int, Any]) -> LightningModule:
-        memo |= self._shared
-        for value in self._held:
-            if isinstance(value, nn.Parameter):
-                memo[id(value)] = nn.Parameter(copied(value.detach()), value.requires_grad)
-            elif isinstance(value, Tensor):
-                memo[id(value)] = copied(value.detach())
-            elif isinstance(value, torch.Generator):
-                memo[id(value)] = value.clone_state()
-            elif isinstance(value, np.ndarray):
-                memo[id(value)] = value.view()
-                memo[id(value)].flags.writeable = False
-            elif len(value) > _LONG:
-                memo[id(value)] = copy.copy(value)
-        probe = copy_without_trainer(self._module, memo)
-        forget_hooks(probe)  # they may write to what they have seen where they were made
-        return probe
-
-    def on_shapes(self) -> LightningModule:
-        """Returns a copy whose tensors have shapes but no memory, and which has no Trainer."""
-        return self._copy(lambda tensor: tensor.to("meta"), {}).train().to("meta")
-
-    @contextmanager
-    def working(self, losses: list[Tensor]) -> Iterator[LightningModule]:
-        """Gives a copy that can train for a step: nobody hears what it logs, and its optimizers don't move it.
-
-        It has the module's values, but for parameters of zeros alone, which training has not filled yet. They become a
-        ramp, so that what they multiply can be seen, and the places of a table be told apart. Without a Trainer it has
-        shapes only. What `manual_backward` gets goes to `losses`.
-        """
-        if self._trainer is None:
-            yield self.on_shapes()
-            return
-        memo: dict[int, Any] = {}
-        trainer = self._trainer
-        view = memo[id(trainer)] = TrainerView(trainer, barebones=True, progress_bar_callback=None)  # it logs nothing
-        try:
-            probe = self._copy(Tensor.clone, memo)
-            _fill(probe)
-            vars(view).update(_told(trainer, losses, memo), lightning_module=probe)
-            for part in lightning_modules(probe):
-                part.trainer = view
-            yield probe
-        finally:
-            vars(view).clear()  # what the copy and its view hold of each other
-            memo.clear()
+    held = [*held_by(module)]
+    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    data = [value for value in held if isinstance(value, (Dataset, DataLoader, LightningDataModule))]
+    shared = {id(part) for part in held_by(data) if isinstance(part, (Tensor, np.ndarray))} - own
+    for value in held:
+        if id(value) in shared:
+            memo[id(value)] = value
+        elif isinstance(value, nn.Parameter):
+            memo[id(value)] = nn.Parameter(copied(value.detach()), value.requires_grad)
+        elif isinstance(value, Tensor):
+            memo[id(value)] = copied(value.detach())
+        elif isinstance(value, torch.Generator):
+            memo[id(value)] = value.clone_state()
+        elif isinstance(value, (dict, list, tuple, set, deque)) and len(value) > _LONG:
+            memo[id(value)] = copy.copy(value)
+    probe = copy_without_trainer(module, memo)
+    forget_hooks(probe)  # they may write to what they have seen where they were made
+    return probe
 
 
 def meta_copy(module: LightningModule) -> LightningModule:
     """Returns a copy whose tensors have shapes but no memory, and which has no Trainer."""
-    return Copies(module).on_shapes()
+    return _copy(module, lambda tensor: tensor.to("meta"), {}).train().to("meta")
+
+
+@contextmanager
+def working_copy(module: LightningModule, trainer: Trainer, losses: list[Tensor]) -> Iterator[LightningModule]:
+    """Gives a copy that can train for a step: nobody hears what it logs, and its optimizers don't move it.
+
+    It has the module's values, but for parameters of zeros alone, which training has not filled yet. They become a
+    ramp, so that what they multiply can be seen, and the places of a table be told apart. What `manual_backward` gets
+    goes to `losses`.
+    """
+    view = TrainerView(trainer, barebones=True, progress_bar_callback=None)  # it logs nothing
+    memo: dict[int, Any] = {id(trainer): view}
+    try:
+        probe = _copy(module, Tensor.clone, memo)
+        _fill(probe)
+        vars(view).update(_told(trainer, losses, memo), lightning_module=probe)
+        for part in lightning_modules(probe):
+            part.trainer = view
+        yield probe
+    finally:
+        vars(view).clear()  # what the copy and its view hold of each other
+        memo.clear()
+
+
+class _StillOptimizer(Optimizer):
+    """Has the groups of an optimizer with the parameters of a copy, and doesn't move them."""
+
+    def __init__(self, optimizer: Any, memo: dict[int, Any]) -> None:
+        super().__init__([torch.zeros(())], {})  # there may be none, which torch refuses
+        self.param_groups = []
+        for group in optimizer.param_groups:
+            own = {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
+            parameters = [memo[id(parameter)] for parameter in group["params"] if id(parameter) in memo]
+            self.param_groups.append({**own, "params": parameters})
+        self.optimizer = self  # as Lightning's wrappers have it
+
+    def step(self, closure: Any = None, **_: Any) -> Any:
+        return closure and closure()
+
+    def toggle_model(self, sync_grad: bool = True) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def _told(trainer: Trainer, losses: list[Tensor], memo: dict[int, Any]) -> dict[str, Any]:
-    """What a copy's view is told: optimizers of its own that hold still, and loggers that nobody reads."""
+    """What a copy's view is told: optimizers and schedulers that hold still, and loggers that nobody reads."""
 
     def backward(loss: Tensor, optimizer: Any, *arguments: Any, **named: Any) -> None:
         losses.append(loss.detach())
@@ -120,15 +118,11 @@ def _told(trainer: Trainer, losses: list[Tensor], memo: dict[int, Any]) -> dict[
         with ThreadPoolExecutor(1) as thread:
             thread.submit(loss.backward, *arguments, **named).result()
 
-    optimizers: list[Any] = []  # those that can't be copied: most steps need none
-    schedulers: list[Any] = []
-    with suppress(Exception):
-        optimizers, schedulers = copy.deepcopy((trainer.optimizers, trainer.lr_scheduler_configs), memo)
-    for optimizer in optimizers:
-        optimizer.step = lambda closure=None, **_: closure and closure()
-        optimizer.toggle_model = lambda sync_grad=True: nullcontext()  # as Lightning's wrappers have it
-        if not hasattr(optimizer, "optimizer"):
-            optimizer.optimizer = optimizer
+    optimizers = [_StillOptimizer(optimizer, memo) for optimizer in trainer.optimizers]
+    memo |= {id(optimizer): still for optimizer, still in zip(trainer.optimizers, optimizers, strict=True)}
+    schedulers = copy.deepcopy(trainer.lr_scheduler_configs, memo)
+    for config in schedulers:
+        config.scheduler.step = lambda *_, **__: None  # type: ignore[method-assign]
     loggers = [DummyLogger() for _ in trainer.loggers]
     return {
         "optimizers": optimizers,

@@ -1,0 +1,66 @@
+"""An ordinary file, read at any place: by us, or by FFmpeg."""
+
+import errno
+import os
+import stat
+
+from lightning_multigrid.files.arguments import StrPath
+
+
+class InputFile:
+    """An ordinary file, open for reading; an OSError if it is none.
+
+    Attributes:
+        size: Its bytes when it was opened.
+        failure: The error of a read through a `Cursor`, which can't raise it.
+    """
+
+    def __init__(self, path: StrPath) -> None:
+        self.failure: OSError | None = None
+        self._descriptor = -1
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else opening a pipe would wait for its writer
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not an ordinary file")
+        self.size = found.st_size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    def read(self, position: int, size: int) -> bytes:
+        """Returns the bytes at a place, fewer where the file ends; an OSError if they can't be read."""
+        left = self.size - position
+        return os.pread(self._descriptor, min(size, left), position) if left > 0 else b""
+
+
+class Cursor:
+    """A file with a current position, as PyAV reads it; FFmpeg sees `name` as its name.
+
+    An error ends the file and is kept in its `failure`: PyAV would raise it later, perhaps for another file.
+    """
+
+    def __init__(self, file: InputFile, name: str) -> None:
+        self.name = name
+        self._file, self._position = file, 0
+
+    def read(self, count: int) -> bytes:
+        """Returns so many bytes, fewer only where the file ends."""
+        try:
+            data = self._file.read(self._position, count)
+        except OSError as error:
+            self._file.failure = error
+            return b""
+        self._position += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = max(0, offset + (0, self._position, self._file.size)[whence])  # FFmpeg may seek before it
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
