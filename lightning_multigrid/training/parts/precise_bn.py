@@ -19,7 +19,6 @@ from lightning_multigrid.loading import MultigridLoader, MultigridSampler, Strea
 from lightning_multigrid.norm import (
     BatchNorm,
     average_statistics,
-    convert_sub_batchnorm,
     observed_moments,
     set_sub_batch,
     tracking_layers,
@@ -137,10 +136,9 @@ def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, 
 def _replica(module: LightningModule, modes: Mapping[str, bool]) -> LightningModule:
     """Returns a copy without a Trainer that shares the parameters of a module and nothing else."""
     copied = copy_without_trainer(module, {id(parameter): parameter for parameter in module.parameters()})
-    replica = convert_sub_batchnorm(copied)  # copies are plain
-    for name, part in replica.named_modules():
+    for name, part in copied.named_modules():
         part.training = modes.get(name, True)
-    return replica
+    return copied
 
 
 class EvaluationStatistics(Part, Callback):

@@ -62,9 +62,8 @@ def tell_left_alone(module: nn.Module) -> None:
     kinds = " and ".join(sorted({type(layer).__name__ for layer in layers.values()}))
     if layers:
         rank_zero_info(
-            f"{kinds} (`{next(iter(layers))}`{' and others' * (len(layers) > 1)}) derives from BatchNorm, but its "
-            "`forward` does not call BatchNorm's once, as `super().forward(x)`. So it is left as it is, without "
-            "sub-mini-batches and with its own momentum."
+            f"{kinds} (`{next(iter(layers))}`{' and others' * (len(layers) > 1)}) derives from BatchNorm and has a "
+            "`forward` of its own. So it is left as it is, without sub-mini-batches and with its own momentum."
         )
 
 
