@@ -128,23 +128,6 @@ def test_a_clip_goes_before_an_image():
     assert (poster.shape, clip.shape) == ((3, 20, 20), (3, 4, 4, 4))
 
 
-class Augmented(Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        noise = torch.rand(3, 4, 8, 8) + random.random() + np.random.rand()
-        return noise, index
-
-
-def test_the_users_random_augmentation_is_seeded_by_the_request_alone():
-    clips = FixedClips(Augmented())
-    first = clips.read_clip(request(4, 8, seed=5))[0]
-    torch.rand(3), random.random(), np.random.rand()
-    assert torch.equal(first, clips.read_clip(request(4, 8, seed=5))[0])
-    assert not torch.equal(first, clips.read_clip(request(4, 8, seed=6))[0])
-
-
 class Several(Dataset):
     """Clips of other lengths and sizes than the first one."""
 
@@ -164,21 +147,6 @@ def test_clips_of_other_lengths_and_sizes_stay_on_the_baselines_grid_and_shrink_
     half = [tuple(several.read_clip(request(4, 12, index=index)).shape) for index in range(4)]
     assert half == [(3, 4, 12, 16), (3, 10, 12, 16), (3, 2, 24, 20), (3, 4, 12, 16)]
     assert several.read_clip(request(1, 24, index=2)).shape[1] == 1  # never none
-
-
-def test_both_sides_are_multiples_of_the_divisor():
-    class Wide(Dataset):
-        def __len__(self):
-            return 1
-
-        def __getitem__(self, index):
-            return {"clip": torch.rand(3, 2, 48, 64), "mask": torch.zeros(2, 48, 64, dtype=torch.long)}
-
-    wide = FixedClips(Wide(), clips=["clip"], follow={"mask": "THW"})
-    wide.divisor = 16
-    for size, expected in ((48, (48, 64)), (32, (32, 48)), (16, (16, 16))):
-        sample = wide.read_clip(request(2, size))
-        assert sample["clip"].shape[-2:] == sample["mask"].shape[-2:] == expected
 
 
 def test_a_smaller_clip_keeps_its_ratio_in_multiples_of_its_own():

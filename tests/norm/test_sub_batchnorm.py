@@ -7,7 +7,6 @@ import copy
 import pickle
 from itertools import pairwise, product
 
-import lightning as L
 import pytest
 import torch
 from count_operations import CountedOperations
@@ -179,20 +178,6 @@ def test_frozen_running_statistics_stay(clips):
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
-@pytest.mark.parametrize("clips", [4, 5])
-def test_gradcheck(memory_format, clips):
-    layer = make_layer(SubBatchNorm3d, sub_batch=2, track_running_stats=False)
-    x = torch.randn(clips, CHANNELS, 1, 2, 2, dtype=torch.float64).contiguous(memory_format=memory_format)
-
-    def function(x, weight, bias):
-        return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
-
-    arguments = (x.requires_grad_(), layer.weight, layer.bias)
-    assert torch.autograd.gradcheck(function, arguments)
-    assert torch.autograd.gradgradcheck(function, arguments)
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
 @pytest.mark.parametrize("clips", [16, 19])
 def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, clips):
     layer = make_layer(SubBatchNorm3d, sub_batch=4)
@@ -233,18 +218,6 @@ def test_operations_of_a_step(memory_format, groups, forward, backward):
     with CountedOperations() as counted:
         output.backward(gradient)
     assert counted.launches == backward
-
-
-@pytest.mark.parametrize("numbers", [(4, 16), (16, 19), (19, 16), (16, 4), (19, 19)])
-def test_a_layer_may_be_used_twice_before_the_backward(numbers):
-    """With one group, several, and several of different sizes: running statistics move in between."""
-    layer = make_layer(SubBatchNorm3d, sub_batch=4)
-    alone, inputs = copy.deepcopy(layer), [make_clips(number).requires_grad_() for number in numbers]
-    sum((layer(x) ** 3).sum() for x in inputs).backward()
-    for x in inputs:
-        (gradient,) = torch.autograd.grad((alone(x) ** 3).sum(), x)
-        assert torch.equal(x.grad, gradient)
-    assert_close(layer.state_dict(), alone.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
@@ -333,17 +306,6 @@ def test_compiled_channels_last_remainders_and_single_groups(clips):
     assert output.is_contiguous(memory_format=torch.channels_last_3d)
     assert_close(gradients(output, layer, x), gradients(expected, eager, x))
     assert_close(layer.state_dict(), eager.state_dict())
-
-
-def test_compiled_layer_follows_sub_batch():
-    torch.compiler.reset()
-    layer = make_layer(SubBatchNorm3d, sub_batch=4)
-    compiled = torch.compile(layer, backend="eager", fullgraph=True)
-    x = make_clips(32)
-    for sub_batch in (4, 8, 16, 32):
-        set_sub_batch(compiled, sub_batch)
-        assert_close(compiled(x), layer(x))
-        assert len(groups_of(compiled, x)) == 32 // sub_batch
 
 
 # --- Rows and clips ---
@@ -487,19 +449,6 @@ def test_every_kind_is_converted_and_converting_again_changes_nothing_but_clips(
     assert not any(layer.training for layer in model.modules())
 
 
-def test_optimizer_and_hooks_made_before_conversion_go_on():
-    layer = nn.BatchNorm3d(CHANNELS)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
-    seen = []
-    layer.register_forward_hook(lambda module, inputs, output: seen.append(type(module)))
-    convert_sub_batchnorm(layer, clips=2)
-    (layer(make_clips(4, dtype=torch.float32)) ** 3).sum().backward()
-    before = layer.weight.detach().clone()
-    optimizer.step()
-    assert seen == [SubBatchNorm3d]
-    assert_close(layer.weight.detach(), before - layer.weight.grad)
-
-
 def test_layers_that_are_no_batchnorm_are_left_alone():
     model = nn.ModuleList(
         [
@@ -538,26 +487,6 @@ def test_a_temporary_conversion_ends():
     assert type(model[1]) is nn.BatchNorm3d
     assert set(vars(model[1])) == attributes
     assert isinstance(mine, SubBatchNorm3d), "the user's own conversion stays"
-
-
-def test_a_teacher_follows_the_model_if_it_is_there_when_fit_starts():
-    class MeanTeacher(Module):
-        def __init__(self):
-            super().__init__()
-            self.teacher = copy.deepcopy(self.net)
-
-        def training_step(self, batch, batch_idx):
-            if isinstance(self._trainer, L.Trainer):
-                assert type(self.teacher[1]) is SubBatchNorm3d
-                assert self.teacher[1].sub_batch == self.net[1].sub_batch
-                self.teacher(batch[0])
-            return super().training_step(batch, batch_idx)
-
-    module = MeanTeacher()
-    trainer(MultigridCallback(seed=0), max_epochs=1).fit(module, loader())
-    for net in (module.net, module.teacher):
-        assert type(net[1]) is nn.BatchNorm3d
-        assert vars(net[1]).keys() == vars(nn.BatchNorm3d(6)).keys()
 
 
 def test_layer_without_shift():

@@ -80,17 +80,6 @@ def test_no_milestones_means_fine_tuning_only():
     assert (phase.stage, phase.shape, phase.lr_scale) == (0, BatchShape(2, 8, 64), 1)
 
 
-def test_long_cycle_alone():
-    # PySlowFast documents it and crashes.
-    schedule = MultigridSchedule(KINETICS, short_cycle=OFF_SHORT)
-    assert all(schedule.cycle(phase.shape) == [phase.shape] for phase in schedule.phases)
-    # In proportion 8 4 2 1 of each stage: 94 : 60 : 42, and 43 epochs of the last at the saving of the others, 15 / 4.
-    lengths = [94 * part / 15 for part in (8, 4, 2, 1)] + [60 * part / 15 for part in (8, 4, 2, 1)]
-    lengths += [42 * part / 15 for part in (8, 4, 2, 1)] + [43 * 4 / 15]
-    wanted = [length * 358 / sum(lengths) for length in lengths]
-    assert [float(p.end_epoch - p.start_epoch) for p in schedule.phases] == pytest.approx(wanted)
-
-
 def test_short_cycle_alone_keeps_the_lr_scale_and_stretches_the_stages():
     schedule = MultigridSchedule(KINETICS, long_cycle=OFF_LONG)
     assert ends(schedule) == pytest.approx([94 * 358 / 239, 154 * 358 / 239, 196 * 358 / 239, 358])
@@ -105,13 +94,6 @@ def test_neither_cycle_is_the_baseline():
     assert all(schedule.baseline_epoch(epoch) == epoch for epoch in (0, 10, 94, 150.5, 196, 210, 239))
 
 
-def test_fewer_base_shapes_save_as_computed_from_the_reference():
-    # The last 1, 2 and 3 shapes at 1.5x epochs.
-    factors = LongCycle().factors
-    savings = [MultigridSchedule(KINETICS, LongCycle(factors[-n:])).iteration_reduction for n in (1, 2, 3)]
-    assert savings == pytest.approx([1.56, 2.20, 2.54], abs=0.06)
-
-
 def test_sizes_are_rounded_to_the_divisor_but_the_baseline_never():
     schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 100), epochs=4, milestones=(2,)), size_divisor=16)
     assert {shape.size for shape in schedule.grids} == {48, 64, 100}  # 50 and 71 to multiples of 16
@@ -123,11 +105,6 @@ def test_frames_are_rounded_to_the_divisor_but_the_baseline_never():
     assert {shape.frames for shape in schedule.grids} == {4, 8, 18}  # 4.5 and 9 to multiples of 4
     assert "(clips x frames x size); frames are multiples of 4 and sizes are multiples of 32\n" in str(schedule)
     assert {s.frames for s in MultigridSchedule(baseline, frames_divisor=16).grids} == {16, 18}  # at least one
-
-
-def test_frames_and_sizes_that_do_not_divide():
-    schedule = MultigridSchedule(Baseline(BatchShape(3, 13, 97), epochs=3, milestones=(1, 2)))
-    assert [str(p.shape) for p in schedule.phases[:4]] == ["27 x 3 x 69", "12 x 6 x 69", "6 x 6 x 97", "3 x 13 x 97"]
 
 
 def test_lr_scaling():
