@@ -79,28 +79,6 @@ class Samples(Dataset):
         return self.wrap(torch.full((3, 8, 8, 8), float(index)), index)
 
 
-@pytest.mark.parametrize(
-    ("wrap", "clip_of"),
-    [
-        (lambda clip, label: clip, lambda sample: sample),
-        (lambda clip, label: (clip, label), lambda sample: sample[0]),
-        (lambda clip, label: [label, clip], lambda sample: sample[1]),
-        (lambda clip, label: {"y": label, "video": clip}, lambda sample: sample["video"]),
-        (Pair, lambda sample: sample.clip),
-        (lambda clip, label: (label, {"x": [clip]}), lambda sample: sample[1]["x"][0]),
-        (lambda clip, label: (clip.numpy(), label), lambda sample: sample[0]),
-    ],
-)
-def test_every_container_keeps_its_kind_and_its_other_parts(wrap, clip_of):
-    samples = Samples(wrap)
-    sample = FixedClips(samples).read_clip(request(4, 4, index=2))
-    assert type(sample) is type(samples[2])
-    assert type(clip_of(sample)) is type(clip_of(samples[2]))
-    assert torch.equal(torch.as_tensor(clip_of(sample)), torch.full((3, 4, 4, 4), 2.0))
-    if isinstance(sample, (Pair, dict)):
-        assert (sample.label if isinstance(sample, Pair) else sample["y"]) == 2
-
-
 def test_baseline_shape_is_read_off_a_sample():
     clips = FixedClips(Samples(lambda clip, label: (clip[:, :, :, :6], label)))
     assert (len(clips), clips.frames, clips.size, clips.stride) == (3, 8, 6, 1)

@@ -139,36 +139,6 @@ def test_parts_and_joins_of_a_clip_dataset_pass_requests_on():
         fit(Indices(), MultigridCallback(), train=DataLoader(ConcatDataset([Decoding(), other]), 4))
 
 
-class Opened(Dataset):
-    """Opens its file in each worker, as readers of HDF5 do."""
-
-    file = None
-
-    def __len__(self):
-        return CLIPS
-
-    def __getitem__(self, index):
-        return self.file[0].expand(3, 8, 32, 32), 0
-
-
-def open_file(worker):
-    torch.utils.data.get_worker_info().dataset.file = torch.zeros(1, 3, 8, 32, 32)
-
-
-def test_a_worker_init_fn_and_a_script_see_the_users_dataset():
-    lengths = []
-
-    class Asking(Module):
-        def on_train_epoch_start(self):
-            lengths.append(len(self.trainer.train_dataloader.dataset))
-
-    data = Opened()
-    data.file = torch.zeros(1, 3, 8, 32, 32)  # for the main process, which looks at a sample
-    train = DataLoader(data, 4, num_workers=1, worker_init_fn=open_file)
-    fit(Asking(), MultigridCallback(), train=train, max_epochs=1)
-    assert lengths == [CLIPS] * 2
-
-
 # --- What is inferred ---
 
 
