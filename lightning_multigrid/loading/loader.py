@@ -165,7 +165,18 @@ class MultigridLoader(DataLoader[Any]):
         pass
 
 
-class ScriptLoader(DataLoader[Any]):
+class _SeenAs:
+    """Has the attributes of `_user`, which its base class would set otherwise."""
+
+    _user: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # unpickling asks for private names before there is a `_user`
+            raise AttributeError(name)
+        return getattr(self._user, name)
+
+
+class ScriptLoader(_SeenAs, DataLoader[Any]):
     """The training loader that a script sees (`trainer.train_dataloader`) while Lightning iterates a `MultigridLoader`.
 
     Its attributes are those of the script's own loader; its length and its mini-batches are those of the current epoch,
@@ -183,11 +194,6 @@ class ScriptLoader(DataLoader[Any]):
     def __init__(self, user: DataLoader[Any], multigrid: MultigridLoader, epoch: Callable[[], int]) -> None:
         # Not the base class's `__init__`: all attributes come from `user`.
         vars(self).update(_user=user, multigrid=multigrid, _epoch=epoch, _thread=threading.get_ident())
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # unpickling asks for private names before there is a `_user`
-            raise AttributeError(name)
-        return getattr(self._user, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self._user, name):
@@ -208,7 +214,7 @@ class ScriptLoader(DataLoader[Any]):
         return iter(MultigridLoader(self.multigrid.clip_dataset, self.multigrid.sampler.peek(self._epoch()), like))
 
 
-class _SeenAsUsers(Dataset[Any]):
+class _SeenAsUsers(_SeenAs, Dataset[Any]):
     """A dataset whose items a function makes, in a worker.
 
     To a `worker_init_fn`, which may open files in `get_worker_info().dataset`, it looks like the user's dataset.
@@ -216,11 +222,6 @@ class _SeenAsUsers(Dataset[Any]):
 
     def __init__(self, user: Dataset[Any], item: Callable[[Any], Any]) -> None:
         vars(self).update(_user=user, _item=item)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # unpickling asks for private names before there is a `_user`
-            raise AttributeError(name)
-        return getattr(self._user, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._user, name, value)

@@ -63,16 +63,10 @@ class PopulationEstimate:
     def __init__(self, training: MultigridLoader, batches: int, trainer: Trainer) -> None:
         self._training, self._trainer, self._module = training, trainer, trainer.lightning_module
         self._step = run_step
-        name = type(self._module).__name__
         if isinstance(training.like.dataset, StreamSamples):
             raise MisconfigurationException(
                 "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it "
                 "out."
-            )
-        if not tracking_layers(self._module):
-            raise MisconfigurationException(
-                f"`precise_bn_batches` re-estimates the running statistics of BatchNorm layers, but {name} has none. "
-                "Leave the argument out."
             )
         if trainer.strategy.restore_checkpoint_after_setup:
             raise MisconfigurationException(
@@ -80,9 +74,9 @@ class PopulationEstimate:
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
         self.sampler = population_sampler(training.sampler, batches)
-        self._refuse_failing(name)
+        self._refuse_failing()
 
-    def _refuse_failing(self, name: str) -> None:
+    def _refuse_failing(self) -> None:
         """Refuses a module in which neither `training_step` nor `forward` runs."""
         shape, failures = replace(self.sampler.plan.schedule.baseline.shape, clips=_TRIED), []
         for self._step in (run_step, run_forward):
@@ -101,8 +95,8 @@ class PopulationEstimate:
             failures.append("no BatchNorm layer was reached")
         raise MisconfigurationException(
             f"`precise_bn_batches` runs `training_step`, else `forward`, on a copy of the module without a Trainer, "
-            f"but with {name} the first fails ({failures[0]}), and so does the second ({failures[1]}). Let one of them "
-            "work without `self.trainer`, or leave the argument out."
+            f"but with {type(self._module).__name__} the first fails ({failures[0]}), and so does the second "
+            f"({failures[1]}). Let one of them work without `self.trainer`, or leave the argument out."
         )
 
     def write(self, epoch: int, modes: Mapping[str, bool]) -> None:

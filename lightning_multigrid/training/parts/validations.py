@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Set
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from lightning_multigrid.host import Trainer, is_a
@@ -79,8 +79,8 @@ class Validations(Part):
         for saving in self._saving:
             number = saving.every_n_epochs
             if number:  # else it counts steps, or time
-                key = saving.state_key  # which names that number, and checkpoints are found by it
-                changes.subclass(saving, {"state_key": property(partial(_constant, key))})
+                # It names that number, and checkpoints are found by it.
+                changes.subclass(saving, {"state_key": property(lambda _, key=saving.state_key: key)})
                 self._count(saving, internals.EVERY_N_EPOCHS, self._ends(number), (1, _NEVER))
         for config in self._plateaus:
             self._count(config, "frequency", self._ends(config.frequency), (1, _NEVER))
@@ -139,7 +139,3 @@ class Validations(Part):
     def close(self) -> None:
         self._release()
         super().close()
-
-
-def _constant(value: str, _: Any) -> str:
-    return value
