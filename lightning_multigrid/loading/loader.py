@@ -82,14 +82,8 @@ class MultigridLoader(DataLoader[Any]):
     together, one piece each, so that only a few are buffered in total. Without `join` it may need all samples, so a
     single worker reads them. `prefetch_factor` counts what one worker reads: pieces or mini-batches.
 
-    Args:
-        dataset: The clips.
-        sampler: The order and the shapes.
-        like: A loader whose `collate_fn`, workers, pinning and so on are used; its order and batch size are not.
-        loop: The training loop, which knows where it is; None starts where the sampler says.
-
-    Attributes:
-        pieces: The most pieces that a mini-batch is read in.
+    Of the loader `like`, the `collate_fn`, workers, pinning and so on are used; its order and batch size are not. The
+    training loop `loop` knows where it is; None starts where the sampler says.
     """
 
     sampler: MultigridSampler
@@ -98,7 +92,7 @@ class MultigridLoader(DataLoader[Any]):
         self, dataset: ClipDataset, sampler: MultigridSampler, like: DataLoader[Any], loop: Loop | None = None
     ) -> None:
         self._join: Callable[[list[Any]], Any] | None = getattr(like.collate_fn, "join", None)
-        self.pieces = max(1, like.num_workers) if self._join else 1
+        self.pieces = max(1, like.num_workers) if self._join else 1  # the most that a mini-batch is read in
         # `like.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
         schedule = sampler.plan.schedule
         most = max(shape.clips for shape in schedule.grids) / self.pieces
@@ -182,13 +176,7 @@ class ScriptLoader(_SeenAs, DataLoader[Any]):
     Its attributes are those of the script's own loader; its length and its mini-batches are those of the current epoch,
     from the first one on. Each pass reads them by a loader and workers of its own, so it changes nothing in the run.
 
-    Args:
-        user: The script's own loader.
-        multigrid: The loader that Lightning iterates.
-        epoch: Returns the current epoch, from 0.
-
-    Raises:
-        AttributeError: If an attribute of the script's loader is set.
+    `epoch` returns the current epoch. Attributes of the script's loader can't be set.
     """
 
     def __init__(self, user: DataLoader[Any], multigrid: MultigridLoader, epoch: Callable[[], int]) -> None:
