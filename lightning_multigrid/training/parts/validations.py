@@ -74,7 +74,7 @@ class Validations(Part):
             number = saving.every_n_epochs
             if number:  # else it counts steps, or time
                 # It names that number, and checkpoints are found by it.
-                changes.subclass(saving, {"state_key": property(lambda _, key=saving.state_key: key)})
+                changes.subclass(saving, {"state_key": saving.state_key})
                 self._count(saving, internals.EVERY_N_EPOCHS, self._ends(number), (1, _NEVER))
         for config in self._plateaus:
             self._count(config, "frequency", self._ends(config.frequency), (1, _NEVER))
