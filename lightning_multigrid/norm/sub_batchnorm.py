@@ -8,6 +8,7 @@ Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups 
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
@@ -402,20 +403,11 @@ def _plain(layer: _SubBatchNorm) -> nn.Module:
     return plain
 
 
-class TemporaryConversion:
-    """Converts BatchNorm layers for a time. Copies and pickles that are made meanwhile stay converted."""
-
-    def __init__(self) -> None:
-        self._layers: list[nn.Module] = []
-
-    def convert(self, module: nn.Module, clips: int = 8) -> None:
-        """Converts the layers of `module` that are plain BatchNorm; others keep their `sub_batch`."""
-        found = [layer for layer in module.modules() if _class_of(layer) is not None]
-        self._layers += [convert_sub_batchnorm(layer, clips) for layer in found]
-
-    def end(self) -> None:
-        for layer in self._layers:
-            restore_batchnorm(layer)
+def convert_until(ending: ExitStack, module: nn.Module, clips: int = 8) -> None:
+    """Converts plain BatchNorm until `ending` is closed. Copies and pickles that are made meanwhile stay converted."""
+    for layer in [*module.modules()]:
+        if _class_of(layer) is not None:  # others keep their `sub_batch`
+            ending.callback(restore_batchnorm, convert_sub_batchnorm(layer, clips))
 
 
 def _check_clips(name: str, clips: int) -> None:

@@ -5,6 +5,7 @@ Which clips form a group is not specified, so the tests find out (`groups_of`) a
 
 import copy
 import pickle
+from contextlib import ExitStack
 from itertools import pairwise, product
 
 import pytest
@@ -22,8 +23,8 @@ from lightning_multigrid.norm.sub_batchnorm import (
     SubBatchNorm1d,
     SubBatchNorm2d,
     SubBatchNorm3d,
-    TemporaryConversion,
     convert_sub_batchnorm,
+    convert_until,
     restore_batchnorm,
     set_sub_batch,
 )
@@ -468,12 +469,12 @@ def test_layers_that_are_no_batchnorm_are_left_alone():
 
 
 def test_a_temporary_conversion_ends():
-    conversion, model = TemporaryConversion(), nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
+    conversion, model = ExitStack(), nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
     mine = convert_sub_batchnorm(nn.BatchNorm3d(CHANNELS), clips=4)
     attributes = set(vars(model[1]))
-    conversion.convert(nn.ModuleList([model, mine]), clips=2)
+    convert_until(conversion, nn.ModuleList([model, mine]), clips=2)
     assert (model[1].sub_batch, mine.sub_batch) == (2, 4)
-    conversion.end()
+    conversion.close()
     assert type(model[1]) is nn.BatchNorm3d
     assert set(vars(model[1])) == attributes
     assert isinstance(mine, SubBatchNorm3d), "the user's own conversion stays"
