@@ -82,14 +82,8 @@ class MultigridLoader(DataLoader[Any]):
     together, one piece each, so that only a few are buffered in total. Without `join` it may need all samples, so a
     single worker reads them. `prefetch_factor` counts what one worker reads: pieces or mini-batches.
 
-    Args:
-        dataset: The clips.
-        sampler: The order and the shapes.
-        like: A loader whose `collate_fn`, workers, pinning and so on are used; its order and batch size are not.
-        loop: The training loop, which knows where it is; None starts where the sampler says.
-
-    Attributes:
-        pieces: The most pieces that a mini-batch is read in.
+    Of the loader `like`, the `collate_fn`, workers, pinning and so on are used; its order and batch size are not. The
+    training loop `loop` knows where it is; None starts where the sampler says.
     """
 
     sampler: MultigridSampler
@@ -98,7 +92,7 @@ class MultigridLoader(DataLoader[Any]):
         self, dataset: ClipDataset, sampler: MultigridSampler, like: DataLoader[Any], loop: Loop | None = None
     ) -> None:
         self._join: Callable[[list[Any]], Any] | None = getattr(like.collate_fn, "join", None)
-        self.pieces = max(1, like.num_workers) if self._join else 1
+        self.pieces = max(1, like.num_workers) if self._join else 1  # the most that a mini-batch is read in
         # `like.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
         schedule = sampler.plan.schedule
         most = max(shape.clips for shape in schedule.grids) / self.pieces
@@ -165,29 +159,29 @@ class MultigridLoader(DataLoader[Any]):
         pass
 
 
-class ScriptLoader(DataLoader[Any]):
-    """The training loader that a script sees (`trainer.train_dataloader`) while Lightning iterates a `MultigridLoader`.
+class _SeenAs:
+    """Has the attributes of `_user`, which its base class would set otherwise."""
 
-    Its attributes are those of the script's own loader; its length and its mini-batches are those of the current epoch,
-    from the first one on. Each pass reads them by a loader and workers of its own, so it changes nothing in the run.
-
-    Args:
-        user: The script's own loader.
-        multigrid: The loader that Lightning iterates.
-        epoch: Returns the current epoch, from 0.
-
-    Raises:
-        AttributeError: If an attribute of the script's loader is set.
-    """
-
-    def __init__(self, user: DataLoader[Any], multigrid: MultigridLoader, epoch: Callable[[], int]) -> None:
-        # Not the base class's `__init__`: all attributes come from `user`.
-        vars(self).update(_user=user, multigrid=multigrid, _epoch=epoch, _thread=threading.get_ident())
+    _user: Any
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # unpickling asks for private names before there is a `_user`
             raise AttributeError(name)
         return getattr(self._user, name)
+
+
+class ScriptLoader(_SeenAs, DataLoader[Any]):
+    """The training loader that a script sees (`trainer.train_dataloader`) while Lightning iterates a `MultigridLoader`.
+
+    Its attributes are those of the script's own loader; its length and its mini-batches are those of the current epoch,
+    from the first one on. Each pass reads them by a loader and workers of its own, so it changes nothing in the run.
+
+    `epoch` returns the current epoch. Attributes of the script's loader can't be set.
+    """
+
+    def __init__(self, user: DataLoader[Any], multigrid: MultigridLoader, epoch: Callable[[], int]) -> None:
+        # Not the base class's `__init__`: all attributes come from `user`.
+        vars(self).update(_user=user, multigrid=multigrid, _epoch=epoch, _thread=threading.get_ident())
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self._user, name):
@@ -208,7 +202,7 @@ class ScriptLoader(DataLoader[Any]):
         return iter(MultigridLoader(self.multigrid.clip_dataset, self.multigrid.sampler.peek(self._epoch()), like))
 
 
-class _SeenAsUsers(Dataset[Any]):
+class _SeenAsUsers(_SeenAs, Dataset[Any]):
     """A dataset whose items a function makes, in a worker.
 
     To a `worker_init_fn`, which may open files in `get_worker_info().dataset`, it looks like the user's dataset.
@@ -216,11 +210,6 @@ class _SeenAsUsers(Dataset[Any]):
 
     def __init__(self, user: Dataset[Any], item: Callable[[Any], Any]) -> None:
         vars(self).update(_user=user, _item=item)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # unpickling asks for private names before there is a `_user`
-            raise AttributeError(name)
-        return getattr(self._user, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._user, name, value)

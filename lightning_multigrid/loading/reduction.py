@@ -155,7 +155,7 @@ class Change:
             parts = values if axes[1:] or numbers else ()
             of_frames = axes[0] == "T" and len(values) == self.before.get("T")
             return of_frames and all(self.fits(part, axes[1:], numbers) for part in parts)
-        shape = _shape(values)
+        shape = shape_of(values)
         if not axes and len(numbers) == 1 and shape == ():
             return True
         expected = [self.before.get(axis) if axis in "THW" else ... for axis in axes] + [len(numbers)] * bool(numbers)
@@ -215,9 +215,9 @@ class Change:
         return kinds.wrap(changed, like=given, **canvas)
 
 
-def _shape(values: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor, an array, a number or a list of numbers; None for anything else."""
-    if isinstance(values, (list, tuple)) and all(isinstance(value, (int, float)) for value in values):
+def shape_of(values: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor, an array or a number, and the length of a list; None for anything else."""
+    if isinstance(values, (list, tuple)):
         return (len(values),)
     return () if isinstance(values, (int, float)) else getattr(values, "shape", None)
 

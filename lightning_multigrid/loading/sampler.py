@@ -30,18 +30,12 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
     The base classes only make Lightning leave the sampler alone: it does not wrap a `DistributedSampler` in its own,
     nor replace a `SequentialSampler` under `overfit_batches`. The sampler uses nothing of theirs.
 
-    Args:
-        plan: The steps, and how many ranks share them.
-        order: From an epoch to the indices of the dataset, in order; equal on all ranks.
-        rank: This rank.
-
-    Attributes:
-        pieces: About how many lists, of whole visits, a mini-batch is split into. 1 unless a `MultigridLoader` sets it.
+    `order`, from an epoch to the indices of the dataset, is equal on all ranks.
     """
 
     def __init__(self, plan: Plan, order: Order, *, rank: int = 0) -> None:
         self.plan, self.order, self.rank = plan, order, rank
-        self.pieces = 1
+        self.pieces = 1  # about how many lists, of whole visits, a mini-batch is split into: a `MultigridLoader` says
         self._start = Place(0, 0)
         self._drawn: tuple[int, Sequence[int]] = (-1, ())  # the last epoch, and its order
 

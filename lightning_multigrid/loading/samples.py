@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_multigrid.loading.reduction import Clip, changes
+from lightning_multigrid.loading.reduction import Clip, changes, shape_of
 from lightning_multigrid.loading.requests import ClipRequest
 
 Name = str | int
@@ -119,7 +119,7 @@ class SampleParts:
                 f"bilinearly. Convert it, or let it follow a clip, as masks do: `follow={{{name}: {clip.axes!r}}}`."
             )
         for path, values in self._unnamed(sample, found):
-            if not (shape := _shape(values)):
+            if not (shape := shape_of(values)):
                 continue  # it is a number
             for lengths in (clip.lengths for clip in found.values()):
                 axes = "Nxyxy" if hasattr(values, "canvas_size") else _axes(shape, lengths)  # torchvision's boxes
@@ -225,12 +225,6 @@ def _all_parts(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     yield path, sample
     for key, part in _parts(sample).items():
         yield from _all_parts(part, (*path, key))
-
-
-def _shape(part: Any) -> tuple[int, ...] | None:
-    if isinstance(part, (Tensor, np.ndarray)):
-        return tuple(part.shape)
-    return (len(part),) if isinstance(part, (list, tuple)) else None
 
 
 def _is_whole_number(part: Any) -> bool:

@@ -16,8 +16,8 @@ from lightning_multigrid.norm.sub_batchnorm import (
     SubBatchNorm1d,
     SubBatchNorm2d,
     SubBatchNorm3d,
-    TemporaryConversion,
     convert_sub_batchnorm,
+    convert_until,
     is_sharded,
     left_alone,
     restore_batchnorm,
@@ -25,7 +25,7 @@ from lightning_multigrid.norm.sub_batchnorm import (
     sub_batchnorm_layers,
 )
 
-__all__ = ["BatchNorm", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "TemporaryConversion"]
-__all__ += ["average_statistics", "convert_sub_batchnorm", "is_sharded", "left_alone", "make_groups"]
+__all__ = ["BatchNorm", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d"]
+__all__ += ["average_statistics", "convert_sub_batchnorm", "convert_until", "is_sharded", "left_alone", "make_groups"]
 __all__ += ["observed_moments", "restore_batchnorm", "set_sub_batch", "sub_batchnorm_layers"]
 __all__ += ["tracking_layers", "write_statistics"]

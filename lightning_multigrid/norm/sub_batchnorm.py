@@ -7,8 +7,8 @@ after the conversion finds the same parameters and buffers under the same names.
 Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips; R ranks.
 """
 
-import copy
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
@@ -31,7 +31,6 @@ class _SubBatchNorm(nn.Module):
     _own_momentum: float | None  # plain BatchNorm's `momentum`: torch 2.6 compiles no look behind the property
     # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
     _mini_batch: Tensor | None = None
-    _for_a_time: bool = False  # then copies and pickles are plain
     _input_dims: ClassVar[tuple[int, ...]]
     _plain_class: ClassVar[type[nn.Module]]  # what the layer is without the conversion
 
@@ -75,15 +74,11 @@ class _SubBatchNorm(nn.Module):
             return _torchs_forward(self, input)  # evaluates the input, or refuses it
         rows = input.shape[0]
         clips = rows if self._mini_batch is None else min(rows, self._mini_batch.shape[0])
-        if clips < 2 * self.sub_batch:
-            # A single group. If it needs several ranks, they share; on one rank it is plain BatchNorm to the bit.
-            # Meta tensors, on which models are tried before training, have nothing to share.
-            if 0 < clips < self.sub_batch and world_size() > 1 and not input.is_meta:
-                return self._normalize_over_ranks(input, clips)  # type: ignore[no-any-return]
-            # With a cumulative average, plain BatchNorm reads its counter as a number, which breaks a compiled graph.
-            if self.momentum is not None or not self.track_running_stats or not torch.compiler.is_compiling():
-                return _torchs_forward(self, input)
-        return self._normalize(input, clips, max(1, clips // self.sub_batch))
+        if 0 < clips < self.sub_batch and world_size() > 1 and not input.is_meta:
+            # Several ranks share. Meta tensors, on which models are tried before training, have nothing to share.
+            return self._normalize_over_ranks(input, clips)  # type: ignore[no-any-return]
+        groups = clips // self.sub_batch
+        return _torchs_forward(self, input) if groups < 2 else self._normalize(input, clips, groups)  # to the bit
 
     # `torch.compile` must break its graph here, as it would take the group of ranks for a constant.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -94,8 +89,10 @@ class _SubBatchNorm(nn.Module):
         group = neighbours(ranks_needed(clips, self.sub_batch))
         x, weight, bias, mean, var, count = SharedBatchStatistics.apply(x, weight, bias, self.eps, group)
         output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
-        if self.track_running_stats and self.running_mean is not None:
-            self._move(mean, var * (count / (count - 1)))
+        if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
+            weight_of_batch = self._count()
+            self.running_mean.data.lerp_(mean.to(self.running_mean.dtype), weight_of_batch)
+            self.running_var.data.lerp_((var * (count / (count - 1))).to(self.running_var.dtype), weight_of_batch)
         return output
 
     def _normalize(self, x: Tensor, clips: int, groups: int) -> Tensor:
@@ -104,30 +101,29 @@ class _SubBatchNorm(nn.Module):
         whole = 1 if rows % clips else rows // clips  # rows that stay together: those of a clip
         size, larger = rows // whole // groups, rows // whole % groups  # `torch.compile` doesn't know `divmod`
         mean, var = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
-        if self.momentum is None and mean is not None and var is not None:
-            # The weight of this mini-batch in a cumulative average is on the device, so its own statistics come first.
-            mean, var = torch.zeros_like(mean), torch.zeros_like(var)
-        if not larger and rows == clips and (x.is_contiguous() or _copies_fast(x)):
-            output = self._normalize_together(x.contiguous(), groups, mean, var)
-            last = _CHANNELS_LAST.get(x.dim())
-            if last is not None and x.is_contiguous(memory_format=last):
-                output = output.contiguous(memory_format=last)
-        else:
-            # Clips of several rows have no such view.
+        momentum = 0.0 if mean is None else self._count()
+        if larger or rows != clips:  # clips of several rows have no view as below
             sizes = [(size + 1) * whole] * larger + [size * whole] * (groups - larger)
-            output = self._normalize_apart(x, sizes, mean, var)
-        if mean is not None and var is not None:
-            if self.momentum is None:
-                self._move(mean, var)
-            elif self.num_batches_tracked is not None:
-                self.num_batches_tracked.add_(1)
+            return self._normalize_apart(x, sizes, mean, var, momentum)
+        output = self._normalize_together(x.contiguous(), groups, mean, var, momentum)
+        last = _CHANNELS_LAST.get(x.dim())
+        if last is not None and x.is_contiguous(memory_format=last):
+            output = output.contiguous(memory_format=last)
         return output
 
-    def _normalize_together(self, x: Tensor, groups: int, mean: Tensor | None, var: Tensor | None) -> Tensor:
+    def _count(self) -> float:
+        """Counts a mini-batch; returns its weight in the running statistics."""
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        # A cumulative average reads the number from the device, as in plain BatchNorm.
+        return 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+
+    def _normalize_together(
+        self, x: Tensor, groups: int, mean: Tensor | None, var: Tensor | None, momentum: float
+    ) -> Tensor:
         """One BatchNorm of n clips with k C channels. Clip i belongs to group i % k, so this is a view."""
         merged = x.view(-1, groups * x.shape[1], *x.shape[2:])
         weights, biases, means, variances = _for_groups(groups, self.weight, self.bias, mean, var)
-        momentum = 1.0 if self.momentum is None else self.momentum
         output = F.batch_norm(merged, means, variances, weights, biases, True, momentum, self.eps)
         for moved, running in ((means, mean), (variances, var)):
             if moved is not None and running is not None:
@@ -136,40 +132,22 @@ class _SubBatchNorm(nn.Module):
         # the shape of a tensor that nobody else sees; matmul uses this one for it.
         return torch.ops.aten._unsafe_view(output, x.shape)  # type: ignore[no-any-return]
 
-    def _normalize_apart(self, x: Tensor, sizes: list[int], mean: Tensor | None, var: Tensor | None) -> Tensor:
+    def _normalize_apart(
+        self, x: Tensor, sizes: list[int], mean: Tensor | None, var: Tensor | None, momentum: float
+    ) -> Tensor:
         """A BatchNorm of each group of neighbouring rows."""
-        groups, momentum = len(sizes), 1.0 if self.momentum is None else self.momentum
-        weights, biases = _for_each(groups, self.weight), _for_each(groups, self.bias)
+        weights, biases = _for_each(len(sizes), self.weight), _for_each(len(sizes), self.bias)
         parts = zip(torch.split(x, sizes), weights, biases, _momenta(sizes, momentum), strict=True)
         return torch.cat([F.batch_norm(part, mean, var, w, b, True, share, self.eps) for part, w, b, share in parts])
-
-    def _move(self, mean: Tensor, var: Tensor) -> None:
-        """Counts a mini-batch, and moves the running statistics towards its own."""
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        # A tensor: `float(...)` would wait for the device and break the graph of `torch.compile`.
-        dtype = self.running_mean.dtype
-        weight = self.num_batches_tracked.to(dtype).reciprocal() if self.momentum is None else self.momentum
-        self.running_mean.data.lerp_(mean.to(dtype), weight)
-        self.running_var.data.lerp_(var.to(dtype), weight)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if self._for_a_time:
-            # A file must not need this package only because it was written while the callback trained. Protocol 1, as
-            # later ones only make objects of the class that they pickle.
-            return _plain(self).__reduce_ex__(1)
         if type(self) in _SUB_BATCH_CLASSES.values():
             return super().__reduce_ex__(protocol)
         # The class that was made for a layer of a derived class can be found by no name.
         return convert_sub_batchnorm, (_plain(self),), {name: vars(self)[name] for name in _ADDED & vars(self).keys()}
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        return _plain(self)  # `torch.jit.script` looks for this method
 
 
 class _ForGroups(torch.autograd.Function):
@@ -196,15 +174,6 @@ def _for_groups(groups: int, *tensors: Tensor | None) -> list[Tensor | None]:
     given = [tensor for tensor in tensors if tensor is not None]
     repeated = iter(_ForGroups.apply(groups, *given) if given else ())
     return [None if tensor is None else next(repeated) for tensor in tensors]
-
-
-def _copies_fast(x: Tensor) -> bool:
-    """Whether copies to contiguous memory and back cost less than a BatchNorm of each group, in channels-last memory.
-
-    On a GPU they do: with 16 groups, an H200 waited for the host, which could not start their kernels in time. On a CPU
-    they take twice to three times as long as the groups.
-    """
-    return x.device.type != "cpu"
 
 
 def _for_each(groups: int, tensor: Tensor | None) -> Sequence[Tensor | None]:
@@ -247,7 +216,7 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
 
     In training, N clips form k = max(1, N // sub_batch) groups, each normalised by its own mean and variance. N can be
     any number: a remainder is spread over the groups, whose sizes differ by one clip at most. Which clips form a group
-    depends on the memory format and the device and is not specified, so the clips must be in random order.
+    is not specified, so the clips must be in random order.
 
     With `set_sub_batch(model, sub_batch, of=N)` the input may have more rows than N: neighbouring rows are those of one
     clip, as `flatten(0, 1)` of B x T x ... makes them, and stay in one group. So there are never more groups than
@@ -260,7 +229,7 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
 
     A single group is plain BatchNorm to the bit, and so is evaluation, which with `track_running_stats=False` uses the
     statistics of the whole mini-batch. `torch.compile` needs one graph for mini-batches of any size, but a separate one
-    per k for those with a remainder and, on a CPU, for channels-last ones.
+    per k for those with a remainder.
 
     If `torch.distributed` is initialised, a training rank with N < sub_batch shares statistics with its neighbours:
     `min(R, ceil(sub_batch / N))` of the R ranks form a group; left-over ranks join the last group. Forward and backward
@@ -283,7 +252,6 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
 
     Raises:
         ValueError: If `sub_batch` is below 1; in training, as in plain BatchNorm, if a group has one value per channel.
-        TypeError: If `sub_batch` is not an integer.
 
     >>> SubBatchNorm3d(4, sub_batch=2)(torch.randn(6, 4, 2, 3, 3)).shape
     torch.Size([6, 4, 2, 3, 3])
@@ -299,7 +267,7 @@ _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
     nn.BatchNorm3d: SubBatchNorm3d,
 }
 # To the attributes of plain BatchNorm.
-_ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_own_momentum", "_for_a_time"}
+_ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_own_momentum"}
 
 
 def is_sharded(layer: nn.Module) -> bool:
@@ -318,14 +286,14 @@ def _class_of(layer: nn.Module) -> type[_SubBatchNorm] | None:
     # Lazy layers become plain BatchNorm, and those that `fully_shard` has changed hold parts of tensors.
     if base is None or isinstance(layer, LazyModuleMixin) or is_sharded(layer):
         return None
-    if not _is_timms(kind) and not _calls_torchs_forward(layer, base):
+    if not _is_timms(kind) and kind.forward is not base.forward:
         return None
     return _derived_class(kind, _SUB_BATCH_CLASSES[base])  # type: ignore[arg-type]  # mypy: modules have a hash
 
 
 @cache
 def _derived_class(kind: Any, ours: Any) -> type[_SubBatchNorm]:
-    """A class whose own `forward` finds ours where it calls torch's, by `super().forward`."""
+    """A class that is derived from another one and has our `forward`."""
     members: dict[str, Any] = {"_plain_class": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
     if _is_timms(kind):
         members["forward"] = lambda self, x: self.act(self.drop(ours.forward(self, x)))
@@ -337,26 +305,8 @@ def _is_timms(kind: type[nn.Module]) -> bool:
     return (kind.__module__.partition(".")[0], kind.__name__) == ("timm", "BatchNormAct2d")
 
 
-def _calls_torchs_forward(layer: nn.Module, base: Any) -> bool:
-    """Whether a layer of a derived class normalises its input by torch's `forward`, once, as is tried on a copy."""
-    seen: list[Tensor] = []
-
-    def note(self: nn.Module, input: Tensor) -> Tensor:
-        seen.append(input)
-        return torch.empty_like(input)
-
-    try:
-        tried: Any = copy.deepcopy(layer).to("cpu").train()
-        tried.__class__ = type("Tried", (type(layer), type("Noting", (base,), {"forward": note})), {})
-        x = torch.zeros(2, tried.num_features, *[2] * (max(_SUB_BATCH_CLASSES[base]._input_dims) - 2))
-        tried.forward(x)
-    except Exception:  # whatever a user's layer may raise
-        return False
-    return len(seen) == 1 and seen[0] is x
-
-
 def left_alone(module: nn.Module) -> dict[str, nn.Module]:
-    """The layers, by name, of classes that derive from BatchNorm and do otherwise, so that they are not converted."""
+    """The layers, by name, of classes that derive from BatchNorm and have a `forward` of their own: not converted."""
     kinds = tuple(_SUB_BATCH_CLASSES)
     return {
         name: layer
@@ -371,11 +321,10 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
     Only the class of a layer changes. Parameters, buffers, hooks and state-dict keys stay, so you may convert before or
     after you make an optimizer or load a checkpoint. Layers converted earlier take the new `clips`.
 
-    A class derived from `nn.BatchNorm1d`, `2d` or `3d` keeps its own `forward`, and the statistics in it are those of
-    sub-mini-batches, if it calls `super().forward` once with its input, or is timm's `BatchNormAct2d`. Those that do
-    otherwise (frozen, quantised, with statistics of their own) are left alone: `left_alone` names them. So is
-    `nn.SyncBatchNorm`. Lazy layers become plain BatchNorm in their first forward; convert after it.
-    `nn.SyncBatchNorm.convert_sync_batchnorm` (Lightning's `sync_batchnorm=True`) replaces converted layers by its own.
+    So are layers of derived classes, timm's `BatchNormAct2d` among them. Other classes with a `forward` of their own
+    (frozen, quantised, with statistics of their own) are left alone, and so is `nn.SyncBatchNorm`. Lazy layers become
+    plain BatchNorm in their first forward; convert after it. `nn.SyncBatchNorm.convert_sync_batchnorm` (Lightning's
+    `sync_batchnorm=True`) replaces converted layers by its own.
 
     Args:
         module: A layer or a model.
@@ -386,7 +335,6 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
 
     Raises:
         ValueError: If `clips` is below 1.
-        TypeError: If `clips` is not an integer.
 
     >>> convert_sub_batchnorm(nn.Sequential(nn.BatchNorm2d(4)), clips=16)  # doctest: +ELLIPSIS
     Sequential(
@@ -421,7 +369,6 @@ def set_sub_batch(module: nn.Module, clips: int, of: int | None = None, baseline
 
     Raises:
         ValueError: If `clips` or `of` is below 1.
-        TypeError: If `clips` or `of` is not an integer.
 
     >>> layer = convert_sub_batchnorm(nn.BatchNorm3d(4))
     >>> set_sub_batch(layer, 32); layer.sub_batch
@@ -456,27 +403,16 @@ def _plain(layer: _SubBatchNorm) -> nn.Module:
     return plain
 
 
-class TemporaryConversion:
-    """Converts BatchNorm layers for a time. Copies, pickles and scripts of them hold plain BatchNorm."""
-
-    def __init__(self) -> None:
-        self._layers: list[nn.Module] = []
-
-    def convert(self, module: nn.Module, clips: int = 8) -> None:
-        """Converts the layers of `module` that are plain BatchNorm; others keep their `sub_batch`."""
-        for layer in module.modules():
-            if _class_of(layer) is not None:
-                vars(convert_sub_batchnorm(layer, clips))["_for_a_time"] = True
-                self._layers.append(layer)
-
-    def end(self) -> None:
-        for layer in self._layers:
-            restore_batchnorm(layer)
+def convert_until(ending: ExitStack, module: nn.Module, clips: int = 8) -> None:
+    """Converts plain BatchNorm until `ending` is closed. Copies and pickles that are made meanwhile stay converted."""
+    for layer in [*module.modules()]:
+        if _class_of(layer) is not None:  # others keep their `sub_batch`
+            ending.callback(restore_batchnorm, convert_sub_batchnorm(layer, clips))
 
 
 def _check_clips(name: str, clips: int) -> None:
-    if isinstance(clips, bool) or not isinstance(clips, int):
-        raise TypeError(f"`{name}` must be an integer, got {clips!r}.")
-    if clips < 1:
-        way_out = "For statistics over the whole mini-batch keep plain BatchNorm (`restore_batchnorm`)."
-        raise ValueError(f"`{name}` must be at least 1, got {clips}. {way_out}")
+    if not isinstance(clips, int) or clips < 1:
+        raise ValueError(
+            f"`{name}` must be an integer of at least 1, got {clips!r}. For statistics over the whole mini-batch keep "
+            "plain BatchNorm (`restore_batchnorm`)."
+        )

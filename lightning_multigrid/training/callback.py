@@ -4,12 +4,13 @@ Its hooks say when something is done, and the parts of a `Run` do the work. Ever
 sub-mini-batch.
 """
 
+from contextlib import ExitStack
 from typing import Any
 
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
-from lightning_multigrid.norm import TemporaryConversion
+from lightning_multigrid.norm import convert_until
 from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training.arguments import Arguments
@@ -103,7 +104,7 @@ class MultigridCallback(Arguments, Callback):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._run: Run | None = None  # the `fit` that is under way, or the last one
-        self._conversion: TemporaryConversion | None = None  # of the module's BatchNorm layers
+        self._conversion: ExitStack | None = None  # of the module's BatchNorm layers
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
         self._account = Account()  # of this `fit`
 
@@ -154,15 +155,15 @@ class MultigridCallback(Arguments, Callback):
         if stage == "fit":
             self._run, self._account = None, Account()
             refuse_unsupported(trainer, pl_module)
-            self._conversion = TemporaryConversion()
-            self._conversion.convert(pl_module, self.sub_batch)
+            self._conversion = ExitStack()
+            convert_until(self._conversion, pl_module, self.sub_batch)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if 0 in (trainer.limit_train_batches, trainer.max_epochs, trainer.max_steps):
             return  # nothing is trained
         if self._conversion is not None:
-            self._conversion.convert(pl_module, self.sub_batch)  # layers that were made after `setup`
+            convert_until(self._conversion, pl_module, self.sub_batch)  # layers that were made after `setup`
         # Lightning restores the checkpoint's loops and optimizers only after this hook, so its counters may change.
         checkpoint, self._checkpoint = self._checkpoint, None
         state = self._state_in(checkpoint) or {}
@@ -194,7 +195,7 @@ class MultigridCallback(Arguments, Callback):
         if self._run is not None:
             self._run.close()  # it stays, as `ModelCheckpoint` and the script may still ask for its state
         if self._conversion is not None:
-            self._conversion.end()
+            self._conversion.close()
         self._checkpoint = self._conversion = None
 
     @override

@@ -79,28 +79,6 @@ class Samples(Dataset):
         return self.wrap(torch.full((3, 8, 8, 8), float(index)), index)
 
 
-@pytest.mark.parametrize(
-    ("wrap", "clip_of"),
-    [
-        (lambda clip, label: clip, lambda sample: sample),
-        (lambda clip, label: (clip, label), lambda sample: sample[0]),
-        (lambda clip, label: [label, clip], lambda sample: sample[1]),
-        (lambda clip, label: {"y": label, "video": clip}, lambda sample: sample["video"]),
-        (Pair, lambda sample: sample.clip),
-        (lambda clip, label: (label, {"x": [clip]}), lambda sample: sample[1]["x"][0]),
-        (lambda clip, label: (clip.numpy(), label), lambda sample: sample[0]),
-    ],
-)
-def test_every_container_keeps_its_kind_and_its_other_parts(wrap, clip_of):
-    samples = Samples(wrap)
-    sample = FixedClips(samples).read_clip(request(4, 4, index=2))
-    assert type(sample) is type(samples[2])
-    assert type(clip_of(sample)) is type(clip_of(samples[2]))
-    assert torch.equal(torch.as_tensor(clip_of(sample)), torch.full((3, 4, 4, 4), 2.0))
-    if isinstance(sample, (Pair, dict)):
-        assert (sample.label if isinstance(sample, Pair) else sample["y"]) == 2
-
-
 def test_baseline_shape_is_read_off_a_sample():
     clips = FixedClips(Samples(lambda clip, label: (clip[:, :, :, :6], label)))
     assert (len(clips), clips.frames, clips.size, clips.stride) == (3, 8, 6, 1)
@@ -128,23 +106,6 @@ def test_a_clip_goes_before_an_image():
     assert (poster.shape, clip.shape) == ((3, 20, 20), (3, 4, 4, 4))
 
 
-class Augmented(Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        noise = torch.rand(3, 4, 8, 8) + random.random() + np.random.rand()
-        return noise, index
-
-
-def test_the_users_random_augmentation_is_seeded_by_the_request_alone():
-    clips = FixedClips(Augmented())
-    first = clips.read_clip(request(4, 8, seed=5))[0]
-    torch.rand(3), random.random(), np.random.rand()
-    assert torch.equal(first, clips.read_clip(request(4, 8, seed=5))[0])
-    assert not torch.equal(first, clips.read_clip(request(4, 8, seed=6))[0])
-
-
 class Several(Dataset):
     """Clips of other lengths and sizes than the first one."""
 
@@ -164,21 +125,6 @@ def test_clips_of_other_lengths_and_sizes_stay_on_the_baselines_grid_and_shrink_
     half = [tuple(several.read_clip(request(4, 12, index=index)).shape) for index in range(4)]
     assert half == [(3, 4, 12, 16), (3, 10, 12, 16), (3, 2, 24, 20), (3, 4, 12, 16)]
     assert several.read_clip(request(1, 24, index=2)).shape[1] == 1  # never none
-
-
-def test_both_sides_are_multiples_of_the_divisor():
-    class Wide(Dataset):
-        def __len__(self):
-            return 1
-
-        def __getitem__(self, index):
-            return {"clip": torch.rand(3, 2, 48, 64), "mask": torch.zeros(2, 48, 64, dtype=torch.long)}
-
-    wide = FixedClips(Wide(), clips=["clip"], follow={"mask": "THW"})
-    wide.divisor = 16
-    for size, expected in ((48, (48, 64)), (32, (32, 48)), (16, (16, 16))):
-        sample = wide.read_clip(request(2, size))
-        assert sample["clip"].shape[-2:] == sample["mask"].shape[-2:] == expected
 
 
 def test_a_smaller_clip_keeps_its_ratio_in_multiples_of_its_own():

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, Sampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, WeightedRandomSampler
 
 from lightning_multigrid.loading.order import epoch_order, order_of
 
@@ -37,24 +37,6 @@ def test_another_sampler_is_drawn_from_reproducibly():
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_a_generator_of_the_samplers_own_draws_each_epoch_anew_too():
-    def drawn(epoch):
-        """In a process that has drawn from it as often as it may."""
-        generator = torch.Generator().manual_seed(torch.seed() % 1000)
-        weighted = WeightedRandomSampler([1.0] * 20, num_samples=15, generator=generator)
-        return order_of(DataLoader(dataset(), sampler=weighted), seed=3)(epoch)
-
-    assert drawn(0) == drawn(0) != drawn(1)
-
-
-class Reversed(Sampler):
-    def __iter__(self):
-        return iter(range(19, -1, -1))
-
-    def __len__(self):
-        return 20
-
-
 class Balanced(DistributedSampler):
     def __iter__(self):
         return iter([0] * len(self))
@@ -63,7 +45,3 @@ class Balanced(DistributedSampler):
 def test_a_distributed_order_of_the_users_own_is_refused_and_not_ignored():
     with pytest.raises(ValueError, match=r"has a Balanced, .* Give the DataLoader a Sampler of all indices"):
         order_of(DataLoader(dataset(), sampler=Balanced(dataset(), num_replicas=2, rank=0)), seed=0)
-
-
-def test_a_sampler_of_the_users_own_keeps_its_order():
-    assert order_of(DataLoader(dataset(), sampler=Reversed()), seed=0)(5) == list(range(19, -1, -1))

@@ -39,14 +39,6 @@ def test_requests_carry_shape_and_seed_and_cover_the_epoch():
     assert [r.index for batch in batches for r in batch] == order(1)
 
 
-def test_the_same_global_batches_on_two_ranks_as_on_one():
-    one = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3)))
-    two = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
-    alone = requests_of(MultigridSampler(Plan(one, 200), order), 1)
-    ranks = [requests_of(MultigridSampler(Plan(two, 100, world=2), order, rank=r), 1) for r in (0, 1)]
-    assert alone == [a + b for a, b in zip(*ranks, strict=True)]
-
-
 def test_seek_starts_in_mid_epoch():
     sampler = make()
     assert requests_of(sampler, 2, batch=3) == requests_of(sampler, 2)[3:]

@@ -60,15 +60,6 @@ def test_pathways_show_the_same_moments_and_keep_their_ratio(axes, slow, alpha, 
     assert len({second - first for first, second in pairwise(fast)}) <= 1
 
 
-def test_one_draw_is_that_of_a_single_clip():
-    clip = torch.rand(3, 16, 8, 8)
-    for seed in range(20):
-        alone = reduce(clip, 4, 6, seed)
-        views = reduce((clip, clip.flip(0)), 4, 6, seed, clips=[0, 1])
-        assert torch.equal(views[0], alone)
-        assert torch.equal(views[1], alone.flip(0))
-
-
 def test_clips_of_other_sizes_keep_the_ratio():
     sample = {"large": torch.rand(3, 8, 32, 48), "small": torch.rand(3, 8, 16, 24), "depth": torch.rand(8, 16, 24)}
     reduced = reduce(sample, 4, 16, clips={"large": "CTHW", "small": "CTHW", "depth": "THW"})
@@ -170,31 +161,6 @@ def test_masks_and_labels_are_those_of_the_same_frames_and_the_nearest_pixels(or
         dtype
     )
     assert torch.equal(reduced["mask"].permute([axes.index(axis) for axis in "NTHW"]), expected)
-
-
-def squares(frames=16, size=48, seed=0):
-    """A bright square that moves over a dark ground, its mask, and its box in each frame: x1 y1 x2 y2, in pixels."""
-    rng = np.random.default_rng(seed)
-    x, y, edge = rng.integers(0, 12), rng.integers(0, 12), rng.integers(12, 20)
-    starts = np.stack([x + np.arange(frames), np.full(frames, y)], 1)
-    mask = torch.zeros(frames, size, size, dtype=torch.bool)
-    for frame, (left, top) in enumerate(starts):
-        mask[frame, top : top + edge, left : left + edge] = True
-    boxes = torch.from_numpy(np.concatenate([starts, starts + edge], 1)).float()
-    return {"clip": mask.float().expand(3, -1, -1, -1), "mask": mask, "boxes": boxes}
-
-
-@pytest.mark.parametrize("size", [12, 24, 34, 48])
-@pytest.mark.parametrize("seed", range(3))
-def test_masks_and_boxes_stay_on_the_object(size, seed):
-    reduced = reduce(squares(seed=seed), 4, size, seed, clips=["clip"], follow={"mask": "THW", "boxes": "Txyxy"})
-    mask = reduced["mask"]
-    assert mask[reduced["clip"][0] == 1].all()  # between 0 and 1 are the edges
-    assert not mask[reduced["clip"][0] == 0].any()
-    for seen, box in zip(mask, reduced["boxes"], strict=True):
-        rows, columns = seen.any(1).nonzero(), seen.any(0).nonzero()
-        around = torch.stack([columns[0, 0], rows[0, 0], columns[-1, 0] + 1, rows[-1, 0] + 1])
-        assert (around - box).abs().max() <= 0.5 + 1e-4
 
 
 def test_numbers_scale_with_the_axis_that_they_are_measured_along():

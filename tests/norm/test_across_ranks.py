@@ -19,7 +19,6 @@ from torch import nn
 from torch.multiprocessing import spawn, start_processes
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
-from torch.utils.checkpoint import checkpoint
 
 from lightning_multigrid.norm.across_ranks import _partition, make_groups
 from lightning_multigrid.norm.sub_batchnorm import (
@@ -239,47 +238,6 @@ def nothing_is_sent_where_nothing_is_shared(rank, world):
     assert calls == []
 
 
-def backward_keeps_the_input_and_nothing_else_of_its_size(rank, world):
-    layer = make_layer(SubBatchNorm3d)
-    x = make_clips(4, (4, 8, 8)).requires_grad_()
-    saved = {}
-
-    def pack(tensor):
-        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        output = layer(x)
-    assert saved.pop(x.untyped_storage().data_ptr()) == x.nbytes
-    assert sum(saved.values()) < x.nbytes / 20
-    del output
-
-
-def frozen_running_statistics_stay(rank, world):
-    layer = make_layer(SubBatchNorm3d)
-    tracking = copy.deepcopy(layer)
-    layer.track_running_stats = False
-    state = copy.deepcopy(layer.state_dict())
-    assert torch.equal(layer(make_clips(4)), tracking(make_clips(4)))
-    assert_close(layer.state_dict(), state, rtol=0, atol=0)
-
-
-def second_derivatives_are_refused(rank, world):
-    x = make_clips(4).requires_grad_()
-    (grad,) = torch.autograd.grad((make_layer(SubBatchNorm3d)(x) ** 3).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
-
-
-def checkpointed_activations_give_the_same_gradients(rank, world):
-    layer = make_layer(SubBatchNorm3d)
-    x = part(make_clips(4 * world), [4] * world, [rank]).clone().requires_grad_()
-    gradients = []
-    for forward in (layer, lambda x: checkpoint(layer, x, use_reentrant=False)):
-        gradients.append(torch.autograd.grad((forward(x) ** 3).sum(), [x, layer.weight, layer.bias]))
-    assert_close(*gradients, rtol=0, atol=0)
-
-
 def groups_are_made_once_and_released(rank, world):
     start_again(rank, world)  # forgets the groups of other tests
     made, original = [], dist.new_group
@@ -377,21 +335,6 @@ def training_is_that_of_one_process(rank, world):
             model.train()
 
 
-def compiled_layers_agree(rank, world):
-    torch.compiler.reset()
-    layer = make_layer(SubBatchNorm3d)
-    eager = copy.deepcopy(layer)
-    compiled = torch.compile(nn.Sequential(nn.Identity(), layer), backend="aot_eager")
-    for clips in (4, 8, 2, 16):
-        x = part(make_clips(clips * world), [clips] * world, [rank]).clone().requires_grad_()
-        results = []
-        for model in (compiled, eager):
-            output = model(x)
-            results.append([output, *torch.autograd.grad((output**3).sum(), x)])
-        assert_close(*results)
-    assert_close(layer.state_dict(), eager.state_dict())
-
-
 def devices_agree(rank, world):
     device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
@@ -434,10 +377,6 @@ LAWS = [
     half_precision_has_float32_statistics,
     one_all_reduce_forward_and_one_backward,
     nothing_is_sent_where_nothing_is_shared,
-    backward_keeps_the_input_and_nothing_else_of_its_size,
-    frozen_running_statistics_stay,
-    second_derivatives_are_refused,
-    checkpointed_activations_give_the_same_gradients,
     groups_are_made_once_and_released,
     training_is_that_of_one_process,
 ]
@@ -476,11 +415,6 @@ def test_laws_across_ranks(world, tmp_path):
 def test_groups_of_two_sizes_and_with_remainders(tmp_path):
     laws = [groups_are_made_once_and_released, training_is_that_of_one_process]
     spawn(run_laws, args=(7, str(tmp_path / "store"), laws), nprocs=7)
-
-
-@pytest.mark.slow  # compiles on each rank
-def test_compiled_across_ranks(tmp_path):
-    spawn(run_laws, args=(2, str(tmp_path / "store"), [compiled_layers_agree]), nprocs=2)
 
 
 @pytest.mark.parametrize(

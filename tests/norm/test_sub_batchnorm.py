@@ -4,12 +4,10 @@ Which clips form a group is not specified, so the tests find out (`groups_of`) a
 """
 
 import copy
-import io
 import pickle
-import warnings
+from contextlib import ExitStack
 from itertools import pairwise, product
 
-import lightning as L
 import pytest
 import torch
 from count_operations import CountedOperations
@@ -20,14 +18,13 @@ from torch.testing import assert_close
 from torchvision.models.video import r3d_18
 from torchvision.ops import FrozenBatchNorm2d
 
-from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
-from lightning_multigrid.norm import sub_batchnorm
+from lightning_multigrid import MultigridCallback
 from lightning_multigrid.norm.sub_batchnorm import (
     SubBatchNorm1d,
     SubBatchNorm2d,
     SubBatchNorm3d,
-    TemporaryConversion,
     convert_sub_batchnorm,
+    convert_until,
     restore_batchnorm,
     set_sub_batch,
 )
@@ -182,30 +179,6 @@ def test_frozen_running_statistics_stay(clips):
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
-@pytest.mark.parametrize("clips", [4, 5])
-def test_gradcheck(memory_format, clips):
-    layer = make_layer(SubBatchNorm3d, sub_batch=2, track_running_stats=False)
-    x = torch.randn(clips, CHANNELS, 1, 2, 2, dtype=torch.float64).contiguous(memory_format=memory_format)
-
-    def function(x, weight, bias):
-        return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
-
-    arguments = (x.requires_grad_(), layer.weight, layer.bias)
-    assert torch.autograd.gradcheck(function, arguments)
-    assert torch.autograd.gradgradcheck(function, arguments)
-
-
-@pytest.mark.parametrize(("kind", "other", "memory_format"), [INPUTS[3], INPUTS[5]])
-def test_channels_last_on_a_gpu_makes_groups_as_contiguous_memory_does(monkeypatch, kind, other, memory_format):
-    monkeypatch.setattr(sub_batchnorm, "_copies_fast", lambda x: True)
-    layer = make_layer(kind, sub_batch=4)
-    x = make_clips(12, other, memory_format).requires_grad_()
-    groups = groups_of(layer, x)
-    assert groups == groups_of(layer, x.contiguous()) == [(0, 3, 6, 9), (1, 4, 7, 10), (2, 5, 8, 11)]
-    check_step(layer, x, *loop_of_batchnorm(layer, x, groups), memory_format)
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
 @pytest.mark.parametrize("clips", [16, 19])
 def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, clips):
     layer = make_layer(SubBatchNorm3d, sub_batch=4)
@@ -218,8 +191,7 @@ def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, cl
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output = layer(x)
-    assert saved.pop(x.untyped_storage().data_ptr()) == x.nbytes
-    assert sum(saved.values()) < x.nbytes / 50  # statistics, weights
+    assert x.nbytes <= sum(saved.values()) < 1.02 * x.nbytes  # or its contiguous copy; statistics, weights
     assert output.shape == x.shape
 
 
@@ -247,18 +219,6 @@ def test_operations_of_a_step(memory_format, groups, forward, backward):
     with CountedOperations() as counted:
         output.backward(gradient)
     assert counted.launches == backward
-
-
-@pytest.mark.parametrize("numbers", [(4, 16), (16, 19), (19, 16), (16, 4), (19, 19)])
-def test_a_layer_may_be_used_twice_before_the_backward(numbers):
-    """With one group, several, and several of different sizes: running statistics move in between."""
-    layer = make_layer(SubBatchNorm3d, sub_batch=4)
-    alone, inputs = copy.deepcopy(layer), [make_clips(number).requires_grad_() for number in numbers]
-    sum((layer(x) ** 3).sum() for x in inputs).backward()
-    for x in inputs:
-        (gradient,) = torch.autograd.grad((alone(x) ** 3).sum(), x)
-        assert torch.equal(x.grad, gradient)
-    assert_close(layer.state_dict(), alone.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
@@ -314,10 +274,8 @@ def test_half_precision_inputs_have_float32_statistics(memory_format, dtype, cli
     assert layer.weight.grad.dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    ("dynamic", "momentum", "told"), sampled(list(product([None, True], [0.1, None], [False, True])), (None, 0.1, True))
-)
-def test_one_compiled_graph_serves_all_numbers_of_groups_clips_and_sizes(dynamic, momentum, told):
+@pytest.mark.parametrize(("dynamic", "told"), sampled(list(product([None, True], [False, True])), (None, True)))
+def test_one_compiled_graph_serves_all_numbers_of_groups_clips_and_sizes(dynamic, told):
     torch.compiler.reset()
     graphs = []
 
@@ -325,7 +283,7 @@ def test_one_compiled_graph_serves_all_numbers_of_groups_clips_and_sizes(dynamic
         graphs.append(graph)
         return graph.forward
 
-    layer = make_layer(SubBatchNorm3d, sub_batch=4, momentum=momentum)
+    layer = make_layer(SubBatchNorm3d, sub_batch=4)
     eager = copy.deepcopy(layer)
     compiled = torch.compile(layer, backend=backend, dynamic=dynamic, fullgraph=True)
     for clips, size in ((8, 5), (12, 6), (16, 7), (32, 5), (64, 4)):
@@ -338,8 +296,8 @@ def test_one_compiled_graph_serves_all_numbers_of_groups_clips_and_sizes(dynamic
     assert len(graphs) <= 2  # by default the first sizes are taken as constants
 
 
-@pytest.mark.parametrize("clips", sampled([8, 11], 11))
-def test_compiled_channels_last_and_remainders(clips):
+@pytest.mark.parametrize("clips", sampled([6, 8, 11], 11))
+def test_compiled_channels_last_remainders_and_single_groups(clips):
     torch.compiler.reset()
     layer = make_layer(SubBatchNorm3d, sub_batch=4)
     eager = copy.deepcopy(layer)
@@ -349,33 +307,6 @@ def test_compiled_channels_last_and_remainders(clips):
     assert output.is_contiguous(memory_format=torch.channels_last_3d)
     assert_close(gradients(output, layer, x), gradients(expected, eager, x))
     assert_close(layer.state_dict(), eager.state_dict())
-
-
-@pytest.mark.parametrize(
-    ("momentum", "memory_format"), [(0.1, torch.contiguous_format), (None, torch.channels_last_3d)]
-)
-def test_a_single_group_is_compiled_without_a_break(momentum, memory_format):
-    torch.compiler.reset()
-    layer = make_layer(SubBatchNorm3d, sub_batch=4, momentum=momentum)
-    eager = copy.deepcopy(layer)
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    for _ in range(3):
-        x = make_clips(6, memory_format=memory_format).requires_grad_()
-        output, expected = compiled(x), eager(x)
-        assert_close(output, expected)
-        assert_close(gradients(output, layer, x), gradients(expected, eager, x))
-    assert_close(layer.state_dict(), eager.state_dict())
-
-
-def test_compiled_layer_follows_sub_batch():
-    torch.compiler.reset()
-    layer = make_layer(SubBatchNorm3d, sub_batch=4)
-    compiled = torch.compile(layer, backend="eager", fullgraph=True)
-    x = make_clips(32)
-    for sub_batch in (4, 8, 16, 32):
-        set_sub_batch(compiled, sub_batch)
-        assert_close(compiled(x), layer(x))
-        assert len(groups_of(compiled, x)) == 32 // sub_batch
 
 
 # --- Rows and clips ---
@@ -519,19 +450,6 @@ def test_every_kind_is_converted_and_converting_again_changes_nothing_but_clips(
     assert not any(layer.training for layer in model.modules())
 
 
-def test_optimizer_and_hooks_made_before_conversion_go_on():
-    layer = nn.BatchNorm3d(CHANNELS)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
-    seen = []
-    layer.register_forward_hook(lambda module, inputs, output: seen.append(type(module)))
-    convert_sub_batchnorm(layer, clips=2)
-    (layer(make_clips(4, dtype=torch.float32)) ** 3).sum().backward()
-    before = layer.weight.detach().clone()
-    optimizer.step()
-    assert seen == [SubBatchNorm3d]
-    assert_close(layer.weight.detach(), before - layer.weight.grad)
-
-
 def test_layers_that_are_no_batchnorm_are_left_alone():
     model = nn.ModuleList(
         [
@@ -550,98 +468,16 @@ def test_layers_that_are_no_batchnorm_are_left_alone():
     assert not any("sub_batch" in vars(layer) for layer in model)
 
 
-def test_lazy_layers_convert_after_their_first_forward():
-    layer = nn.LazyBatchNorm3d()
-    layer(make_clips(2, dtype=torch.float32))
-    assert isinstance(convert_sub_batchnorm(layer), SubBatchNorm3d)
-
-
-@pytest.mark.parametrize("clone", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
-def test_copies_behave_alike(clone):
-    layer = convert_sub_batchnorm(nn.BatchNorm3d(CHANNELS).double(), clips=2)
-    other = clone(layer)
-    x = make_clips(7)
-    assert torch.equal(other(x), layer(x))
-    assert_close(other.state_dict(), layer.state_dict(), rtol=0, atol=0)
-    assert other.sub_batch == 2
-
-
-def test_a_temporary_conversion_ends_and_copies_are_plain():
-    conversion, model = TemporaryConversion(), nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
+def test_a_temporary_conversion_ends():
+    conversion, model = ExitStack(), nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
     mine = convert_sub_batchnorm(nn.BatchNorm3d(CHANNELS), clips=4)
     attributes = set(vars(model[1]))
-    compiled = nn.ModuleList([torch.compile(nn.BatchNorm3d(CHANNELS), backend="eager")])
-    conversion.convert(nn.ModuleList([model, mine, compiled]))
-    copied, copied_compiled = copy.deepcopy(model), copy.deepcopy(compiled)
-    assert_close(copied.state_dict(), model.state_dict(), rtol=0, atol=0)
-    assert list(copied_compiled.state_dict()) == list(compiled.state_dict())
-    assert type(copied_compiled[0]._orig_mod) is nn.BatchNorm3d
-    assert copied[1].weight is not model[1].weight
-    x = make_clips(16, dtype=torch.float32)
-    assert torch.equal(copied.eval()(x), model.eval()(x))  # as an average of weights, or a teacher, is used
-    conversion.end()
-    for other in (model, copied):
-        assert type(other[1]) is nn.BatchNorm3d
-        assert set(vars(other[1])) == attributes
+    convert_until(conversion, nn.ModuleList([model, mine]), clips=2)
+    assert (model[1].sub_batch, mine.sub_batch) == (2, 4)
+    conversion.close()
+    assert type(model[1]) is nn.BatchNorm3d
+    assert set(vars(model[1])) == attributes
     assert isinstance(mine, SubBatchNorm3d), "the user's own conversion stays"
-
-
-def test_pickles_and_scripts_of_layers_converted_for_a_time_are_plain():
-    conversion, model = TemporaryConversion(), nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
-    conversion.convert(model)
-    x = make_clips(16, dtype=torch.float32)
-    model(x)
-    file = io.BytesIO()
-    torch.save(model, file)
-    assert b"lightning_multigrid" not in file.getvalue()
-    file.seek(0)
-    loaded = torch.load(file, weights_only=False)
-    for other in (loaded, pickle.loads(pickle.dumps(model)), copy.copy(model[1])):
-        layer = other[1] if isinstance(other, nn.Sequential) else other
-        assert type(layer) is nn.BatchNorm3d
-        assert vars(layer).keys() == vars(nn.BatchNorm3d(CHANNELS)).keys()
-    model.eval()
-    assert torch.equal(loaded.eval()(x), model(x))
-    exported = torch.export.export(model, (x,)).module()
-    assert_close(exported(x), model(x))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of torch 2.14 and later
-        assert_close(torch.jit.script(model)(x), model(x))
-
-
-def test_a_teacher_follows_the_model_if_it_is_there_when_fit_starts(tmp_path):
-    class MeanTeacher(Module):
-        def __init__(self):
-            super().__init__()
-            self.teacher = copy.deepcopy(self.net)
-
-        def on_train_start(self):
-            self.late = [copy.deepcopy(self.net)]
-            torch.save(self.net, tmp_path / "net.pt")
-
-        def training_step(self, batch, batch_idx):
-            if isinstance(self._trainer, L.Trainer):
-                assert type(self.teacher[1]) is SubBatchNorm3d
-                assert self.teacher[1].sub_batch == self.net[1].sub_batch
-                self.teacher(batch[0])
-            return super().training_step(batch, batch_idx)
-
-    module = MeanTeacher()
-    trainer(MultigridCallback(seed=0), max_epochs=1).fit(module, loader())
-    for net in (module.net, module.teacher, module.late[0], torch.load(tmp_path / "net.pt", weights_only=False)):
-        assert type(net[1]) is nn.BatchNorm3d
-        assert vars(net[1]).keys() == vars(nn.BatchNorm3d(6)).keys()
-    assert not torch.equal(module.teacher[1].running_mean, module.late[0][1].running_mean)
-
-
-def test_layer_without_shift():
-    """Our oldest torch has no `bias=False` yet, but can hold a layer without bias."""
-    layer = make_layer(SubBatchNorm3d, sub_batch=2)
-    layer.register_parameter("bias", None)
-    for clips in (8, 9):
-        x = make_clips(clips)
-        expected, _ = loop_of_batchnorm(layer, x, groups_of(layer, x))
-        assert_close(layer(x), expected)
 
 
 @pytest.mark.parametrize("clips", [4, 5])
@@ -663,57 +499,16 @@ def test_inputs_of_another_rank_are_refused_as_by_batchnorm(kind, shape, expecte
         kind(CHANNELS, sub_batch=2)(torch.randn(shape))
 
 
-@pytest.mark.parametrize(
-    ("clips", "error", "said"),
-    [
-        (0, ValueError, r"must be at least 1, got 0\. For statistics over the whole mini-batch keep plain BatchNorm"),
-        (-8, ValueError, r"must be at least 1, got -8\."),
-        (8.0, TypeError, r"must be an integer, got 8\.0\."),
-        (True, TypeError, r"must be an integer, got True\."),
-    ],
-)
-def test_clips_are_checked(clips, error, said):
+@pytest.mark.parametrize("clips", [0, 8.0])
+def test_clips_are_checked(clips):
     model = nn.BatchNorm3d(2)
-    with pytest.raises(error, match=f"`clips` {said}"):
+    with pytest.raises(ValueError, match="`clips` must be an integer of at least 1, got .* keep plain BatchNorm"):
         convert_sub_batchnorm(model, clips=clips)
     assert type(model) is nn.BatchNorm3d
-    with pytest.raises(error, match=f"`clips` {said}"):
-        set_sub_batch(model, clips)
-    with pytest.raises(error, match=f"`of` {said}"):
+    with pytest.raises(ValueError, match="`of` must be an integer"):
         set_sub_batch(model, 8, of=clips)
-    with pytest.raises(error, match=f"`sub_batch` {said}"):
+    with pytest.raises(ValueError, match="`sub_batch` must be an integer"):
         SubBatchNorm3d(2, sub_batch=clips)
-
-
-class Recorded(Module):
-    """Without dropout, whose noise differs between ranks; writes down the result of the training."""
-
-    def __init__(self, file):
-        super().__init__()
-        self.net[5] = nn.Identity()
-        self.file = str(file)
-
-    def on_train_end(self):
-        if self.global_rank == 0:
-            torch.save((self.seen, self.state_dict()), self.file)
-
-
-@pytest.mark.slow  # trains twice, once on two spawned ranks
-def test_callback_trains_on_two_ranks_as_on_one(tmp_path):
-    """Short cycle only: with more clips than a sub-mini-batch on a rank, groups would have other clips."""
-    results = []
-    for world, options in ((1, {}), (2, {"strategy": "ddp_spawn", "devices": 2})):
-        callback = MultigridCallback(
-            seed=0, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((0.5, 0.5**0.5, 1)), epoch_factor=1
-        )
-        host = trainer(callback, max_epochs=2, **options)
-        host.fit(Recorded(tmp_path / f"{world}.pt"), loader(8 // world, number=76), loader(4, False, 16))
-        results.append(torch.load(tmp_path / f"{world}.pt"))
-    (seen, state), (seen_, state_) = results
-    per_rank = [shape[0] for _, _, shape, _, _ in seen_]
-    assert [2 * clips for clips in per_rank] == [shape[0] for _, _, shape, _, _ in seen]
-    assert {4, 8, 16} < set(per_rank)  # and the tails of epochs
-    assert_close(state_, state, rtol=1e-4, atol=1e-5)
 
 
 # --- A mini-batch in place of several of the baseline's ---

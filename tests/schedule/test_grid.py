@@ -24,10 +24,6 @@ def test_rescaled_has_at_least_one_clip_and_about_the_same_points(clips, frames,
     assert abs(rescaled.clips - exact) <= max(1, clips / 2)
 
 
-def test_rescaling_to_the_same_grid_changes_nothing():
-    assert BatchShape(3, 13, 97).rescaled(13, 97) == BatchShape(3, 13, 97)
-
-
 @pytest.mark.parametrize("name", ["clips", "frames", "size"])
 def test_shapes_refuse_bad_numbers(name):
     good = {"clips": 1, "frames": 1, "size": 1}

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import signal
 import stat
 from unittest import mock
@@ -11,7 +10,6 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch.optim.lr_scheduler import MultiStepLR
 
 from lightning_multigrid import AtomicCheckpointIO, MultigridCallback
@@ -67,22 +65,6 @@ def test_a_full_disk_leaves_the_checkpoint_before(failing, tmp_path):
         pytest.raises(OSError, match="last.ckpt could not be .*: .* No space left"),
     ):
         io.save_checkpoint({"state_dict": {}}, tmp_path / "last.ckpt")
-    assert os.listdir(tmp_path) == ["last.ckpt"]
-    assert same(io.load_checkpoint(tmp_path / "last.ckpt"), CHECKPOINT)
-
-
-def test_a_file_that_may_not_grow_leaves_the_checkpoint_before(tmp_path):
-    """As a full disk does it: in the middle of a real write."""
-    io.save_checkpoint(CHECKPOINT, tmp_path / "last.ckpt")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    try:
-        with pytest.raises(
-            OSError, match="File too large. What was there before is untouched. Make room, and continue"
-        ):
-            io.save_checkpoint({"state_dict": torch.zeros(1000, 1000)}, tmp_path / "last.ckpt")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert os.listdir(tmp_path) == ["last.ckpt"]
     assert same(io.load_checkpoint(tmp_path / "last.ckpt"), CHECKPOINT)
 
@@ -168,59 +150,6 @@ def test_what_sigterm_leaves_resumes_exactly(tmp_path):
     again = run(resumed, ckpt_path="last")
     assert resumed.seen == whole.seen[7:]
     assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
-
-
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
-def test_the_checkpoint_of_slurms_signal_does_the_step_that_was_under_way_again(tmp_path, monkeypatch):
-    """Lightning writes it at once, in the middle of a step, and the next job finds it by itself."""
-    job = {"JOB_ID": "5", "JOB_NAME": "train", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODELIST": "here"}
-    for name, value in job.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $@ > {tmp_path}/asked\n")
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-
-    def run(module):
-        arguments = {"default_root_dir": tmp_path, "plugins": [SLURMEnvironment(), AtomicCheckpointIO()]}
-        fit(module, MultigridCallback(), max_epochs=2, **arguments)
-        return [parameter.detach() for parameter in module.parameters()]
-
-    whole, signalled, resumed = Signalled(), Signalled(signal.SIGUSR1), Signalled()
-    weights = run(whole)
-    run(signalled)
-    assert (tmp_path / "asked").read_text() == "requeue 5\n"
-    assert signalled.seen == whole.seen
-    again = run(resumed)
-    assert resumed.seen == whole.seen[6:]
-    assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
-
-
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
-def test_a_full_disk_ends_a_training_that_then_continues_exactly(tmp_path):
-    whole, stopped, resumed = (Module(steps_scheduler) for _ in range(3))
-    real, saved = torch.save, []
-
-    def save(checkpoint, file):
-        saved.append(1)
-        if len(saved) > 6:
-            file.write(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(checkpoint, file)
-
-    def run(module, **arguments):
-        last = ModelCheckpoint(tmp_path, save_last=True, every_n_train_steps=2)
-        fit(module, MultigridCallback(), last, plugins=[AtomicCheckpointIO()], enable_checkpointing=True, **arguments)
-
-    fit(whole, MultigridCallback())
-    with (
-        mock.patch("torch.save", save),
-        pytest.raises(OSError, match="could not be written: .*No space left on device"),
-    ):
-        run(stopped)
-    done = io.load_checkpoint(tmp_path / "last.ckpt")["global_step"]
-    run(resumed, ckpt_path="last")
-    assert 0 < done < len(stopped.seen)
-    assert resumed.seen == whole.seen[done:]
 
 
 def test_the_command_line_uses_it_unless_the_config_has_another(monkeypatch):

@@ -177,19 +177,3 @@ def test_another_number_of_schedulers_on_resume_is_refused(tmp_path):
     module = Module(lambda optimizer, module: lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0))
     with pytest.raises(MisconfigurationException, match=r"The checkpoint has 0 LR scheduler\(s\) .* returns 1 now"):
         fit(module, MultigridCallback(), ckpt_path=tmp_path / "step=5.ckpt")
-
-
-@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
-def test_what_an_optimizer_computes_from_the_lr_in_use_resumes(tmp_path):
-    def summing(parameters):
-        return Summing(parameters, lr=0.1)
-
-    checkpoints = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=5, save_top_k=-1, save_weights_only=False)
-    whole = fit(
-        Module(optimizer=summing), MultigridCallback(seed=0), checkpoints, max_epochs=3, enable_checkpointing=True
-    )
-    rest = fit(
-        Module(optimizer=summing), MultigridCallback(seed=0), ckpt_path=tmp_path / "step=5.ckpt", max_epochs=3, seed=1
-    )
-    sums = [host.optimizers[0].param_groups[0]["sum"] for host in (whole, rest)]
-    assert sums[0] == pytest.approx(sums[1]) != pytest.approx(0.1 * whole.global_step)

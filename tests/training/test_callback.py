@@ -1,15 +1,12 @@
 """`MultigridCallback` on plain Lightning scripts: real Trainers, a tiny model, no mocks."""
 
 import gc
-import os
 import weakref
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     LearningRateFinder,
@@ -23,17 +20,14 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     Subset,
-    TensorDataset,
 )
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.parts.on_grid import SubBatches
-from lightning_multigrid.training.parts.precise_bn import EvaluationStatistics
 from lightning_multigrid.training.trainer.lightning_internals import training_source
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLIPS, Module, clips, fit, loader, trainer
@@ -104,42 +98,6 @@ def test_removing_the_callback_gives_the_baseline_bit_for_bit():
         assert torch.equal(value, after.state_dict()[name]), name
 
 
-def test_two_runs_with_one_seed_are_the_same_and_with_another_not(whole):
-    runs = []
-    for seed in (0, 1):  # that of the first run is 0
-        runs.append(Module(steps_scheduler))
-        fit(runs[-1], MultigridCallback(), seed=seed)
-    assert whole.module.seen == runs[0].seen
-    assert whole.module.seen != runs[1].seen
-
-
-class Worked(Dataset):
-    """Notes in the label which process read a clip."""
-
-    def __len__(self):
-        return CLIPS
-
-    def __getitem__(self, index):
-        return torch.zeros(3, 8, 32, 32), os.getpid()
-
-
-class Pids(Module):
-    def __init__(self):
-        super().__init__()
-        self.pids = set()
-
-    def training_step(self, batch, batch_idx):
-        if batch[1].device.type != "meta":
-            self.pids |= set(batch[1].tolist())
-        return self.net(batch[0]).mean()
-
-
-def test_worker_processes_live_through_all_epochs_and_shapes():
-    module = Pids()
-    fit(module, MultigridCallback(), train=DataLoader(Worked(), 4, num_workers=2, persistent_workers=True))
-    assert len(module.pids - {os.getpid()}) == 2
-
-
 class Decoding(Dataset):
     """A clip dataset of its own: answers requests, and whole indices with what nobody should ask for."""
 
@@ -181,36 +139,6 @@ def test_parts_and_joins_of_a_clip_dataset_pass_requests_on():
         fit(Indices(), MultigridCallback(), train=DataLoader(ConcatDataset([Decoding(), other]), 4))
 
 
-class Opened(Dataset):
-    """Opens its file in each worker, as readers of HDF5 do."""
-
-    file = None
-
-    def __len__(self):
-        return CLIPS
-
-    def __getitem__(self, index):
-        return self.file[0].expand(3, 8, 32, 32), 0
-
-
-def open_file(worker):
-    torch.utils.data.get_worker_info().dataset.file = torch.zeros(1, 3, 8, 32, 32)
-
-
-def test_a_worker_init_fn_and_a_script_see_the_users_dataset():
-    lengths = []
-
-    class Asking(Module):
-        def on_train_epoch_start(self):
-            lengths.append(len(self.trainer.train_dataloader.dataset))
-
-    data = Opened()
-    data.file = torch.zeros(1, 3, 8, 32, 32)  # for the main process, which looks at a sample
-    train = DataLoader(data, 4, num_workers=1, worker_init_fn=open_file)
-    fit(Asking(), MultigridCallback(), train=train, max_epochs=1)
-    assert lengths == [CLIPS] * 2
-
-
 # --- What is inferred ---
 
 
@@ -232,11 +160,6 @@ def test_a_baseline_in_steps():
         assert module.seen[-1][0] == schedule.epochs - 1
 
 
-def test_without_milestones_the_papers_proportions():
-    milestones = plan_of(MultigridCallback(), Module()).baseline.milestones
-    assert [float(m) for m in milestones] == pytest.approx([4 * 44 / 112, 4 * 72 / 112, 4 * 92 / 112])
-
-
 def test_given_values_win():
     callback = MultigridCallback(milestones=[1.5], warmup_epochs=0.5, epoch_factor=2, size_divisor=16)
     schedule = plan_of(callback)
@@ -248,25 +171,6 @@ def test_given_values_win():
     module = Module(steps_scheduler)
     assert plan_of(MultigridCallback(given), module) is given
     assert module.shapes == planned(given)
-
-
-def test_order_is_the_loaders():
-    class Indexed(Module):
-        def training_step(self, batch, batch_idx):
-            if batch[1].device.type != "meta":
-                self.seen.append(batch[1].tolist())
-            return self.net(batch[0]).mean()
-
-    data = TensorDataset(torch.zeros(CLIPS, 3, 8, 32, 32), torch.arange(CLIPS))
-    orders = {}
-    for shuffle in (False, True):
-        module = Indexed()
-        fit(module, MultigridCallback(), train=DataLoader(data, 4, shuffle), max_epochs=2)
-        flat = [index for batch in module.seen for index in batch]
-        orders[shuffle] = [flat[start : start + CLIPS] for start in range(0, len(flat), CLIPS)]
-    assert orders[False] == [list(range(CLIPS))] * 3
-    assert all(sorted(order) == list(range(CLIPS)) for order in orders[True])
-    assert len({tuple(order) for order in orders[True]}) == 3
 
 
 # --- The Trainer's other settings ---
@@ -344,31 +248,6 @@ def test_fast_dev_run_trains_one_whole_coarse_batch():
         fit(Module(steps_scheduler), callback, fast_dev_run=True)
 
 
-@pytest.mark.rehearsed
-def test_no_training_batches():
-    module = Module()
-    fit(module, MultigridCallback(), limit_train_batches=0)
-    assert module.seen == []
-
-
-def test_progress_bar_totals_are_exact():
-    from lightning.pytorch.callbacks import TQDMProgressBar
-
-    class Totals(TQDMProgressBar):
-        def __init__(self):
-            super().__init__()
-            self.totals = []
-
-        def on_train_epoch_end(self, trainer, pl_module):
-            self.totals.append((self.train_progress_bar.total, self.train_progress_bar.n))
-            super().on_train_epoch_end(trainer, pl_module)
-
-    bar = Totals()
-    fit(Module(steps_scheduler), MultigridCallback(), bar, enable_progress_bar=True)
-    lengths = [len(Plan(PLAN, CLIPS).epoch(epoch)) for epoch in range(6)]
-    assert bar.totals == [(length, length) for length in lengths]
-
-
 # --- BatchNorm ---
 
 
@@ -391,13 +270,6 @@ def test_layers_that_are_made_late_are_converted_too():
     fit(module, MultigridCallback(), max_epochs=1)
     assert None not in module.sub_batches
     assert type(module.net[1]) is nn.BatchNorm3d
-
-
-def test_a_users_own_sub_batch_norm_stays():
-    module = Module(steps_scheduler)
-    module.net[1] = SubBatchNorm3d(6, sub_batch=4)
-    fit(module, MultigridCallback(), max_epochs=1)
-    assert type(module.net[1]) is SubBatchNorm3d
 
 
 # --- What it leaves behind ---
@@ -430,41 +302,16 @@ class Failing(Module):
 def test_everything_is_put_back_after_an_exception_too():
     callback, module, data = MultigridCallback(), Failing(steps_scheduler), loader()
     host = trainer(callback)
+    before = list(host.callbacks)
     with pytest.raises(RuntimeError, match="on purpose"):
         host.fit(module, data)
+    assert host.callbacks == before
     assert (host.max_epochs, host.reload_dataloaders_every_n_epochs) == (4, 0)
     assert training_source(host).instance is data
     assert type(module.net[1]) is nn.BatchNorm3d
     healthy = Module(steps_scheduler)
     fit(healthy, callback)
     assert healthy.shapes == planned()
-
-
-class Bar(callbacks.ProgressBar):
-    def enable(self):
-        """As bars are."""
-
-    def disable(self):
-        """As bars are."""
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_callbacks_and_a_scripts_own_items_of_the_bar_are_put_back(fails):
-    bar, callback, module = Bar(), MultigridCallback(precise_bn_batches=1), (Failing if fails else Module)()
-    own = bar.get_metrics = lambda trainer, module: {"mine": 1}
-    during = []
-
-    class Look(L.Callback):
-        def on_train_epoch_end(self, trainer, pl_module):
-            during.append((bar.get_metrics(trainer, pl_module).keys(), type(trainer.callbacks[-1])))
-
-    host = trainer(bar, callback, Look(), enable_progress_bar=True)
-    before = list(host.callbacks)
-    with pytest.raises(RuntimeError, match="on purpose") if fails else nullcontext():
-        host.fit(module, loader())
-    assert during[0] == ({"mine": 1, "grid": 0, "left": 0}.keys(), EvaluationStatistics)
-    assert bar.get_metrics is own
-    assert host.callbacks == before
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
@@ -486,22 +333,6 @@ def test_a_resumed_run_does_not_keep_the_checkpoint_in_memory(tmp_path):
     fit(Module(), MultigridCallback(), saver, Look(), **both, ckpt_path=tmp_path / "late.ckpt")
     assert alive
     assert not any(alive)
-
-
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
-def test_a_failed_resume_leaves_nothing_for_the_next_fit(tmp_path, whole):
-    callback, saver = MultigridCallback(), ModelCheckpoint(tmp_path, every_n_train_steps=20, filename="late")
-    fit(Module(steps_scheduler), callback, saver, enable_checkpointing=True)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        fit(FailingLate(steps_scheduler), callback, saver, enable_checkpointing=True, ckpt_path=tmp_path / "late.ckpt")
-    again = Module(steps_scheduler)
-    fit(again, callback)
-    assert again.seen == whole.module.seen
-
-
-class FailingLate(Module):
-    def on_train_batch_end(self, *args):
-        raise RuntimeError("on purpose")
 
 
 def test_validate_and_test_alone_do_nothing():
@@ -566,22 +397,6 @@ def test_plan_phases_and_times_are_said(caplog):
     steps = len(planned())
     (total,) = [line for line in text.splitlines() if line.split()[:1] == ["all"]]
     assert total.split()[1:3] == [str(steps), str(6 * CLIPS)]
-
-
-def test_scalars_are_logged(tmp_path):
-    import csv
-
-    logger = CSVLogger(tmp_path)
-    module = Module(steps_scheduler)
-    fit(module, MultigridCallback(), logger=logger, log_every_n_steps=1)
-    with open(f"{logger.log_dir}/metrics.csv") as file:
-        rows = [row for row in csv.DictReader(file) if row["multigrid/clips"]]
-    names = ("clips", "frames", "size")
-    assert [tuple(int(float(row[f"multigrid/{name}"])) for name in names) for row in rows] == planned()
-    steps = [step for epoch in range(6) for step in Plan(PLAN, CLIPS).epoch(epoch)]
-    assert [float(row["multigrid/lr_scale"]) for row in rows] == [step.lr_scale for step in steps]
-    assert [float(row["multigrid/phase"]) for row in rows] == [step.phase for step in steps]
-    assert all(float(row["multigrid/clips_per_second"]) > 0 for row in rows)
 
 
 @pytest.mark.rehearsed
@@ -681,8 +496,9 @@ def test_other_refusals():
     module.sync = nn.SyncBatchNorm(3)
     with pytest.raises(Exception, match="the model has SyncBatchNorm layers. Remove `sync_batchnorm=True`"):
         fit(module, MultigridCallback())
-    with pytest.raises(ValueError, match="`validations_per_phase` must be at least 1, got 0"):
-        MultigridCallback(validations_per_phase=0)
+    for name in ("validations_per_phase", "clips_per_epoch", "precise_bn_batches"):
+        with pytest.raises(ValueError, match=f"`{name}` must be at least 1, got 0. Leave it out for the default"):
+            MultigridCallback(**{name: 0})
     with pytest.raises(ValueError, match="`epoch_factor` must be positive, got -1"):
         MultigridCallback(epoch_factor=-1)
     for argument in ({"epoch_factor": 2}, {"milestones": [1]}, {"long_cycle": LongCycle(((1, 1),))}):

@@ -362,35 +362,3 @@ def test_loop_counters(tmp_path):
     checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = [{}]
     LoopCounters(checkpoint).forget_loader()
     assert "combined_loader" not in checkpoint["loops"]["fit_loop"]["state_dict"]
-
-
-class Growing:
-    """Five mini-batches in the first epoch and seven in the second."""
-
-    def __len__(self):
-        return 5 + 2 * min(self.host.current_epoch, 1)
-
-    def __iter__(self):
-        yield from list(few(4 * len(self)))[batch_index(self.host) + 1 :]
-
-
-@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
-def test_loop_counters_close_a_finished_epoch(tmp_path):
-    """Once Lightning itself goes on with the second epoch, `close_finished_epoch` is no longer needed."""
-
-    def run(*callbacks, **arguments):
-        data, module = Growing(), Module()
-        reload = Reload(lambda host: reload_every(host, -1))
-        data.host = trainer(reload, *callbacks, max_epochs=2, enable_checkpointing=bool(callbacks))
-        data.host.fit(module, data, **arguments)
-        return [step[:2] for step in module.seen]
-
-    saver = ModelCheckpoint(tmp_path, every_n_train_steps=5, save_top_k=-1, filename="{step}")
-    whole = run(saver)
-    assert whole == [(0, batch) for batch in range(5)] + [(1, batch) for batch in range(7)]
-    checkpoint = torch.load(tmp_path / "step=5.ckpt", weights_only=True)
-    for resumed in (whole[10:], whole[5:]):
-        checkpoint["callbacks"] = {}
-        torch.save(checkpoint, tmp_path / "resumed.ckpt")
-        assert run(ckpt_path=tmp_path / "resumed.ckpt") == resumed
-        LoopCounters(checkpoint).close_finished_epoch()

@@ -129,7 +129,7 @@ def test_a_callback_that_another_one_appends_while_the_fit_starts_is_torn_down(f
     ]
 
 
-@pytest.mark.parametrize("length", [{"max_epochs": 0}, {"max_steps": 0}])
+@pytest.mark.parametrize("length", [{"max_epochs": 0}, {"max_steps": 0}, {"limit_train_batches": 0}])
 def test_a_training_of_no_length_trains_nothing(length):
     module = Module()
     host = fit(module, MultigridCallback(), **length)

@@ -116,19 +116,6 @@ def test_with_validations_per_phase_they_are_what_is_counted(tmp_path):
     assert found["saves"] == validations // 2 + validations % 2
 
 
-def test_a_script_may_set_how_often_to_validate_while_it_trains():
-    class Setting(Scored):
-        def on_train_epoch_start(self):
-            if self.current_epoch == 3:
-                self.trainer.check_val_every_n_epoch = 1
-
-    module, callback = Setting(4), MultigridCallback()
-    host = fit(module, callback, val=loader(shuffle=False, number=8), check_val_every_n_epoch=4)
-    ends = sorted(callback.run.plan.schedule.baseline_epoch_ends(1))
-    assert module.validated == [epoch for epoch in ends if epoch >= 3]
-    assert host.check_val_every_n_epoch == 1
-
-
 def test_a_fast_dev_run_validates(tmp_path):
     module = Scored()
     fit(module, MultigridCallback(), val=loader(shuffle=False, number=8), fast_dev_run=True)

@@ -118,19 +118,13 @@ def _continue(state: State, place: Place, plan: Plan) -> Place:
 
 def _on_other_ranks(state: State, mine: State, epoch: int, plan: Plan) -> Place:
     place = plan.first_after(epoch, state["clips_seen"])
-    where = f"in epoch {place.epoch} at batch {place.batch}"
-    ranks = f"{state['split'][0]} rank(s), this run has {mine['split'][0]}"
-    if state["clips"] == mine["clips"]:
-        message = f"The checkpoint is of {ranks}. This run goes on {where}, with the same mini-batches."
-    else:
-        message = (
-            f"The checkpoint is of {ranks}, and of {state['clips']} clips in an optimizer step of the baseline, this "
-            f"run has {mine['clips']}: it goes on {where}, the first after the {state['clips_seen']} clips of its "
-            "epoch that were seen. The baseline's LR is the checkpoint's."
-        )
-    repeated = (
-        max(state["split"][0], mine["split"][0]) if plan.schedule.constant_shape else 1
-    )  # to make the ranks equal
+    message = (
+        f"The checkpoint is of {state['split'][0]} rank(s), this run has {mine['split'][0]}, and of {state['clips']} "
+        f"clips in an optimizer step of the baseline, this run has {mine['clips']}: it goes on in epoch {place.epoch} "
+        f"at batch {place.batch}, the first after the {state['clips_seen']} clips of its epoch that were seen."
+    )
+    # A plan of one shape repeats clips to make the ranks equal.
+    repeated = max(state["split"][0], mine["split"][0]) if plan.schedule.constant_shape else 1
     if abs(state["samples"] - mine["samples"]) >= repeated:
         message += f" An epoch had {state['samples']} clips and has {mine['samples']} now, so their order differs."
     rank_zero_info(message)

@@ -18,7 +18,7 @@ from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.schedule import EpochLength, Plan, Step, exact
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
-from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler, SchedulerCalls
+from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler
 from lightning_multigrid.training.parts.part import Part, log_values
 from lightning_multigrid.training.script.lr_stages import is_plateau
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
@@ -48,7 +48,8 @@ class BaselineLR(Part):
         own_clock = not by_hand and not (plan.schedule.constant_shape and plan.schedule.epoch_factor == 1)
         refuse_other = partial(_refuse_by_hand, type(self.module).__name__) if own_clock else lambda *_: None
         self._in_step = [LRInStep(one, refuse_other) for one in trainer.optimizers]
-        self._calls = None if self.module.automatic_optimization else SchedulerCalls(plan, trainer, self._schedulers)
+        self._manual = not self.module.automatic_optimization
+        self._counted: int | None = None  # the epoch in which the script's calls are counted from its first mini-batch
 
     def start(self) -> None:
         for one in self._in_step:
@@ -56,10 +57,10 @@ class BaselineLR(Part):
         for config in self.trainer.lr_scheduler_configs:
             if is_plateau(config):  # it lowers the LR after a validation, by what it counted of them
                 self.changes.subclass(config.scheduler, {"step": self._noting(type(config.scheduler).step)})
-        if self._calls is not None:
-            self._calls.start(self.changes)
-        else:
-            for clocked in self._schedulers:  # Lightning must not tick them, too
+        for clocked in self._schedulers:
+            if self._manual:
+                clocked.count_calls(self.trainer, self.changes)
+            else:  # Lightning must not tick it, too
                 self.changes.set_attribute(clocked.config, "frequency", sys.maxsize)
         if not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             # Lightning would multiply the steps of the current epoch by the number of epochs.
@@ -79,8 +80,10 @@ class BaselineLR(Part):
     # --- The clock ---
 
     def begin(self, first: Step) -> None:
-        if self._calls is not None:
-            self._calls.begin(first)
+        self._check_calls()
+        self._counted = first.place.epoch if self._manual and first.place.batch == 0 else None
+        for clocked in self._schedulers:
+            clocked.calls = 0
         self._prepare(first)
 
     def before(self, step: Step, mini_batch: Any) -> None:
@@ -105,8 +108,13 @@ class BaselineLR(Part):
         self._prepare(following)
 
     def finish(self) -> None:
-        if self.trainer.is_last_batch and self._calls is not None:
-            self._calls.check()
+        if self.trainer.is_last_batch:
+            self._check_calls()
+
+    def _check_calls(self) -> None:
+        if self._counted is not None:
+            for clocked in self._schedulers:
+                clocked.check_calls(self._counted, self.plan.batches_of(self._counted))
 
     @property
     def baseline_lr(self) -> float | Tensor:
@@ -135,10 +143,10 @@ class BaselineLR(Part):
         steps = self._epoch.ticks(at, "step", frequency=1)
         view = TrainerView(self.trainer, **self._baseline, current_epoch=math.ceil(at) - 1, global_step=steps)
         with sees(self._modules, view):
-            if self._calls is None:
-                self.module.lr_scheduler_step(clocked.scheduler, None)
+            if self._manual:
+                clocked.step()
             else:
-                self._calls.step(clocked.scheduler)
+                self.module.lr_scheduler_step(clocked.scheduler, None)
         clocked.ticks = tick
 
     # --- Checkpoints ---

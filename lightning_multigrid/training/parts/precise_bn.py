@@ -19,7 +19,6 @@ from lightning_multigrid.loading import MultigridLoader, MultigridSampler, Strea
 from lightning_multigrid.norm import (
     BatchNorm,
     average_statistics,
-    convert_sub_batchnorm,
     observed_moments,
     set_sub_batch,
     tracking_layers,
@@ -64,16 +63,10 @@ class PopulationEstimate:
     def __init__(self, training: MultigridLoader, batches: int, trainer: Trainer) -> None:
         self._training, self._trainer, self._module = training, trainer, trainer.lightning_module
         self._step = run_step
-        name = type(self._module).__name__
         if isinstance(training.like.dataset, StreamSamples):
             raise MisconfigurationException(
                 "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it "
                 "out."
-            )
-        if not tracking_layers(self._module):
-            raise MisconfigurationException(
-                f"`precise_bn_batches` re-estimates the running statistics of BatchNorm layers, but {name} has none. "
-                "Leave the argument out."
             )
         if trainer.strategy.restore_checkpoint_after_setup:
             raise MisconfigurationException(
@@ -81,9 +74,9 @@ class PopulationEstimate:
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
         self.sampler = population_sampler(training.sampler, batches)
-        self._refuse_failing(name)
+        self._refuse_failing()
 
-    def _refuse_failing(self, name: str) -> None:
+    def _refuse_failing(self) -> None:
         """Refuses a module in which neither `training_step` nor `forward` runs."""
         shape, failures = replace(self.sampler.plan.schedule.baseline.shape, clips=_TRIED), []
         for self._step in (run_step, run_forward):
@@ -102,8 +95,8 @@ class PopulationEstimate:
             failures.append("no BatchNorm layer was reached")
         raise MisconfigurationException(
             f"`precise_bn_batches` runs `training_step`, else `forward`, on a copy of the module without a Trainer, "
-            f"but with {name} the first fails ({failures[0]}), and so does the second ({failures[1]}). Let one of them "
-            "work without `self.trainer`, or leave the argument out."
+            f"but with {type(self._module).__name__} the first fails ({failures[0]}), and so does the second "
+            f"({failures[1]}). Let one of them work without `self.trainer`, or leave the argument out."
         )
 
     def write(self, epoch: int, modes: Mapping[str, bool]) -> None:
@@ -137,10 +130,9 @@ def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, 
 def _replica(module: LightningModule, modes: Mapping[str, bool]) -> LightningModule:
     """Returns a copy without a Trainer that shares the parameters of a module and nothing else."""
     copied = copy_without_trainer(module, {id(parameter): parameter for parameter in module.parameters()})
-    replica = convert_sub_batchnorm(copied)  # copies are plain
-    for name, part in replica.named_modules():
+    for name, part in copied.named_modules():
         part.training = modes.get(name, True)
-    return replica
+    return copied
 
 
 class EvaluationStatistics(Part, Callback):

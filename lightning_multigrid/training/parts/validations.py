@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Set
-from functools import lru_cache, partial
 from typing import Any
 
 from lightning_multigrid.host import Trainer, is_a
@@ -13,10 +12,6 @@ from lightning_multigrid.training.script.lr_stages import is_plateau
 from lightning_multigrid.training.trainer import lightning_internals as internals
 
 _NEVER = sys.maxsize  # for Lightning's rule `(current_epoch + 1) % every == 0`
-
-
-class _Every(int):
-    """A number of epochs that this part has set: another object is of the script."""
 
 
 class Validations(Part):
@@ -30,7 +25,6 @@ class Validations(Part):
     def __init__(self, plan: Plan, trainer: Trainer, per_phase: int | None) -> None:
         super().__init__(plan, trainer)
         self._every: int | None = trainer.check_val_every_n_epoch  # the script's
-        self._set: int | None = None
         if per_phase is not None and self._every is None:
             raise ValueError(
                 "`validations_per_phase` counts validations at the ends of epochs, so with "
@@ -38,7 +32,6 @@ class Validations(Part):
                 "one of them out."
             )
         self._chosen = [] if per_phase is None else sorted(plan.schedule.validation_epochs(per_phase))
-        self._ends = lru_cache(maxsize=None)(self._ends_of)
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         self._stopping = [one for one in callbacks if is_a(one, "callbacks.EarlyStopping")]
         self._saving = [one for one in callbacks if is_a(one, "callbacks.ModelCheckpoint")]
@@ -56,7 +49,7 @@ class Validations(Part):
         epochs = int(self.plan.schedule.baseline.epochs)
         return max(1, epochs // self._every) / len(self._ends(1 if self._chosen else self._every))
 
-    def _ends_of(self, number: int) -> Set[int]:
+    def _ends(self, number: int) -> Set[int]:
         """The epochs that end with every `number`-th validation or epoch of the baseline."""
         if self._chosen:
             return {*self._chosen[number - 1 :: number], self._chosen[-1]}
@@ -71,7 +64,8 @@ class Validations(Part):
             elif interval <= self.plan.baseline_length.batches:
                 interval = interval / self.plan.baseline_length.batches
             changes.set_attribute(trainer, "val_check_interval", interval)
-        changes.callback(self._restore_every)
+        if self._every is not None:
+            self._count(trainer, "check_val_every_n_epoch", self._ends(1 if self._chosen else self._every), (1, _NEVER))
         for stopping in self._stopping:
             name = internals.CHECKS_AT_EPOCH_END
             if getattr(stopping, name):
@@ -79,8 +73,8 @@ class Validations(Part):
         for saving in self._saving:
             number = saving.every_n_epochs
             if number:  # else it counts steps, or time
-                key = saving.state_key  # which names that number, and checkpoints are found by it
-                changes.subclass(saving, {"state_key": property(partial(_constant, key))})
+                # It names that number, and checkpoints are found by it.
+                changes.subclass(saving, {"state_key": saving.state_key})
                 self._count(saving, internals.EVERY_N_EPOCHS, self._ends(number), (1, _NEVER))
         for config in self._plateaus:
             self._count(config, "frequency", self._ends(config.frequency), (1, _NEVER))
@@ -95,15 +89,6 @@ class Validations(Part):
             return
         for owner, name, ends, (due, otherwise) in self._counts:
             setattr(owner, name, due if epoch in ends else otherwise)
-        if self.trainer.check_val_every_n_epoch is not self._set:
-            self._every = self.trainer.check_val_every_n_epoch  # a script may set it while `fit` runs
-        if self._every is not None:
-            due = epoch in self._ends(1 if self._chosen else self._every)
-            self._set = self.trainer.check_val_every_n_epoch = _Every(1 if due else _NEVER)
-
-    def _restore_every(self) -> None:
-        if self.trainer.check_val_every_n_epoch is self._set:
-            self.trainer.check_val_every_n_epoch = self._every
 
     def load(self, found: Continuation) -> None:
         self._set_for(found.epoch)
@@ -139,7 +124,3 @@ class Validations(Part):
     def close(self) -> None:
         self._release()
         super().close()
-
-
-def _constant(value: str, _: Any) -> str:
-    return value

@@ -74,23 +74,20 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
         )
     if type(loaders).__iter__ is not DataLoader.__iter__ and not type(loaders).__module__.startswith(_PLAIN_LOADERS):
         raise TypeError(
-            f"MultigridCallback makes a loader of its own from the training loader, but {type(loaders).__name__} "
-            "iterates in its own way, which would be lost. Use a plain `torch.utils.data.DataLoader`, which is all "
-            "that exact resuming needs."
+            f"MultigridCallback makes a loader of its own, but {type(loaders).__name__} iterates in its own way, which "
+            "would be lost. Use a plain `torch.utils.data.DataLoader`, which is all that exact resuming needs."
         )
     batches = loaders.batch_sampler
     if batches is None:
         raise TypeError(
-            "MultigridCallback makes mini-batches out of single clips, but the loader has `batch_size=None`: each "
-            f"sample of {type(loaders.dataset).__name__} is a whole mini-batch. Let it return one clip, and give the "
-            "`DataLoader` a `batch_size`."
+            f"The loader has `batch_size=None`: each sample of {type(loaders.dataset).__name__} is a whole mini-batch. "
+            "Let it return one clip, and give the `DataLoader` a `batch_size`."
         )
     known = type(batches).__module__.startswith(_PLAIN_LOADERS) or type(batches).__iter__ is BatchSampler.__iter__
     if not isinstance(batches, BatchSampler) or not known:
         raise TypeError(
             f"MultigridCallback plans the mini-batches itself, but {type(batches).__name__} has batches of its own. "
-            "Let a `sampler` yield the same indices one by one, and give the `DataLoader` a `batch_size`: clips that "
-            "follow each other come into one mini-batch. See `docs/script.md`, Samplers."
+            "Let a `sampler` yield the same indices one by one. See `docs/script.md`, Samplers."
         )
     if isinstance(loaders.dataset, IterableDataset):
         return stream_loader(loaders, _clips_of_stream(loaders, trainer, clips_per_epoch))

@@ -9,6 +9,12 @@ from torch import nn
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, is_a
 from lightning_multigrid.norm import BatchNorm, is_sharded, left_alone
 
+# Callbacks of Lightning that change what the plan says, and what to use instead.
+_OTHER_CALLBACKS = {
+    "GradientAccumulationScheduler": "`Trainer(accumulate_grad_batches=...)`",
+    "StochasticWeightAveraging": "`WeightAveraging` or `EMAWeightAveraging`",
+}
+
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
     """Refuses modules and Trainers that multigrid training can't follow in Lightning's loop."""
@@ -18,16 +24,11 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
             "`training_step(dataloader_iter)`. Give it `training_step(batch, batch_idx)`."
         )
     refuse_split_models(trainer.strategy)
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if is_a(callback, "callbacks.GradientAccumulationScheduler"):
+    for name, instead in _OTHER_CALLBACKS.items():
+        if any(is_a(callback, f"callbacks.{name}") for callback in trainer.callbacks):  # type: ignore[attr-defined]
             raise MisconfigurationException(
-                "MultigridCallback plans whole optimizer steps and cannot follow a `GradientAccumulationScheduler`. "
-                "Use `Trainer(accumulate_grad_batches=...)` instead."
-            )
-        if is_a(callback, "callbacks.StochasticWeightAveraging"):
-            raise MisconfigurationException(
-                "MultigridCallback and `StochasticWeightAveraging` both drive the LR and the number of epochs. Use "
-                "`WeightAveraging` or `EMAWeightAveraging` instead, which leave them alone."
+                f"MultigridCallback plans the optimizer steps, the epochs and the LR, which `{name}` changes, too. Use "
+                f"{instead} instead."
             )
     if not hasattr(trainer, "val_check_interval"):  # since Lightning 2.6, if it is a time
         raise MisconfigurationException(
@@ -62,9 +63,8 @@ def tell_left_alone(module: nn.Module) -> None:
     kinds = " and ".join(sorted({type(layer).__name__ for layer in layers.values()}))
     if layers:
         rank_zero_info(
-            f"{kinds} (`{next(iter(layers))}`{' and others' * (len(layers) > 1)}) derives from BatchNorm, but its "
-            "`forward` does not call BatchNorm's once, as `super().forward(x)`. So it is left as it is, without "
-            "sub-mini-batches and with its own momentum."
+            f"{kinds} (`{next(iter(layers))}`{' and others' * (len(layers) > 1)}) derives from BatchNorm and has a "
+            "`forward` of its own. So it is left as it is, without sub-mini-batches and with its own momentum."
         )
 
 
