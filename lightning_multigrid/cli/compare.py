@@ -57,9 +57,9 @@ def compare(
 
 
 def with_callback(config: Config) -> Config:
-    """Returns the config with MultigridCallback: its own, or one without arguments."""
+    """Returns the config with MultigridCallback: its own, or one without arguments, also for `.baseline`."""
     made = copy.deepcopy(config)
-    callbacks = made["trainer"]["callbacks"] = _callbacks(made)
+    callbacks = made["trainer"]["callbacks"] = [one for one in _callbacks(made) if _name(one) != "baseline"]
     if not any(map(_is_multigrid, callbacks)):
         callbacks.append({"class_path": _CALLBACK})
     return made
@@ -81,8 +81,12 @@ def _callbacks(config: Config) -> list[Config]:
     return list(given) if isinstance(given, list) else [given]
 
 
+def _name(callback: Config) -> str:
+    return str(callback.get("class_path", "")).rpartition(".")[2]
+
+
 def _is_multigrid(callback: Config) -> bool:
-    return str(callback.get("class_path", "")).rpartition(".")[2] in ("MultigridCallback", "progressive")
+    return _name(callback) in ("MultigridCallback", "progressive")
 
 
 def shorten(config: Config, share: float) -> Config | None:

@@ -10,7 +10,6 @@ from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.training.checkpoints.atomic_checkpoints import AtomicCheckpointIO
 from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestCheckpoint
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
-from lightning_multigrid.training.rehearsal.copies import meta_copy
 from lightning_multigrid.training.rehearsal.rules import refusal
 from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.planning import make_plan
@@ -20,4 +19,4 @@ from lightning_multigrid.training.trainer.lightning_internals import attach, rep
 
 __all__ = ["AtomicCheckpointIO", "BaselineLR", "Changes"]
 __all__ += ["MultigridCallback", "NewestCheckpoint", "attach"]
-__all__ += ["lr_rule", "make_plan", "meta_copy", "read_recipe", "refusal", "replace_loader"]
+__all__ += ["lr_rule", "make_plan", "read_recipe", "refusal", "replace_loader"]

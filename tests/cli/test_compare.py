@@ -55,6 +55,11 @@ def test_only_the_callback_differs():
     assert len(CONFIG["trainer"]["callbacks"]) == 2  # as it was
     one_pass = {"trainer": {"callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.progressive"}]}}
     assert (with_callback(one_pass), without_callback(one_pass)) == (one_pass, {"trainer": {"callbacks": []}})
+    baseline = {"trainer": {"callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.baseline"}]}}
+    assert without_callback(baseline) == baseline  # it shares BatchNorm statistics, and is the baseline
+    assert with_callback(baseline) == {
+        "trainer": {"callbacks": [{"class_path": "lightning_multigrid.MultigridCallback"}]}
+    }
 
 
 def test_a_shortened_baseline_has_its_milestones_and_warm_up_in_proportion():

@@ -109,6 +109,17 @@ def gpu():
     ]
 
 
+def whole_training():
+    """The one training on a GPU."""
+    long, short = (report(f"gpu_shapes/default/{name}-0") for name in ("baseline", "multigrid"))
+    seconds = [sum(one["account"].values()) for one in (long, short)]
+    ends = [100 * one["validations"][-1][2]["val/top1"] for one in (long, short)]
+    return [
+        f"the wall clock of `fit` fell from {seconds[0]:.0f} to {seconds[1]:.0f} s, with {short['steps']:,} steps "
+        f"instead of {long['steps']:,}, and top-1 from {ends[0]:.1f} to {ends[1]:.1f} %"
+    ]
+
+
 def pays():
     """What each part of the method brings and costs."""
     names = "grid_words", "hard_shapes"
@@ -196,6 +207,7 @@ def speed():
     prepared = report("loader")["rows"][-1]
     return [
         *gpu(),
+        *whole_training(),
         *decoding(),
         *indexing(),
         f"and loading them {prepared['ours / pyslowfast on original (CPU)']:.0f} times.",

@@ -2,7 +2,7 @@
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
@@ -38,8 +38,8 @@ def held_by(value: Any) -> Iterator[Any]:
             waiting += getattr(value, "__dict__", {}).values()
 
 
-def _copy(module: LightningModule, copied: Callable[[Tensor], Tensor], memo: dict[int, Any]) -> LightningModule:
-    """Copies a module, and tensors by a function. It shares the tensors and arrays of datasets, which may be all data.
+def _copy(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
+    """Copies a module. It shares the tensors and arrays of datasets, which may be all data.
 
     It also shares the elements of containers of over 1000. Everything else is the copy's own.
     """
@@ -51,9 +51,9 @@ def _copy(module: LightningModule, copied: Callable[[Tensor], Tensor], memo: dic
         if id(value) in shared:
             memo[id(value)] = value
         elif isinstance(value, nn.Parameter):
-            memo[id(value)] = nn.Parameter(copied(value.detach()), value.requires_grad)
+            memo[id(value)] = nn.Parameter(value.detach().clone(), value.requires_grad)
         elif isinstance(value, Tensor):
-            memo[id(value)] = copied(value.detach())
+            memo[id(value)] = value.detach().clone()
         elif isinstance(value, torch.Generator):
             memo[id(value)] = value.clone_state()
         elif isinstance(value, (dict, list, tuple, set, deque)) and len(value) > _LONG:
@@ -61,11 +61,6 @@ def _copy(module: LightningModule, copied: Callable[[Tensor], Tensor], memo: dic
     probe = copy_without_trainer(module, memo)
     forget_hooks(probe)  # they may write to what they have seen where they were made
     return probe
-
-
-def meta_copy(module: LightningModule) -> LightningModule:
-    """Returns a copy whose tensors have shapes but no memory, and which has no Trainer."""
-    return _copy(module, lambda tensor: tensor.to("meta"), {}).train().to("meta")
 
 
 @contextmanager
@@ -79,7 +74,7 @@ def working_copy(module: LightningModule, trainer: Trainer, losses: list[Tensor]
     view = TrainerView(trainer, barebones=True, progress_bar_callback=None)  # it logs nothing
     memo: dict[int, Any] = {id(trainer): view}
     try:
-        probe = _copy(module, Tensor.clone, memo)
+        probe = _copy(module, memo)
         _fill(probe)
         vars(view).update(_told(trainer, losses, memo), lightning_module=probe)
         for part in lightning_modules(probe):
