@@ -1,4 +1,4 @@
-"""Augmentation of training clips on the device, after resampling, by torchvision's transforms.
+"""Augmentation of training clips on the device, after resampling.
 
 All random numbers come from seeds in the mini-batch, so neither the number of workers nor a restart changes them. All
 frames of a clip are augmented in the same way.
@@ -6,14 +6,15 @@ frames of a clip are augmented in the same way.
 Legend: B clips, T frames, S size of a mini-batch, K classes.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from random import Random
 
 import torch
 from torch import Tensor
 
+from lightning_multigrid.pixels.edits import MAGNITUDES, draw_edits, draw_rectangle, erase, rand_augment
 from lightning_multigrid.pixels.yuv import to_device
 
 
@@ -45,10 +46,14 @@ class Augmentation:
     erasing: float = 0.0
 
     def __post_init__(self) -> None:
-        most = {"magnitude": 30, "operation_probability": 1, "erasing": 1}
-        for name in ("mixup", "cutmix", "rand_augment", *most):
-            if not 0 <= getattr(self, name) <= most.get(name, math.inf):
-                raise ValueError(f"`{name}` must be from 0 to {most.get(name, math.inf)}, got {getattr(self, name)}.")
+        for name in ("mixup", "cutmix", "rand_augment"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"`{name}` must be at least 0, which is none, got {getattr(self, name)}.")
+        if not 0 <= self.magnitude < MAGNITUDES:
+            raise ValueError(f"`magnitude` must be in [0, {MAGNITUDES - 1}], got {self.magnitude}.")
+        for name in ("operation_probability", "erasing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"`{name}` must be a probability in [0, 1], got {getattr(self, name)}.")
 
     def apply(
         self,
@@ -80,29 +85,22 @@ class Augmentation:
         return clips, labels
 
     def _edit(self, clips: Tensor, seeds: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> Tensor:
-        from torchvision.transforms import v2  # takes long to import, and most trainings augment nothing
-
-        # Pixels from outside a frame become the mean, which is 0 after normalisation.
-        operation = v2.RandAugment(num_ops=1, magnitude=self.magnitude, fill=list(mean))
-        erasing = v2.RandomErasing(self.erasing, value="random")
-        numbers = torch.tensor([std, mean], dtype=clips.dtype)
-        scale, shift = to_device(numbers, clips.device).view(2, 1, 3, 1, 1)
-        edited = []
-        for clip, seed in zip(clips, seeds, strict=True):
-            frames = clip.transpose(0, 1)  # torchvision's order of a video, T x 3 x S x S
-            with _drawn_from(seed % 2**63):
-                if self.rand_augment:
-                    # The operations are defined on pixels from 0 (black) to 1 (white).
-                    pixels = torch.addcmul(shift, frames, scale).clamp_(0, 1)
-                    for _ in range(self.rand_augment):
-                        if torch.rand(()) < self.operation_probability:
-                            pixels = operation(pixels)
-                    frames = pixels.sub(shift).div_(scale)
-                edited.append(erasing(frames).transpose(0, 1))
-        return torch.stack(edited)
+        draws = [Random(seed) for seed in seeds]
+        if self.rand_augment:
+            edits = [draw_edits(each, self.rand_augment, self.operation_probability) for each in draws]
+            # The operations are defined on pixels from 0 (black) to 1 (white). Those from outside a frame become the
+            # mean, which is 0 after normalisation.
+            numbers = torch.tensor([std, mean], dtype=clips.dtype)
+            scale, shift = to_device(numbers, clips.device).view(2, 3, 1, 1, 1)
+            pixels = torch.addcmul(shift, clips, scale).clamp_(0, 1)
+            pixels = rand_augment(pixels, list(zip(*edits, strict=True)), self.magnitude, shift)
+            clips = pixels.sub_(shift).div_(scale)
+        if self.erasing:
+            clips = erase(clips, [draw_rectangle(each, self.erasing, clips.shape[-1]) for each in draws], seeds)
+        return clips
 
     def _mix(self, clips: Tensor, labels: Tensor, seeds: Sequence[int], num_classes: int) -> tuple[Tensor, Tensor]:
-        from torchvision.transforms import v2
+        from torchvision.transforms import v2  # takes long to import, and most trainings augment nothing
 
         mixers = [
             mixer(alpha=float(alpha), num_classes=num_classes)  # torchvision needs a float

@@ -1,6 +1,6 @@
 """On a GPU, no step waits for the device: while steps run, torch raises an error for each operation that would.
 
-Without a GPU, fake CUDA tensors say so of resampling: they have no values that could be read back.
+Without a GPU, fake CUDA tensors say so of what is done to clips: they have no values that could be read back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_multigrid import MovingShapesDataModule, MultigridCallback, VideoClassifier
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.pixels import resample_clips
+from lightning_multigrid.pixels import Augmentation, resample_clips
+
+EDITS = Augmentation(rand_augment=2, erasing=0.5)
 
 
 class NoWaiting(L.Callback):
@@ -42,6 +44,7 @@ class NoWaiting(L.Callback):
 def test_steps_do_not_wait_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, multigrid: bool) -> None:
     monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path))
     data = MovingShapesDataModule(train_per_class=16, val_per_class=1, batch_size=4, frames=8, size=32, num_workers=1)
+    data.augment = EDITS
     watch = NoWaiting()
     trainer = L.Trainer(
         max_epochs=2,
@@ -70,9 +73,11 @@ class Copies(TorchDispatchMode):
         return copied
 
 
-def test_resampling_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_done_to_clips_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)  # which fake tensors can't
     with FakeTensorMode(allow_non_fake_inputs=True), Copies() as copies:
         clips = resample_clips([torch.empty(4, side, 40, 3, dtype=torch.uint8, device="cuda") for side in (30, 40)], 24)
-    assert (clips.shape, clips.device.type) == ((2, 3, 4, 24, 24), "cuda")
-    assert copies.number > 1
+        normalised = {"mean": (0.45,) * 3, "std": (0.225,) * 3}
+        edited, _ = EDITS.apply(clips, torch.zeros(2, device="cuda"), (3, 4), num_classes=5, **normalised)
+    assert (edited.shape, edited.device.type) == ((2, 3, 4, 24, 24), "cuda")
+    assert copies.number > 3
