@@ -107,7 +107,7 @@ def test_what_is_no_command_folder_or_option_is_named_and_what_is_missing(words,
 def test_plan_needs_neither_data_nor_gpu(tmp_path, capsys):
     main(["plan", "--config", config(tmp_path, accelerator="gpu", devices=8, strategy="ddp"), "--step_time=0.5"])
     text, warned = capsys.readouterr()
-    assert f"Steps are not counted: {tmp_path / 'train.csv'} does not exist" in warned
+    assert f"Steps are not counted: {tmp_path / 'train.csv'} can't be read" in warned
     assert text.startswith("Multigrid schedule for a baseline of 8 x 32 x 224 (clips x frames x size) on each of 8")
     assert len([line for line in text.splitlines() if re.match(r"\s+\d+\s+\d.* - ", line)]) == len(KINETICS.phases)
     assert "358 epochs instead of 239, 3.43x fewer iterations" in text
@@ -227,7 +227,7 @@ def test_predict_leaves_the_table_that_the_config_asks_for(videos):
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
         (["--config=missing.yaml"], "missing.yaml"),
-        ([], "train.csv does not exist"),
+        ([], "train.csv can't be read"),
     ],
 )
 def test_errors_of_users_are_one_paragraph(tmp_path, capsys, extra, message):

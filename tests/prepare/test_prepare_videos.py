@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from lightning_multigrid.clips.opening import open_row
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
@@ -68,7 +67,7 @@ def test_a_prepared_folder_may_be_copied(tmp_path):
     subprocess.run(["cp", "-r", tmp_path / "out", tmp_path / "copy"], check=True)  # with new times
     copy = load_manifest(tmp_path / "copy" / "manifest.json")
     assert copy.path(0) == str(tmp_path / "copy" / "videos" / "a.mp4")
-    with open_row(copy, 0) as video:
+    with VideoReader(copy.path(0)) as video:
         assert (len(video), bool(video.table.made_from)) == (20, True)
 
 
