@@ -112,7 +112,7 @@ class ClipSampling:
         if self.frame_rate is None:
             return len(video)
         if not video.rate:
-            raise VideoError("The video", f"has no known frame rate, which `frame_rate={self.frame_rate}` needs")
+            raise VideoError(video.path, f"has no known frame rate, which `frame_rate={self.frame_rate}` needs")
         return max(1, round(video.time_of(len(video)) * self.frame_rate))
 
     def in_source(self, grid: SourceGrid, video: Stretch) -> SourceGrid:

@@ -33,8 +33,8 @@ class VideoDataset(Dataset[Clip]):
     """Random clips of the videos of a manifest, on any grid; also an ordinary map-style dataset of baseline clips.
 
     Where a row is a stretch of its video, clips lie in it. Where labels have spans in the video, a clip has the labels
-    that it shows a part of. Clips of one visit lie within
-    one span as long as a baseline clip's, which is decoded once for all of them.
+    that it shows a part of. Clips of one visit lie within one span as long as a baseline clip's, which is decoded once
+    for all of them.
 
     Args:
         manifest: Paths and labels.

@@ -14,7 +14,7 @@ class PretrainedWeights(Callback):
     Only `fit` needs the file. The order of callbacks does not matter.
 
     Args:
-        path: Weights of PySlowFast or this package, or of a torchvision ImageNet ResNet (inflated over
+        path: Weights of PySlowFast, pytorchvideo or this package, or of a torchvision ImageNet ResNet (inflated over
             time); see `load_weights`.
         submodule: Where the model is in the LightningModule.
 
