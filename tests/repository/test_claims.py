@@ -70,8 +70,8 @@ def front():
     slowfast = speedups("steps")["slowfast"]
     return [
         *words_of_grid(),
-        f"all steps of SlowFast's multigrid training together are {slowfast['speedup']:.1f}x faster than the baseline's, "
-        f"with {slowfast['flops_bound']:.1f}x fewer FLOPs",
+        f"all steps of SlowFast's multigrid training together are {slowfast['speedup']:.1f}x faster than the "
+        f"baseline's, with {slowfast['flops_bound']:.1f}x fewer FLOPs",
     ]
 
 
@@ -92,18 +92,12 @@ def gpu():
     busy = [grid["profile"]["kernels_ms"] / grid["ms"] for grid in (*grids, *kinds[0]["i3d"]["grids"])]
     last = [kinds[1][name]["multigrid_hours"] / kinds[0][name]["multigrid_hours"] for name in ("slowfast", "i3d")]
     mvit = [grid["ms"] for grid in kinds[0]["mvit"]["grids"]]
-    norm = {}
-    for row in report("norm_gpu")["rows"]:
-        norm.setdefault(row["variant"], []).append(row["ratio"]["ours"])
-    plain, in_last = norm["bfloat16"], norm["bfloat16 channels_last_3d"]
+
     return [
         *rows,
         f"the GPU works for {100 * min(busy):.0f} to {100 * max(busy):.0f} % of a step of SlowFast and I3D",
         f"{min(mvit):.0f} to {max(mvit):.0f} ms on every grid",
-        f"SlowFast's multigrid training takes {last[0]:.2f} of the time that it takes in contiguous memory, I3D's "
-        f"{last[1]:.2f}.",
-        f"{min(in_last):.2f} to {max(in_last):.2f} times plain BatchNorm in channels-last memory, and "
-        f"{min(plain):.2f} to {max(plain):.2f} times in contiguous memory",
+        f"SlowFast's multigrid training takes {last[0]:.2f} of its time in contiguous memory, I3D's {last[1]:.2f}.",
         f"it has to deliver {slowfast['clips_per_second_mean']:.0f} clips per second on average, and "
         f"{slowfast['clips_per_second_most']:,.0f} on the coarsest grid",
     ]
@@ -135,13 +129,13 @@ def pays():
     middle = [100 * run.validations[1][2]["val/top1"] for run in off[0].one.runs]
     transformer = Row("transformer_10", "one_pass")
     return [
-        f"{min(above):.0f} to {max(above):.0f} points above a baseline that was cut to as much time, and "
+        f"{min(above):.0f} to {max(above):.0f} points above a shorter baseline that took as much time, and "
         f"{min(below):.0f} to {max(below):.0f} points below the full baseline, in {min(times):.0f} to "
         f"{max(times):.0f} % of its time.",
         f"a training takes {min(row.time for row in long_off):.0f} to {max(row.time for row in long_off):.0f} % of the "
         "baseline's time",
-        f"It ends {lost(paper)} points below the same training without the short cycle, and in as much time (2x "
-        f"epochs) still {lost(longer)} points below.",
+        f"Trainings with it end {lost(paper)} points below those without a short cycle; at 2x epochs, which take as "
+        f"much time, still {lost(longer)} points below.",
         f"the one without the short cycle has {min(middle):.0f} to {max(middle):.0f} % halfway, and {off[0].end:.0f} % "
         "at its end.",
         f"one pass ends {-transformer.below:.0f} points above the baseline, in {transformer.time:.0f} % of its time",
@@ -154,7 +148,7 @@ def evidence():
     same, number = re.search(r"^(\d+)/(\d+) identical", kills, re.MULTILINE).groups()
     return [
         f"{same} of {number} trainings that were killed with `kill -9`",
-        f"The compute alone, for a small CNN on clips in memory, is {small['speedup']:.1f}x faster "
+        f"for a small CNN with clips in memory, all steps together are {small['speedup']:.1f}x faster "
         f"({small['flops_bound']:.1f}x fewer FLOPs)",
     ]
 
@@ -194,11 +188,11 @@ def indexing():
         prepared.append(of["ours"]["mean"] / files[name.replace("ordinary", "prepared")]["table"]["ours"]["mean"])
         pays.append(ms / (of["ours, without a table"]["mean"] - of["ours"]["mean"]))
     return [
-        f"{small:.1f} CPU seconds for a minute of video of 640 x 272, and {large:.0f} of 1920 x 1080: about "
-        f"{240_000 / 6 * small / 3600:.0f} core-hours for 240,000 videos of ten seconds at the smaller size. It has "
-        f"paid for itself after {min(pays):.0f} to {max(pays):.0f} clips of the video.",
+        f"a minute of video takes {small:.1f} CPU seconds at 640 x 272, and {large:.0f} at 1920 x 1080. At the smaller "
+        f"size, 240,000 videos of ten seconds take about {240_000 / 6 * small / 3600:.0f} core-hours. A table pays for "
+        f"itself after {min(pays):.0f} to {max(pays):.0f} clips.",
         f"a clip takes {min(slower):.1f} to {max(slower):.1f} times as long",
-        f"from which a clip takes {min(prepared):.1f} to {max(prepared):.0f} times less",
+        f"from its copies, a clip takes {min(prepared):.1f} to {max(prepared):.0f} times less time",
     ]
 
 
