@@ -91,12 +91,10 @@ def gpu():
     grids = slowfast["grids"]
     busy = [grid["profile"]["kernels_ms"] / grid["ms"] for grid in (*grids, *kinds[0]["i3d"]["grids"])]
     last = [kinds[1][name]["multigrid_hours"] / kinds[0][name]["multigrid_hours"] for name in ("slowfast", "i3d")]
-    mvit = [grid["ms"] for grid in kinds[0]["mvit"]["grids"]]
 
     return [
         *rows,
         f"the GPU works for {100 * min(busy):.0f} to {100 * max(busy):.0f} % of a step of SlowFast and I3D",
-        f"{min(mvit):.0f} to {max(mvit):.0f} ms on every grid",
         f"SlowFast's multigrid training takes {last[0]:.2f} of its time in contiguous memory, I3D's {last[1]:.2f}.",
         f"it has to deliver {slowfast['clips_per_second_mean']:.0f} clips per second on average, and "
         f"{slowfast['clips_per_second_most']:,.0f} on the coarsest grid",
