@@ -61,6 +61,14 @@ def _short_cycle_of_any_size():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _tables_without_another_program():
+    """To start one takes seconds; `test_index_before_fit.py` does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_multigrid.prepare.index_before_fit._FEW", 10_000)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _smallest(monkeypatch, request):
     if request.node.get_closest_marker("smallest"):

@@ -292,6 +292,7 @@ needs_mounts = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_disk_that_is_full_wherever_that_happens_and_then_read_only(tmp_path):
     names = [f"run/{place}.mp4" for place in range(3)]

@@ -229,7 +229,6 @@ def test_two_steps_of_fit_and_one_of_test(case, stand_in, monkeypatch, capsys):
     name = case[0]
     require_library(name)
     monkeypatch.chdir(stand_in(case))
-    monkeypatch.setattr("lightning_multigrid.prepare.index_before_fit._FEW", 1000)  # tables without another program
     main(["fit", *configs(case), *tiny(name), "--trainer.fast_dev_run=2"])
     main(["test", *configs(case), *tiny(name), "--trainer.limit_test_batches=1"])
     metric = "test/map" if name.startswith("charades") else "test/top1"
