@@ -51,9 +51,8 @@ WORKS = {
 
 # What is said of ways after a colon.
 MEANING = """\
-The text after a colon says what to write or to know. *Resumes at the same step* means that the other ways resume to
-the bit, and this one does not. *Its clock is the script's* means that an LR by hand counts the steps or epochs of
-this run: [what to write instead](script.md#the-lr). `tests/helpers/script_styles.py` in the repository has every way.
+The text after a colon says what to write or to know. A way that *resumes at the same step* does not resume to the
+bit, as the others do. `tests/helpers/script_styles.py` in the repository has every way.
 """
 
 

@@ -172,7 +172,7 @@ row(SCHEDULERS, "in a list of one dict", module=optimized(one_dict))
 # --- The script's own clock ---
 
 OWN = "LR by hand, and your own schedulers"
-CLOCK = "the LR is scaled; its clock is the script's"
+CLOCK = "the LR counts the steps or epochs of this run, and is scaled"
 BY_RUN = {"lr": False, "multigrid": {"lr_by_hand": "run"}, "outcome": CLOCK}
 
 
