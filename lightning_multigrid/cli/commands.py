@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 import yaml
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
@@ -265,8 +265,17 @@ def run(args: Sequence[str] | None) -> None:
         parser = ArgumentParser(**_parser_arguments(command))
         parser.add_function_arguments(_OURS[command], skip={"datamodule"})
         _OURS[command](**vars(parser.instantiate_classes(parser.parse_args(words))))
-    else:
+        return
+    try:
         _ConfigCLI(command, words)
+    except ArgumentError:
+        if configured or any(word.startswith("--model") for word in words):
+            raise
+        raise ArgumentError(
+            None,
+            f"`{command}` needs the config of a training, such as `--config multigrid.yaml`.\n"
+            "`lightning-multigrid init FOLDER` writes a first one for a folder of videos.",
+        ) from None
 
 
 def _program() -> argparse.ArgumentParser:

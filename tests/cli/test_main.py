@@ -93,12 +93,18 @@ def failure(capsys, args):
         (["predct"], "invalid choice: 'predct'"),
         (["check", "folder", "another"], "unrecognized arguments: another\n"),
         (["check", "folder", "--seeds=3"], "unrecognized arguments: --seeds=3\n"),  # of `compare`
-        (["fit"], "required: fit.data, fit.model"),
-        (["plan"], "required: data, model"),
+        (["plan", "--model=tests.cli.test_main.Warns"], "required: data\n"),
     ],
 )
 def test_what_is_no_command_folder_or_option_is_named_and_what_is_missing(words, said, capsys):
     assert said in failure(capsys, words)
+
+
+@pytest.mark.parametrize("words", [["predict", "folder"], ["fit"], ["validate"], ["test"], ["plan"], ["compare"]])
+def test_a_command_without_a_config_says_that_it_needs_one(words, capsys):
+    said = failure(capsys, words)
+    assert f"`{words[0]}` needs the config of a training, such as `--config multigrid.yaml`.\n" in said
+    assert said.count("\n") == 2
 
 
 # --- plan ---
