@@ -53,39 +53,13 @@ from lightning_multigrid.decode import VideoReader
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.decode.test_matrix import Truth, decoded, turned
-from tests.helpers.rare_files import Case, cases, sample
+from tests.helpers.rare_files import cases, sample
 
 PACKAGES = ["av", "torchcodec", "decord", "cv2"]
 SECONDS = 60
 LARGEST_DIFFERENCE = 32
 SINGLES = 6  # requests of one frame for each file, beside two of clips
 Read = Callable[[Path, list[int]], np.ndarray]
-
-MAIN = {"h264", "h265", "vp8", "vp9", "av1", "mpeg1", "mpeg2", "mpeg4", "mjpeg"}
-KINDS = {
-    "turned": ("turned", "exif", "sei"),
-    "streams that change on the way": (
-        "size_changes",
-        "headers_change",
-        "joined",
-        "second_header",
-        "two_kinds",
-        "palettes",
-    ),
-    "what only the first packets say": ("headers_once", "chroma_444", "of_build", "xvid", "divx", "ffmpeg"),
-    "unusual times, edit lists": (
-        *("variable", "late", "all_key", "repeated", "wrapped", "negative", "edit", "as_in_avi", "mdat"),
-    ),
-    "ordinary": ("gop", "long", "b_frames", "fragments", "faststart", "audio"),
-}
-
-
-def kind_of(case: Case) -> str:
-    """The row of the table in which a file counts."""
-    if case.damaged:
-        return "damaged"
-    kind = next((kind for kind, names in KINDS.items() if case.property.startswith(names)), "unusual pictures")
-    return kind if kind != "ordinary" or case.codec in MAIN else "rare codecs"
 
 
 def ours(path: Path, indices: list[int]) -> np.ndarray:
@@ -278,10 +252,7 @@ def main(args: list[str] | None = None) -> None:
                 path, kind, matrix = Path(folder) / case.name, "of the folder", _matrix_of(case)
                 path.write_bytes(case.read_bytes())
             else:
-                made = case.write(Path(folder))
-                if made is None:
-                    continue
-                path, kind, matrix = made, kind_of(case), case.matrix
+                path, kind, matrix = case.write(Path(folder)), case.kind, case.matrix
             asked = ask(path, kind, matrix)
             if asked is None:
                 continue

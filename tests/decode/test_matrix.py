@@ -324,8 +324,10 @@ def here():
         process.kill()
 
 
-def test_names_are_unique():
+def test_names_are_unique_and_each_file_has_a_kind():
     every = cases()
+    assert all(case.kind for case in every)
+    assert {case.kind for case in every if case.damaged} == {"damaged"}
     assert len({case.name for case in every}) == len(every)
     assert {case.damaged for case in sample(every, 12)} == {True, False}
 

@@ -10,7 +10,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -92,6 +92,7 @@ class Case:
         make: Returns its bytes.
         damaged: Whether an error is a right answer.
         matrix: a, b, c, d; a stored pixel (x, y) is shown at (a x + c y, b x + d y).
+        kind: What files with such a property have in common.
     """
 
     codec: str
@@ -100,6 +101,7 @@ class Case:
     make: Callable[[], bytes]
     damaged: bool = False
     matrix: Matrix = (1, 0, 0, 1)
+    kind: str = ""
 
     @property
     def name(self) -> str:
@@ -114,7 +116,9 @@ class Case:
 
 def cases() -> list[Case]:
     """The whole matrix, always in the same order."""
-    return [*_plain(), *_times(), *_pictures(), *_turned(), *_changes(), *_damaged()]
+    kinds = {"ordinary": _plain(), "times, order, edit lists": _times(), "unusual pictures": _pictures()}
+    kinds |= {"turned": _turned(), "changes, and what is said once": _changes(), "damaged": _damaged()}
+    return [replace(case, kind=kind) for kind, of_kind in kinds.items() for case in of_kind]
 
 
 def sample(every: list[Case], count: int) -> list[Case]:
