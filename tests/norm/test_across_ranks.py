@@ -19,6 +19,7 @@ from torch import nn
 from torch.multiprocessing import spawn, start_processes
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from lightning_multigrid.norm.across_ranks import _partition, make_groups
 from lightning_multigrid.norm.sub_batchnorm import (
@@ -238,6 +239,15 @@ def nothing_is_sent_where_nothing_is_shared(rank, world):
     assert calls == []
 
 
+def checkpointed_activations_give_the_same_gradients(rank, world):
+    layer = make_layer(SubBatchNorm3d)
+    x = part(make_clips(4 * world), [4] * world, [rank]).clone().requires_grad_()
+    gradients = []
+    for forward in (layer, lambda x: checkpoint(layer, x, use_reentrant=False)):
+        gradients.append(torch.autograd.grad((forward(x) ** 3).sum(), [x, layer.weight, layer.bias]))
+    assert_close(*gradients, rtol=0, atol=0)
+
+
 def groups_are_made_once_and_released(rank, world):
     start_again(rank, world)  # forgets the groups of other tests
     made, original = [], dist.new_group
@@ -377,6 +387,7 @@ LAWS = [
     half_precision_has_float32_statistics,
     one_all_reduce_forward_and_one_backward,
     nothing_is_sent_where_nothing_is_shared,
+    checkpointed_activations_give_the_same_gradients,
     groups_are_made_once_and_released,
     training_is_that_of_one_process,
 ]

@@ -178,6 +178,18 @@ def test_frozen_running_statistics_stay(clips):
     assert_close(layer.state_dict(), state, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("clips", [4, 5])
+def test_gradients_of_gradients(clips):
+    """As a gradient penalty needs them."""
+    layer = make_layer(SubBatchNorm3d, sub_batch=2, track_running_stats=False)
+
+    def function(x, weight, bias):
+        return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
+
+    x = make_clips(clips, (1, 2, 2)).requires_grad_()
+    assert torch.autograd.gradgradcheck(function, (x, layer.weight, layer.bias))
+
+
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
 @pytest.mark.parametrize("clips", [16, 19])
 def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, clips):
