@@ -1,6 +1,12 @@
+"""What holds in pytest and in every process that a test starts, forked or not."""
+
 import importlib
 import os
 
-if "SHORT_CYCLE_OF_ANY_SIZE" in os.environ:
-    # Ranks are spawned once autograd has run in threads, and do not inherit what `conftest.py` patches.
+# Two test processes on two cores: more threads would only wait for each other. Processes that tests start inherit it.
+# And a child that is forked after its parent computed with several threads hangs in its first such operation.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+if "PYTEST_VERSION" in os.environ:
+    # The default short cycle is the paper's also for the small clips of tests, but for the mark `smallest`.
     importlib.import_module("lightning_multigrid.training.arguments").SMALLEST = 1

@@ -5,10 +5,6 @@ import os
 import signal
 import sys
 
-# Two test processes on two cores: more threads would only wait for each other. Processes that tests start inherit it.
-# And a child that is forked after its parent computed with several threads hangs in its first such operation.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import pytest
 import torch
 from torch.utils.data import _utils as loading
@@ -50,15 +46,6 @@ def _unrehearsed(monkeypatch, request):
     """
     if not any(map(request.node.get_closest_marker, ("slow", "rehearsed"))):
         monkeypatch.setattr("lightning_multigrid.training.begin.check_grids", lambda *_: None)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _short_cycle_of_any_size():
-    """The default short cycle is the paper's also for the small clips of tests, but for the mark `smallest`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lightning_multigrid.training.arguments.SMALLEST", 1)
-        patch.setenv("SHORT_CYCLE_OF_ANY_SIZE", "1")  # for spawned ranks: `tests/__init__.py`
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

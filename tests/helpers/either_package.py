@@ -99,7 +99,7 @@ def videos():
     """Trains and tests our module on our data; returns its weights and results."""
     module = VideoClassifier(nn.Sequential(*blocks(), nn.Linear(4, 16)), 16)
     data = MovingShapesDataModule(**DATA)
-    trainer = pl.Trainer(**QUIET, callbacks=[MultigridCallback()], enable_checkpointing=False)
+    trainer = pl.Trainer(**QUIET, callbacks=[MultigridCallback(short_cycle=ShortCycle())], enable_checkpointing=False)
     trainer.fit(module, datamodule=data)
     return digest(module), trainer.test(module, datamodule=data, verbose=False)
 
@@ -107,7 +107,8 @@ def videos():
 def command_line(folder):
     """Trains by `LightningCLI` with the callback in its config."""
     config = Path(folder, "config.yaml")
-    config.write_text("trainer: {callbacks: [{class_path: lightning_multigrid.MultigridCallback}], max_epochs: 2}")
+    callback = "{class_path: lightning_multigrid.MultigridCallback, init_args: {short_cycle: {smallest: 1}}}"
+    config.write_text(f"trainer: {{callbacks: [{callback}], max_epochs: 2}}")
     quiet = [f"--trainer.{name}=false" for name in ("logger", "enable_checkpointing", "enable_model_summary")]
     data = [f"--data.{name}={value}" for name, value in DATA.items()]
     cli = importlib.import_module(f"{PACKAGE}.cli").LightningCLI(
@@ -138,6 +139,4 @@ def outcome(folder):
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    # As `tests/conftest.py` has it where tests run.
-    importlib.import_module("lightning_multigrid.training.arguments").SMALLEST = 1
     print(outcome(sys.argv[2]))
