@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.step_seconds import StepSeconds
 from lightning_multigrid.cli.terminal import say
+from lightning_multigrid.norm import ranks_needed
 from lightning_multigrid.reports import LRPoint
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase, Plan, duration, text_table
 from lightning_multigrid.training import (
@@ -105,7 +106,7 @@ class Preview:
 
     def _bn(self, phase: Phase) -> str:
         clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)
-        ranks = rank_group(clips, sub_batch, self.plan.world)
+        ranks = ranks_needed(clips, sub_batch, self.plan.world)
         return f"{ranks * clips} of {ranks} ranks" if ranks > 1 else str(clips // max(1, clips // sub_batch))
 
     def _totals(self, seconds: StepSeconds) -> list[str]:
@@ -132,15 +133,6 @@ class Preview:
                 f"On {self.plan.world} write {self.scaled_lr:.3g}."
             )
         return lines
-
-
-def rank_group(clips: int, sub_batch: int, world: int) -> int:
-    """Returns how many ranks share BN statistics if each has this many clips.
-
-    >>> rank_group(clips=2, sub_batch=8, world=16), rank_group(clips=64, sub_batch=8, world=16)
-    (4, 1)
-    """
-    return min(world, math.ceil(sub_batch / clips))
 
 
 def three_digits(value: float) -> str:

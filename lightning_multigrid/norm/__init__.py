@@ -4,7 +4,7 @@ It imports only torch. Begin with `sub_batchnorm.py`. `across_ranks.py` shares s
 `population.py` re-estimates them over many mini-batches.
 """
 
-from lightning_multigrid.norm.across_ranks import make_groups
+from lightning_multigrid.norm.across_ranks import make_groups, ranks_needed
 from lightning_multigrid.norm.population import (
     BatchNorm,
     average_statistics,
@@ -27,5 +27,5 @@ from lightning_multigrid.norm.sub_batchnorm import (
 
 __all__ = ["BatchNorm", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d"]
 __all__ += ["average_statistics", "convert_sub_batchnorm", "convert_until", "is_sharded", "left_alone", "make_groups"]
-__all__ += ["observed_moments", "restore_batchnorm", "set_sub_batch", "sub_batchnorm_layers"]
+__all__ += ["observed_moments", "ranks_needed", "restore_batchnorm", "set_sub_batch", "sub_batchnorm_layers"]
 __all__ += ["tracking_layers", "write_statistics"]

@@ -70,13 +70,13 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def ranks_needed(clips: int, sub_batch: int) -> int:
-    """How many ranks with this many clips have a sub-mini-batch together, or all of them.
+def ranks_needed(clips: int, sub_batch: int, world: int | None = None) -> int:
+    """How many ranks with this many clips have a sub-mini-batch together, or all of `world` (None: all there are).
 
-    >>> ranks_needed(clips=3, sub_batch=8)  # of a single rank
-    1
+    >>> ranks_needed(clips=2, sub_batch=8, world=16), ranks_needed(clips=64, sub_batch=8, world=16)
+    (4, 1)
     """
-    return min(world_size(), -(-sub_batch // clips))
+    return min(world or world_size(), -(-sub_batch // clips))
 
 
 def make_groups(clips_and_sub_batches: Iterable[tuple[int, int]]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
-from lightning_multigrid.cli.plan import count_clips, preview, rank_group
+from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.cli.step_seconds import seconds_by_points
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.schedule.cycles import LongCycle
@@ -157,10 +157,6 @@ def test_the_lr_for_other_devices_is_by_the_rule_of_the_plan(plan, scaling, lr):
     other = replace(plan, plan=replace(plan.plan, schedule=replace(plan.schedule, lr_scaling=scaling)))
     text = other.table({})
     assert f"The config is for 4 devices x 2 clips, at the LR 0.3. On 16 write {lr}." in text
-
-
-def test_ranks_that_share_statistics():
-    assert [rank_group(clips, 8, world=4) for clips in (1, 2, 3, 4, 7, 8, 64)] == [4, 4, 3, 2, 2, 1, 1]
 
 
 # --- Baselines ---

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from lightning_multigrid.norm.across_ranks import _partition, make_groups
+from lightning_multigrid.norm.across_ranks import _partition, make_groups, ranks_needed
 from lightning_multigrid.norm.sub_batchnorm import (
     SubBatchNorm1d,
     SubBatchNorm2d,
@@ -414,6 +414,10 @@ def run_laws(rank, world, store, laws, backend="gloo"):
     for law in laws:
         law(rank, world)
     dist.destroy_process_group()
+
+
+def test_ranks_that_share_statistics():
+    assert [ranks_needed(clips, 8, world=4) for clips in (1, 2, 3, 4, 7, 8, 64)] == [4, 4, 3, 2, 2, 1, 1]
 
 
 @pytest.mark.parametrize("world", [2, *(pytest.param(world, marks=pytest.mark.slow) for world in (3, 4))])
