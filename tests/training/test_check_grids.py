@@ -276,6 +276,40 @@ def test_clips_that_mix_on_every_grid_or_on_none_pass():
     fit(script(nn.Sequential(BothClips(), *NET)), MultigridCallback(), max_epochs=1)
 
 
+# --- What is random ---
+
+
+def of_random_size(x):
+    return interpolate(x, scale_factor=(1, *[random.uniform(0.7, 1.4)] * 2))
+
+
+def of_random_brightness(x):
+    """By few values, of which the next clips may have the first ones."""
+    return x * torch.randint(6, 12, x.shape[2:3]).div(8).view(-1, 1, 1)
+
+
+def mixed(x):
+    return 0.5 * x + 0.5 * x[torch.randperm(len(x))]
+
+
+@pytest.mark.parametrize(("augment", "draws"), [(of_random_size, 6), (of_random_brightness, 24), (mixed, 3)])
+def test_what_is_random_refuses_no_grid_by_chance(augment, draws):
+    def once(self, batch, index):
+        """Would fail with a mini-batch that it was given before."""
+        assert len(batch) == 2
+        batch.append(index)
+        return batch
+
+    for drawn_before in range(draws):
+
+        def step(self, batch, index, drawn_before=drawn_before):
+            torch.rand(drawn_before), [random.random() for _ in range(drawn_before)]
+            return cross_entropy(self(augment(batch[0])), batch[1])
+
+        module = script(training_step=step, on_before_batch_transfer=once)
+        fit(module, MultigridCallback(), fast_dev_run=True)
+
+
 # --- What is rehearsed ---
 
 
@@ -322,11 +356,18 @@ def manual(self, batch, batch_idx):
     self.untoggle_optimizer(optimizer)
 
 
+def halves(self, batch, batch_idx):
+    """The first half of the clips beside the second."""
+    scores = self.net(sum(batch[0].unflatten(0, (2, len(batch[0]) // 2))))
+    return cross_entropy(scores, batch[1][: len(scores)])
+
+
 STEPS = {
     "a value": reading,
     "a metric": with_metric,
     "the Trainer": with_trainer,
     "manual optimization": manual,
+    "halves": halves,
     "no index": lambda self, batch: reading(self, batch, 0),
     "any arguments": lambda self, *arguments: reading(self, *arguments),
 }

@@ -26,7 +26,7 @@ def arrived(trainer: Trainer, module: LightningModule, made: Made, shape: BatchS
     """Returns a mini-batch as a step gets it, or raises the error that made it fail."""
     if isinstance(made[shape], Exception):
         raise made[shape]
-    return after_hooks(trainer, module, made[shape])
+    return after_hooks(trainer, module, _copied(made[shape]))
 
 
 def _collated(clips: Any, collate: Callable[[list[Any]], Any], shapes: Sequence[BatchShape]) -> dict[BatchShape, Any]:
@@ -44,7 +44,7 @@ def _collated(clips: Any, collate: Callable[[list[Any]], Any], shapes: Sequence[
 
 
 def _copied(sample: Any) -> Any:
-    """A copy, as a `collate_fn` may change what it is given."""
+    """A copy, as a `collate_fn` or a hook may change what it is given."""
     # `deepcopy` would copy all of the memory of which a tensor is a view: that of the whole dataset, for instance.
     tensors = [part for part in held_by(sample) if isinstance(part, Tensor)]
     return copy.deepcopy(sample, {id(tensor): tensor.clone() for tensor in tensors})

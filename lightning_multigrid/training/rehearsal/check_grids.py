@@ -1,12 +1,10 @@
 """Tries each grid on a script before the first step, and refuses those that fail or would mean something else."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from math import isfinite
-from typing import Any
 
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
@@ -15,7 +13,7 @@ from lightning_multigrid.host import LightningModule, Trainer
 from lightning_multigrid.positions import knows_grids
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.mini_batches import apart, error_text, run_forward, run_step, sizes_of_clips
-from lightning_multigrid.training.rehearsal.batches import Made, arrived
+from lightning_multigrid.training.rehearsal.batches import Made
 from lightning_multigrid.training.rehearsal.counted import counted_from_first
 from lightning_multigrid.training.rehearsal.rules import (
     HOOKS,
@@ -27,6 +25,7 @@ from lightning_multigrid.training.rehearsal.rules import (
 from lightning_multigrid.training.rehearsal.trial import Trial, try_step
 
 _STEP = "`training_step` or `forward`"
+_DRAWS = 5  # of what is random, each of which must show what a grid is refused for
 
 
 def check_grids(
@@ -44,60 +43,52 @@ def check_grids(
     on a copy of the module. What cannot be rehearsed on the baseline's grid is accepted, and said. Where boxes follow
     the clips, pixels may be counted from the first: so places are judged on grids of the full size.
     """
-    name = type(module).__name__
-    clips = _number_of_clips(grids)
-    shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
-    baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
-    more = replace(coarsest, clips=4 * clips)
-    points = PointsOnPlan()
-    first: Trial | None = None
-    sharded = trainer.strategy.restore_checkpoint_after_setup
-    if sharded:
+    name, fewest, made_of = type(module).__name__, _number_of_clips(grids), cache(read)
+    ways = [(run_step, fewest), (run_step, 2 * fewest), (run_forward, fewest)]  # a step may need an even number
+    if trainer.strategy.restore_checkpoint_after_setup:
+        ways = []
         rank_zero_info(
             f"{type(trainer.strategy).__name__} shards the module, so its steps are not rehearsed: what it cannot take "
             "will be seen in training, and places that are counted from the first not at all."
         )
-
-    def arrive(shape: BatchShape) -> Any:
+    failed: Exception | None = None
+    for step, clips in (*ways, (None, fewest)):  # without a step, hooks may still refuse other grids
+        shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
+        baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
+        more = replace(coarsest, clips=4 * clips)
         with apart(trainer, module.device), torch.no_grad():
-            return arrived(trainer, module, made, shape)
-
-    with apart(trainer, module.device), torch.no_grad():
-        made = read([*shapes, more])
-    rehearse = partial(try_step, run_step, module, trainer, baseline)
-    for grid in shapes:
-        try:
-            batch = arrive(grid)
-        except Exception as error:
-            if grid is not baseline:
-                raise refusal(name, grid, HOOKS, error) from error
-            _warn(name, error)
-            points.check(HOOKS, baseline, sizes_of_clips(made[baseline]))  # as if no hook changed them
-            return points
-        points.check(HOOKS, grid, sizes_of_clips(batch))
-        if sharded or (first is None and grid is not baseline):
-            continue  # hooks may still refuse other grids
-        trial = rehearse(grid, batch)
-        if first is None and trial.error is not None:
-            failed, rehearse = trial.error, partial(try_step, run_forward, module, trainer, baseline)
-            trial = rehearse(grid, batch)
-            if trial.error is not None:
-                _warn(name, failed)
-                continue
-            _warn(f"{name}, but for its `forward`", failed)
-        first = first or trial
-        if all(map(isfinite, first.losses)) and not all(map(isfinite, trial.losses)):  # of CTC with few frames, say
-            trial.error = ValueError("its loss is not finite, as it is on the baseline's grid")
-        if trial.error is not None:
-            raise refusal(name, grid, _layer(module, trial.layer), trial.error) from trial.error
-        points.check(_STEP, grid, [trial.convolved])
-        if not (boxes_follow and grid.size != baseline.size):
-            _refuse_counted(module, baseline, first, grid, trial)
-        if grid is coarsest and len({shape.clips for shape in grids}) > 1:
-            fourfold = Trial()
-            with suppress(Exception):  # hooks may refuse so many clips
-                fourfold = rehearse(more, arrive(more))
-            check_sum_over_clips(name, trial.losses, fourfold.losses)
+            made = made_of((*shapes, more))
+        rehearse = partial(try_step, step, module, trainer, baseline, made)
+        first = rehearse(baseline)
+        if first.error is None:
+            break
+        failed = failed or first.error
+    if failed is not None and step is not run_step:
+        _warn(f"{name}, but for its `forward`" if step is run_forward else name, failed)
+    if first.error is not None:
+        points = PointsOnPlan()
+        points.check(HOOKS, baseline, sizes_of_clips(made[baseline]))  # as if no hook changed them
+        return points
+    for grid in shapes[1:]:
+        for draw in range(_DRAWS):
+            before, now = rehearse(baseline, draw) if draw else first, rehearse(grid, draw)
+            if all(map(isfinite, first.losses)) and not all(map(isfinite, now.losses)):  # of CTC with few frames, say
+                now.error = ValueError("its loss is not finite, as it is on the baseline's grid")
+            if now.error is not None:
+                raise refusal(name, grid, _place(module, now), now.error) from now.error
+            try:
+                points = PointsOnPlan()
+                for shape, trial in ((baseline, before), (grid, now)):
+                    points.check(HOOKS, shape, trial.arrived or ())
+                    points.check(_STEP, shape, [trial.convolved])
+                if not (boxes_follow and grid.size != baseline.size):
+                    _refuse_counted(module, baseline, before, grid, now)
+                if grid is coarsest and len({shape.clips for shape in grids}) > 1:
+                    check_sum_over_clips(name, now.losses, rehearse(more, draw).losses)
+                break
+            except ValueError:
+                if draw == _DRAWS - 1:
+                    raise
     return None
 
 
@@ -105,7 +96,8 @@ def _number_of_clips(grids: Sequence[BatchShape]) -> int:
     """The fewest clips that no model can take for fewer ones of the baseline's frames, or of its points, but for one.
 
     A model that parts clips from their frames by a constant makes one clip of two short ones, for instance: with this
-    number of clips that is an error. One clip would be too few for BatchNorm.
+    number of clips that is an error. One clip would be too few for BatchNorm. So it is odd where a grid has half of the
+    frames. For a step that takes even numbers only, twice as many are an error where a grid has a quarter of them.
     """
     full = grids[0].clip
     pairs = {pair for grid in grids for pair in ((grid.frames, full.frames), (grid.clip.points, full.points))}
@@ -125,6 +117,10 @@ def _refuse_counted(
             "Give that layer, or the module, a method `set_grid(self, frames, size)`, which is called before each "
             "mini-batch, and let it spread the places. If they shall be counted, let the method do nothing."
         )
+
+
+def _place(module: LightningModule, trial: Trial) -> str:
+    return HOOKS if trial.arrived is None else _layer(module, trial.layer)
 
 
 def _layer(module: LightningModule, layer: str) -> str:

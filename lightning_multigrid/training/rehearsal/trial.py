@@ -2,7 +2,7 @@
 
 import contextlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from traceback import clear_frames
@@ -16,7 +16,8 @@ from lightning_multigrid.host import LightningModule, Trainer
 from lightning_multigrid.norm import BatchNorm
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.mini_batches import apart, run_step, tensors_in
+from lightning_multigrid.training.mini_batches import apart, run_step, sizes_of_clips, tensors_in
+from lightning_multigrid.training.rehearsal.batches import Made, arrived
 from lightning_multigrid.training.rehearsal.copies import working_copy
 from lightning_multigrid.training.rehearsal.counted import Met, TracedValues
 
@@ -25,6 +26,7 @@ from lightning_multigrid.training.rehearsal.counted import Met, TracedValues
 class Trial:
     """What was seen of a step on a copy."""
 
+    arrived: Sequence[int] | None = None  # numbers of elements of the clips; None if a hook of the mini-batch failed
     layer: str = ""  # the innermost one that did not return, if there was an error
     error: Exception | None = None
     met: Met = field(default_factory=dict)  # what met the clips without being made of them
@@ -33,23 +35,32 @@ class Trial:
 
 
 def try_step(
-    step: Callable[[LightningModule, Any, int], Any],
+    step: Callable[[LightningModule, Any, int], Any] | None,
     module: LightningModule,
     trainer: Trainer,
     baseline: BatchShape,
+    made: Made,
     grid: BatchShape,
-    batch: Any,
+    draw: int = 0,
 ) -> Trial:
-    """Tries a step on a new copy of a module: so it is a first step, and there is only one copy at a time."""
+    """Tries the hooks of a mini-batch, and a step on a new copy of a module.
+
+    So it is a first step, and there is only one copy at a time. `draw` numbers the trials that draw something else.
+    """
     trial = Trial()
     losses: list[Tensor] = []
     try:
+        with apart(trainer, module.device, seed=draw), torch.no_grad():
+            batch = arrived(trainer, module, made, grid)
+        trial.arrived = sizes_of_clips(batch)
+        if step is None:
+            return trial
         with contextlib.ExitStack() as stack:
             copied = stack.enter_context(working_copy(module, trainer, losses))
             Following(copied, baseline.frames, baseline.size).set_grid(grid.frames, grid.size)
             _note_layers(copied, trial)
             # What is random differs between grids, so that it is not taken for the same table.
-            stack.enter_context(apart(trainer, copied.device, seed=grid.frames * grid.size))
+            stack.enter_context(apart(trainer, copied.device, seed=grid.frames * grid.size + draw))
             # To compile a graph for each grid would take minutes, and tell nothing.
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(trainer.precision_plugin.train_step_context())
