@@ -112,10 +112,10 @@ class Asked:
 
 
 def ask(path: Path, kind: str, matrix: tuple[int, int, int, int]) -> Asked | None:
-    """Writes the truth of a file beside it; None if it has no frames, or several videos."""
+    """Writes the truth of a file beside it; None if it has no frames, or not one video."""
     aspect = Fraction(1)
     with suppress(av.FFmpegError), av.open(f"file:{path}") as container:
-        if len(container.streams.video) > 1:
+        if len(container.streams.video) != 1:
             return None
         aspect = container.streams.video[0].sample_aspect_ratio or aspect
     truth = Truth([], 0, [], "")

@@ -86,7 +86,7 @@ def plan(
         say(f"Drawn to {plot}.", sys.stderr)
 
 
-def compare_baselines(
+def compare_command(
     cli: "_ConfigCLI",
     output: str = "compared",
     seeds: int = 3,
@@ -107,7 +107,7 @@ def compare_baselines(
         clock: What "as much time" means: `cpu` is for trainings on CPUs that share a machine.
     """
     config = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
-    config = {name: value for name, value in config.items() if name not in signature(compare_baselines).parameters}
+    config = {name: value for name, value in config.items() if name not in signature(compare_command).parameters}
     compare(config, Path(output), seeds=seeds, metric=metric, mode=mode, clock=clock)
 
 
@@ -122,7 +122,7 @@ def migrate(source: str) -> None:
     print(translate_pyslowfast(source), end="")
 
 
-_OF_CONFIG: dict[str, Callable[..., None]] = {"plan": plan, "compare": compare_baselines}
+_OF_CONFIG: dict[str, Callable[..., None]] = {"plan": plan, "compare": compare_command}
 _OF_DATA: dict[str, Callable[..., None]] = {"prepare": prepare_videos, "check": check_videos, "index": index_videos}
 _OF_FILE: dict[str, Callable[..., None]] = {"init": init, "migrate": migrate}
 _OURS = _OF_CONFIG | _OF_DATA | _OF_FILE

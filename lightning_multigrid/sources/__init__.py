@@ -1,6 +1,6 @@
 """Which videos there are and what they show: each dataset's official files, lists and folders, as a `Manifest`.
 
-It opens no video. Begin with the file of a dataset, or `video_list.py` for the user's own videos, then `manifest.py`.
+It opens no video. Begin with `official.py` (known datasets), or `video_list.py` (the user's own), then `manifest.py`.
 `manifest_file.py` is what `prepare` writes; `table_store.py` keeps the frame tables of other videos.
 """
 

@@ -23,9 +23,9 @@ from lightning_multigrid.reports import Account, Clock, RunReport, tell_changed_
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
+from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.parts.lightning_loop import LightningLoop
 from lightning_multigrid.training.parts.on_grid import ArrivedClips, CompiledGraphs, Positions, SubBatches
-from lightning_multigrid.training.parts.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.parts.reporting import Reporting
 from lightning_multigrid.training.parts.validations import Validations
 from lightning_multigrid.training.rehearsal.batches import small_batches

@@ -116,8 +116,8 @@ class Case:
 
 def cases() -> list[Case]:
     """The whole matrix, always in the same order."""
-    kinds = {"ordinary": _plain(), "times, order, edit lists": _times(), "unusual pictures": _pictures()}
-    kinds |= {"turned": _turned(), "changes, and what is said once": _changes(), "damaged": _damaged()}
+    kinds = {"ordinary": _plain(), "unusual times, edit lists": _times(), "unusual pictures": _pictures()}
+    kinds |= {"turned": _turned(), "streams that change on the way": _changes(), "damaged": _damaged()}
     return [replace(case, kind=kind) for kind, of_kind in kinds.items() for case in of_kind]
 
 

@@ -12,7 +12,7 @@ from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.parts.precise_bn import population_sampler
+from lightning_multigrid.training.parts.evaluation_statistics import population_sampler
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 

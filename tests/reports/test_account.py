@@ -20,7 +20,7 @@ from lightning_multigrid.reports.account import (
     Account,
     faster_or_slower,
 )
-from lightning_multigrid.training.parts.precise_bn import PopulationEstimate
+from lightning_multigrid.training.parts.evaluation_statistics import PopulationEstimate
 from tests.helpers.tiny import Module, clips, fit, loader
 
 

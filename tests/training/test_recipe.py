@@ -1,101 +1,12 @@
-"""How the LR grows with the clips: chosen by the optimizer, and said; what several devices read."""
-
-import logging
-import math
+"""What several devices read."""
 
 import pytest
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch import nn
-from torch.optim import SGD
 from torch.utils.data import DistributedSampler, RandomSampler
 
-from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule
 from lightning_multigrid.loading import order_of
-from lightning_multigrid.training.script.planning import auto_lr_scaling
 from lightning_multigrid.training.script.recipe import user_loader
-from tests.helpers.tiny import Module, fit, loader, trainer
-
-pytestmark = [
-    pytest.mark.usefixtures("_unrehearsed"),
-    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
-]
-
-# By the authors of each, or by the square root for all that divide their steps by the size of gradients.
-LINEAR = ["SGD", "ASGD"]
-SQRT = ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "SparseAdam", "Adafactor"]
-MATRICES = nn.Parameter(torch.zeros(4, 4))
-
-
-def adamw(parameters):
-    return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1)
-
-
-@pytest.mark.parametrize(("names", "rule"), [(LINEAR, "linear"), (SQRT, "sqrt")])
-def test_each_optimizer_of_torch_has_its_rule(names, rule):
-    present = [getattr(torch.optim, name) for name in names if hasattr(torch.optim, name)]
-    assert {auto_lr_scaling([kind([MATRICES], lr=0.1)]) for kind in present} == {rule}
-    subclass = type("Mine", (present[0],), {})
-    assert auto_lr_scaling([subclass([MATRICES], lr=0.1)]) == rule
-
-
-def test_so_have_those_of_timm():
-    optim = pytest.importorskip("timm.optim")
-    linear, sqrt = ["sgdw", "sgdp", "lars", "nesterov"], ["lamb", "lion", "muon", "adafactorbv", "nadamw", "adan"]
-    for names, rule in ((linear, "linear"), (sqrt, "sqrt")):
-        for name in names:
-            optimizer = optim.create_optimizer_v2([MATRICES], name, lr=0.1)
-            assert auto_lr_scaling([optimizer]) == rule, name
-
-
-def test_an_unknown_optimizer_is_said_and_gets_the_square_root():
-    with pytest.warns(UserWarning, match=r"doesn't know how the LR of Rprop grows .*Give `MultigridCallback\(lr_scal"):
-        assert auto_lr_scaling([torch.optim.Rprop([MATRICES])]) == "sqrt"
-
-
-def test_optimizers_of_both_kinds_are_refused():
-    both = [SGD([MATRICES], 0.1), torch.optim.Adam([MATRICES])]
-    with pytest.raises(MisconfigurationException, match="LR of SGD grows linearly .* that of Adam with their square"):
-        auto_lr_scaling(both)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "callback", "most", "said"),
-    [
-        (None, {}, 8, "The LR grows with the clips of the base shape, the rule for SGD."),
-        (
-            adamw,
-            {},
-            math.sqrt(8),
-            "The LR grows with the square root of the clips of the base shape, the rule for AdamW.",
-        ),
-        (
-            adamw,
-            {"lr_scaling": "none"},
-            1,
-            "The LR is not scaled with the clips of the base shape, as `lr_scaling='none'`",
-        ),
-    ],
-    ids=["SGD", "AdamW", "given"],
-)
-def test_a_run_scales_by_the_rule_and_says_it(optimizer, callback, most, said, caplog):
-    module = Module(optimizer=optimizer)
-    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
-        fit(module, MultigridCallback(**callback))
-    assert max(module.lrs) / min(module.lrs) == pytest.approx(most)
-    assert said in caplog.text
-
-
-def test_a_linear_schedule_for_adam_is_warned_about():
-    schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 32), 4, (2, 3)))
-    for callback in (MultigridCallback(schedule), MultigridCallback(lr_scaling="linear")):
-        with pytest.warns(
-            UserWarning, match="LR of AdamW will be multiplied by up to 8, .*or give `lr_scaling='sqrt'`"
-        ):
-            fit(Module(optimizer=adamw), callback, fast_dev_run=False)
-
-
-# --- Several devices ---
+from tests.helpers.tiny import loader, trainer
 
 
 def order_on(devices, **arguments):

@@ -46,8 +46,8 @@ class BaselineLR(Part):
         self._steps_elsewhere = 0
         self._modules = lightning_modules(self.module)
         own_clock = not by_hand and not (plan.schedule.constant_shape and plan.schedule.epoch_factor == 1)
-        refuse_other = partial(_refuse_by_hand, type(self.module).__name__) if own_clock else lambda *_: None
-        self._in_step = [LRInStep(one, refuse_other) for one in trainer.optimizers]
+        refuse_lr = partial(_refuse_by_hand, type(self.module).__name__) if own_clock else lambda *_: None
+        self._in_step = [LRInStep(one, refuse_lr) for one in trainer.optimizers]
         self._manual = not self.module.automatic_optimization
         self._counted: int | None = None  # the epoch in which the script's calls are counted from its first mini-batch
 

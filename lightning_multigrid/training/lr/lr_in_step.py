@@ -22,12 +22,12 @@ class LRInStep:
     hooks run), the groups hold the very objects that the script and its schedulers have put there: the baseline's
     values. Tensors stay the same objects, too, and are changed in place. An error in an update leaves the baseline's.
 
-    The optimizer may hold others that update for it, as `Lookahead` and SAM do. `refuse_other` is called with the LR as
+    The optimizer may hold others that update for it, as `Lookahead` and SAM do. `refuse_lr` is called with the LR as
     `note_lr` found it and as it is now, if another one was written meanwhile.
     """
 
-    def __init__(self, optimizer: Optimizer, refuse_other: Callable[[float, float], None]) -> None:
-        self.optimizer, self._refuse_other = optimizer, refuse_other
+    def __init__(self, optimizer: Optimizer, refuse_lr: Callable[[float, float], None]) -> None:
+        self.optimizer, self._refuse_lr = optimizer, refuse_lr
         self.scale = 1.0  # of the LR
         self.gradient_scale = 1.0  # with the tail of an epoch: `Step.gradient_scale`
         self.used: float | Tensor | None = None  # the LR in use of the first group, in the last update
@@ -54,13 +54,13 @@ class LRInStep:
         self._baseline = self._lrs()
 
     def check_lr(self) -> None:
-        """Calls `refuse_other` if a group has another LR than the noted one. Another object may have the same value."""
+        """Calls `refuse_lr` if a group has another LR than the noted one. Another object may have the same value."""
         groups = self._groups()
         for noted in self._baseline:
             now = noted.group.get("lr")
             known = id(noted.group) in groups  # a script may load others
             if known and now is not None and not noted.stands and not math.isclose(now, noted.value, rel_tol=1e-6):
-                self._refuse_other(float(noted.value), float(now))
+                self._refuse_lr(float(noted.value), float(now))
 
     def _groups(self) -> dict[int, dict[str, Any]]:
         return {id(group): group for one in self._optimizers for group in one.param_groups}  # some hold the same

@@ -20,7 +20,7 @@ from lightning_multigrid.loading.order import order_of
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.norm.population import tracking_layers
 from lightning_multigrid.schedule.cycles import LongCycle
-from lightning_multigrid.training.parts.precise_bn import population_sampler
+from lightning_multigrid.training.parts.evaluation_statistics import population_sampler
 from tests.helpers import tiny
 from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.sampling import sampled
