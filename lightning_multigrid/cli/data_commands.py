@@ -123,6 +123,7 @@ def check_videos(
     broken: dict[str, str] = {}
     read = 0
     for split, manifest in splits.items():
+        of_split = 0
         with progress_bar() as bar:
             total = len({manifest.path(row) for row in range(len(manifest))})
             task = bar.add_task(split or "check", total=total, count="")
@@ -130,8 +131,9 @@ def check_videos(
                 read += 1
                 if reason is not None:
                     broken[path] = reason
+                    of_split += 1
                     bar.console.print(printable(f"{path}: {reason}"), markup=False, highlight=False, soft_wrap=True)
-                bar.update(task, advance=1, count=f"{len(broken):,} broken")
+                bar.update(task, advance=1, count=f"{of_split:,} broken")
     if report is not None:
         write_report(report, broken)
     say(f"{read:,} videos read, {len(broken):,} broken.")

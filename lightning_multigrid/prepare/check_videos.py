@@ -43,7 +43,7 @@ def check(manifest: Manifest, *, workers: int = 0, timeout: float = TASK_SECONDS
 
 
 class Look(NamedTuple):
-    """What a video is like: frames and frames per second, as the file says, and the short side in pixels."""
+    """What a video, or its stretch, is like: frames and frames per second, as the file says; short side in pixels."""
 
     frames: int
     rate: float
@@ -62,8 +62,10 @@ def look_at(manifest: Manifest, most: int) -> tuple[list[Look], dict[int, str]]:
             with FullDecode(manifest.path(row)) as decode:
                 frames = iter(decode)
                 next(frames)
-                length = decode.declared_frames or 1 + sum(1 for _ in frames)
-                looks.append(Look(length, decode.rate or _USUAL_RATE, min(decode.height, decode.width)))
+                length, rate = decode.declared_frames or 1 + sum(1 for _ in frames), decode.rate or _USUAL_RATE
+                start, end = manifest.stretch(row)
+                shown = max(1, round((min(end, length / rate) - start) * rate))
+                looks.append(Look(shown, rate, min(decode.height, decode.width)))
         except VideoError as error:
             broken[row] = str(error)
     if not looks:

@@ -30,10 +30,12 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def duration(seconds: float) -> str:
     """A time in text, in its two largest units.
 
-    >>> duration(12.3), duration(3720), duration(86400 * 3 + 3600 * 4.4)
-    ('12 s', '1 h 2 min', '3 d 4 h')
+    >>> duration(1.94), duration(12.3), duration(3720), duration(86400 * 3 + 3600 * 4.4)
+    ('1.9 s', '12 s', '1 h 2 min', '3 d 4 h')
     """
-    whole = max(1, round(seconds))
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
     for unit, size, lower, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // part} {lower}"

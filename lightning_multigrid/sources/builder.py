@@ -100,7 +100,9 @@ class ManifestBuilder:
                 "Give the folder that their paths start from."
             )
         if not rows:
-            raise ManifestError(f"{self._origin} lists no videos. At least one row, `path label`, is required.")
+            raise ManifestError(
+                f"{self._origin} lists no videos. At least one row, `path label`, is required, or a video in a folder."
+            )
         if self._missing:
             counts = f"{self._missing:,} of the {self._missing + rows:,} videos"
             _log.warning("%s listed in %s are not on disk and are left out.", counts, self._origin)

@@ -24,9 +24,10 @@ def read_text(path: str) -> str:
 
 def read_json(path: str) -> Any:
     """Returns what a file of JSON holds."""
+    text = read_text(path)
     try:
-        return json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:  # brackets may be nested deeper than the stack
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # numbers may be too long, and brackets deeper than the stack
         raise ManifestError(f"{path} is not JSON: {error}. Download or make the file again.") from error
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lightning_multigrid.files import StrPath, path_argument, quoted
+from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.class_folders import class_names, videos_below
 from lightning_multigrid.sources.manifest import Manifest
@@ -87,6 +87,8 @@ class VideoList:
         elif is_folder:
             for path in videos_below(os.path.abspath(source), frames=self.frame_rate is not None):
                 builder.add(path, where=path)
+        elif source.lower().endswith(VIDEO_SUFFIXES):
+            raise ManifestError(f"{source} is a video. Give the folder that it is in, or a list of `path label`.")
         else:
             _add_list(builder, source)
         return builder.build()

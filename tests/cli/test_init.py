@@ -57,12 +57,13 @@ def test_fit_works_with_what_init_writes(videos, capsys):
     assert "turn left" in (videos / "predictions.csv").read_text()  # the names of the folders
 
 
-def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos):
+def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos, capsys):
     stretches = [(number % 10 / 30, (number + 30) / 30) for number in range(40)]
     rows = [(number // 20, *stretch) for number, stretch in enumerate(stretches)]
     lines = [f"videos/jump/0.mp4,{label},{start},{end}" for label, start, end in rows]
     (videos / "list.csv").write_text("\n".join(["path,label,start,end", *lines, "videos/jump/0.mp4,0,0.2,"]))
     main(["init", "list.csv"])
+    assert "48 pixels, 5.5 frames at 30 per second" in capsys.readouterr().out  # the median of 1 to 10
     train, val = (read_manifest(videos / f"multigrid_{split}.csv") for split in ("train", "val"))
     written = [manifest.stretch(row) for manifest in (train, val) for row in range(len(manifest))]
     assert sorted(map(str, written)) == sorted(map(str, [*stretches, (0.2, float("inf"))]))

@@ -144,6 +144,12 @@ NO_LISTS = {
 }
 
 
+def test_a_video_is_no_list(tmp_path):
+    (tmp_path / "a.MP4").write_bytes(b"\0\0\0 ftypisom")
+    with pytest.raises(ManifestError, match=r"a\.MP4 is a video\. Give the folder that it is in, or a list"):
+        read_manifest(tmp_path / "a.MP4")
+
+
 @pytest.mark.parametrize(("content", "match"), NO_LISTS.values(), ids=NO_LISTS)
 def test_what_is_no_list(read, content, match):
     with pytest.raises(ManifestError, match=match) as error:

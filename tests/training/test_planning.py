@@ -54,3 +54,9 @@ def test_one_pass_has_half_of_its_steps_on_the_baselines_grid_whatever_the_lr_do
 def test_one_pass_and_milestones_are_refused():
     with pytest.raises(ValueError, match="`one_pass` goes through the long cycle once, so `milestones` would have no"):
         MultigridCallback(one_pass=True, milestones=[2])
+
+
+def test_a_training_that_never_reaches_its_last_phase_is_warned_about():
+    train = loader(batch_size=2)
+    with pytest.warns(UserWarning, match="The last phase, on the baseline's shape, gets no step: .* Give more data"):
+        fit(Module(), MultigridCallback(), train=train, accumulate_grad_batches=len(train) // 2)

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import nn
 
 from lightning_multigrid.host import Trainer
@@ -49,6 +50,11 @@ def make_plan(
     plan = Plan(schedule, clips, seed, world, accumulate, recipe.drop_last, recipe.epoch.batches)
     for phase in schedule.phases:
         plan.refuse_few_clips(int(phase.start_epoch))
+    if not plan.phase_steps[-1] and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        rank_zero_warn(
+            "The last phase, on the baseline's shape, gets no step: it begins within the last step of the training. "
+            "Give more data or epochs, or a smaller `batch_size` or `accumulate_grad_batches`."
+        )
     return plan
 
 
