@@ -47,7 +47,7 @@ from lightning_multigrid.clips import ClipSampling, VideoDataset, collate_clips
 from lightning_multigrid.decode import make_table
 from lightning_multigrid.loading import MultigridLoader, MultigridSampler
 from lightning_multigrid.schedule import Plan
-from lightning_multigrid.sources import Manifest, TableStore, read_manifest
+from lightning_multigrid.sources import Manifest, TableStore, VideoList
 
 FRAMES, SIZE, STRIDE = 32, 224, 2  # the baseline
 SAMPLING = ClipSampling(FRAMES, SIZE, STRIDE)
@@ -168,7 +168,7 @@ def manifest_of(videos: Videos) -> Manifest:
     store = TableStore(f"{videos.folder}/tables")
     for number, path in enumerate(videos.paths):
         store.add(path, tables[number % len(tables)])
-    return replace(read_manifest(file), tables=store)
+    return replace(VideoList(file).read(), tables=store)
 
 
 def peer_turns(peer: type[Peer], videos: Videos, batches: int, options: argparse.Namespace) -> Turn:

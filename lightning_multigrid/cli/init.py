@@ -19,7 +19,7 @@ from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import new_file, write_csv
 from lightning_multigrid.prepare import Look, look_at
-from lightning_multigrid.sources import Manifest, ManifestError, read_manifest
+from lightning_multigrid.sources import Manifest, ManifestError, VideoList
 from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -44,7 +44,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
         raise ValueError(f"{path} exists already. Remove it, or give another `--output`.")
     if val is None and (splits := folder_splits(source)):
         source, val = splits["train"], splits["val"]
-    manifest = read_manifest(source)
+    manifest = VideoList(source).read()
     if not manifest.labelled:
         raise ManifestError(
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."

@@ -134,7 +134,7 @@ class ManifestBuilder:
             raise self.error(
                 where,
                 f"the path {quoted(path)} leads out of the root {quoted(self._root)}. Give a root that holds all the "
-                "videos, or pass `allow_outside_root=True` to `VideoList` or `read_manifest`",
+                "videos, or pass `allow_outside_root=True` to `VideoList`",
             )
         return name
 

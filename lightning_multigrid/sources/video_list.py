@@ -124,20 +124,6 @@ class VideoList:
         return manifest
 
 
-def read_manifest(
-    source: StrPath,
-    root: StrPath | None = None,
-    *,
-    classes: Sequence[str] = (),
-    multi_label: bool = False,
-    frame_rate: float | None = None,
-    existing_only: bool = False,
-    allow_outside_root: bool = False,
-) -> Manifest:
-    """Reads a list, a folder per class or a prepared folder at once; arguments and errors are those of `VideoList`."""
-    return VideoList(source, root, (), multi_label, frame_rate, existing_only, allow_outside_root).read(classes)
-
-
 def _add_list(builder: ManifestBuilder, path: str) -> None:
     names: list[str] = []
     for number, (line, row) in enumerate(csv_rows(path, _separator(path))):

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.prepare import Encoding, prepare
-from lightning_multigrid.sources.video_list import read_manifest
+from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.videos import numbered_frames, write_video
 
 
@@ -49,10 +49,10 @@ def test_prepare_a_folder(source, capsys):
     printed = capsys.readouterr().out
     assert printed.startswith("3 videos prepared: ")
     assert printed.endswith(f"data:\n  init_args:\n    train: {output / 'manifest.json'}\n")
-    assert read_manifest(output).classes == ("run", "swim")
+    assert VideoList(output).read().classes == ("run", "swim")
     main(["prepare", *arguments, *SERIAL])
     assert capsys.readouterr().out.startswith("0 videos prepared, 3 were there: ")
-    assert prepare(read_manifest(source / "train"), output, encoding).kept == 3
+    assert prepare(VideoList(source / "train").read(), output, encoding).kept == 3
 
 
 def test_prepare_all_splits_of_a_config(source, capsys):
@@ -70,7 +70,7 @@ data.init_args.train:
     main(["prepare", f"--config={source / 'config.yaml'}", f"--output={source / 'out'}", *QUICK])
     printed = capsys.readouterr().out
     for split, videos in (("train", 3), ("val", 1)):
-        manifest = read_manifest(source / "out" / split)
+        manifest = VideoList(source / "out" / split).read()
         assert len(manifest) == videos
         assert manifest.classes == ("run", "swim")  # those of training, in validation too
         assert f"\n    {split}: {source / 'out' / split / 'manifest.json'}\n" in printed
@@ -86,7 +86,7 @@ def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     shown = capsys.readouterr().out
     for split in ("train", "val"):
         assert f"\n    {split}: {source / 'out' / split / 'manifest.json'}\n" in shown
-        assert read_manifest(source / "out" / split).classes == ("run", "swim")
+        assert VideoList(source / "out" / split).read().classes == ("run", "swim")
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from collections import Counter
 import pytest
 
 from lightning_multigrid.cli.held_out import hold_out, recording_name
-from lightning_multigrid.sources import read_manifest
+from lightning_multigrid.sources import VideoList
 
 
 def split(tmp_path, names, classes=()):
     """The videos for training and for validation, and the recordings that are cut."""
     path = tmp_path / "list.csv"
     path.write_text("\n".join(f"{name} {label}" for name, label in names))
-    train, val, cut = hold_out(read_manifest(path, classes=classes))
+    train, val, cut = hold_out(VideoList(path).read(classes))
     assert sorted([*train, *val]) == list(range(len(names)))
     return [names[row] for row in train], [names[row] for row in val], cut
 

@@ -12,7 +12,7 @@ from lightning.pytorch.cli import LightningCLI
 
 from lightning_multigrid.cli.init import _MACHINES, _training
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.sources import read_manifest
+from lightning_multigrid.sources import VideoList
 from lightning_multigrid.video import VideoDataModule
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -64,7 +64,7 @@ def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos, capsys)
     (videos / "list.csv").write_text("\n".join(["path,label,start,end", *lines, "videos/jump/0.mp4,0,0.2,"]))
     main(["init", "list.csv"])
     assert "48 pixels, 5.5 frames at 30 per second" in capsys.readouterr().out  # the median of 1 to 10
-    train, val = (read_manifest(videos / f"multigrid_{split}.csv") for split in ("train", "val"))
+    train, val = (VideoList(videos / f"multigrid_{split}.csv").read() for split in ("train", "val"))
     written = [manifest.stretch(row) for manifest in (train, val) for row in range(len(manifest))]
     assert sorted(map(str, written)) == sorted(map(str, [*stretches, (0.2, float("inf"))]))
     assert len(val) == 8
@@ -84,7 +84,7 @@ def test_paths_in_any_language_can_be_read_from_the_config(videos, monkeypatch):
         data = yaml.load((home / "multigrid.yaml").read_bytes(), loader)["data"]["init_args"]
         assert data["val"]["init_args"]["source"] == str(home / "multigrid_val.csv")
         assert data["val"]["init_args"]["classes"] == ["saut 😀 'haut'", "turn left", "turn right"]
-    lists = [read_manifest(home / f"multigrid_{split}.csv") for split in ("train", "val")]
+    lists = [VideoList(home / f"multigrid_{split}.csv").read() for split in ("train", "val")]
     assert str(path) in [manifest.path(row) for manifest in lists for row in range(len(manifest))]
 
 

@@ -29,7 +29,7 @@ from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.sources.video_list import read_manifest
+from lightning_multigrid.sources.video_list import VideoList
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.recorder import TINY, Recorder
@@ -64,7 +64,7 @@ def folder(tmp_path_factory):
 
 
 def videos(folder, pixels="yuv"):
-    return VideoDataset(read_manifest(folder / "list.csv"), ClipSampling(frames=8, size=32, stride=2), pixels)
+    return VideoDataset(VideoList(folder / "list.csv").read(), ClipSampling(frames=8, size=32, stride=2), pixels)
 
 
 def loader_of(data, workers, repeats, collate_fn=collate_clips):
@@ -173,7 +173,7 @@ def test_clips_of_a_visit_have_seeds_of_their_own_and_one_for_the_span():
 @pytest.mark.parametrize("pixels", ["rgb", "yuv"])
 @pytest.mark.parametrize("mode", ["stride", "segments"])
 def test_a_visit_decodes_once_and_gives_what_each_request_gives(folder, monkeypatch, pixels, mode):
-    manifest = read_manifest(folder / "list.csv")
+    manifest = VideoList(folder / "list.csv").read()
     data = VideoDataset(manifest, ClipSampling(frames=8, size=32, stride=2, mode=mode), pixels)
     for index in (0, 4, 7):  # YUV, 4:4:4, and broken: another video takes its place
         requests = [ClipRequest(index, 4, 22, seed, visit=77) for seed in range(4)]
@@ -201,7 +201,7 @@ def opened_videos(monkeypatch):
 
 def test_clips_of_a_visit_lie_in_a_span_of_the_length_of_a_baseline_clip(folder, monkeypatch):
     sampling = ClipSampling(frames=8, size=32, stride=1)
-    data = VideoDataset(read_manifest(folder / "list.csv"), sampling)
+    data = VideoDataset(VideoList(folder / "list.csv").read(), sampling)
     video = SimpleNamespace(height=48, width=64)
     monkeypatch.setattr(ClipSampling, "length", lambda sampling, video: FRAMES)
     starts, strides = set(), set()
@@ -244,7 +244,7 @@ def test_the_baselines_sampler_deals_an_epoch_to_the_ranks():
 
 
 def test_a_loader_of_the_baseline_decodes_a_visit_once(folder, monkeypatch):
-    data = VideoDataset(read_manifest(folder / "good.csv"), ClipSampling(frames=8, size=32, stride=2))
+    data = VideoDataset(VideoList(folder / "good.csv").read(), ClipSampling(frames=8, size=32, stride=2))
     opened = opened_videos(monkeypatch)
     batches = list(DataLoader(data, 4, sampler=RepeatSampler(data, 2), collate_fn=collate_clips))
     assert [len(batch) for batch in batches] == [4] * 20

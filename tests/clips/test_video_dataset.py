@@ -18,7 +18,7 @@ from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.pixels import YuvClip, resample_clips
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.video_list import read_manifest
+from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.videos import write_video
 
 
@@ -44,11 +44,11 @@ SMALL = ClipSampling(frames=8, size=16, stride=2)
 
 
 def dataset(folder, name):
-    return VideoDataset(read_manifest(folder / name), SMALL)
+    return VideoDataset(VideoList(folder / name).read(), SMALL)
 
 
 def viewed(folder, name, views=CENTRE):
-    return ViewDataset(read_manifest(folder / name), SMALL, views)
+    return ViewDataset(VideoList(folder / name).read(), SMALL, views)
 
 
 def levels(crop):
@@ -248,7 +248,7 @@ def test_a_clip_of_a_stretch_is_one_of_a_video_that_was_cut_out(folder, tmp_path
     (tmp_path / "one.csv").write_text("a.mp4 0\n")
     for sampling in (SMALL, replace(SMALL, frame_rate=30)):
         stretch = VideoDataset(stretched(folder, (0.2, 0.8)), sampling)
-        cut = VideoDataset(read_manifest(tmp_path / "one.csv"), sampling)
+        cut = VideoDataset(VideoList(tmp_path / "one.csv").read(), sampling)
         for seed in range(10):
             request = ClipRequest(0, 4, 16, seed)
             assert levels(stretch.read_clip(request).crop) == levels(cut.read_clip(request).crop)
@@ -281,7 +281,7 @@ def test_a_stretch_after_the_end_of_its_video_is_a_broken_video(folder):
 
 def read_at(path, sampling, request):
     (path.parent / "one.csv").write_text(f"{path.name} 0\n")
-    return VideoDataset(read_manifest(path.parent / "one.csv"), sampling).read_clip(request)
+    return VideoDataset(VideoList(path.parent / "one.csv").read(), sampling).read_clip(request)
 
 
 def test_at_its_own_frame_rate_a_video_has_the_clips_that_it_has_without(folder):
@@ -289,9 +289,9 @@ def test_at_its_own_frame_rate_a_video_has_the_clips_that_it_has_without(folder)
     for seed in range(10):
         request = ClipRequest(0, 4, 12, seed)
         own = dataset(folder, "good.csv").read_clip(request)
-        assert same(VideoDataset(read_manifest(folder / "good.csv"), at_its_own).read_clip(request), own)
+        assert same(VideoDataset(VideoList(folder / "good.csv").read(), at_its_own).read_clip(request), own)
     for views in (CENTRE, Views(clips=3)):
-        video = ViewDataset(read_manifest(folder / "good.csv"), at_its_own, views)[0]
+        video = ViewDataset(VideoList(folder / "good.csv").read(), at_its_own, views)[0]
         own_video = viewed(folder, "good.csv", views)[0]
         assert torch.equal(video.crop, own_video.crop)
         assert video.views == own_video.views
@@ -311,7 +311,7 @@ def test_frames_of_a_variable_rate_are_those_that_are_shown_at_the_times(tmp_pat
 def test_clips_of_one_visit_and_views_are_at_the_rate_too(tmp_path):
     gray_video(tmp_path / "a.mp4", rate=60)
     (tmp_path / "one.csv").write_text("a.mp4 0\n")
-    manifest, sampling = read_manifest(tmp_path / "one.csv"), replace(SMALL, frames=4, stride=2, frame_rate=30)
+    manifest, sampling = VideoList(tmp_path / "one.csv").read(), replace(SMALL, frames=4, stride=2, frame_rate=30)
     clips = VideoDataset(manifest, sampling).read_clips([ClipRequest(0, 4, 16, seed, visit=7) for seed in range(3)])
     assert {b - a for clip in clips for a, b in pairwise(levels(clip.crop))} == {4}
     # 15 frames at 30 per second: 3 before a span of 8; source frame 2k + 1 is shown in the middle of each.
@@ -328,7 +328,7 @@ def test_a_video_of_unknown_rate_is_broken_where_the_rate_is_needed(folder, monk
     monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Unknown)
     request = ClipRequest(0, 4, 12, 5)
     assert not dataset(folder, "good.csv").read_clip(request).broken
-    data = VideoDataset(read_manifest(folder / "good.csv"), replace(SMALL, frame_rate=30))
+    data = VideoDataset(VideoList(folder / "good.csv").read(), replace(SMALL, frame_rate=30))
     clip = data.read_clip(request)
     assert clip.index == 1
     assert [tried.reason for tried in clip.broken] == ["has no known frame rate, which `frame_rate=30` needs"]
@@ -337,7 +337,7 @@ def test_a_video_of_unknown_rate_is_broken_where_the_rate_is_needed(folder, monk
 def test_views_of_yuv_planes_are_those_of_rgb(folder):
     """As training on a GPU does, evaluation reads half the bytes; their colours are those of RGB within 3 of 255."""
     views, crops = Views(clips=2, crops=3), {}
-    manifest = read_manifest(folder / "good.csv")
+    manifest = VideoList(folder / "good.csv").read()
     for pixels in ("rgb", "yuv"):
         data = ViewDataset(manifest, SMALL, views, pixels)
         cuts = [cut_out(video.crop, view) for video in (data[0], data[1]) for view in video.views]

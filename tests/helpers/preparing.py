@@ -38,7 +38,7 @@ def contents(folder):
 
 RUN = """
 import errno, fcntl, json, sys
-from lightning_multigrid.sources import read_manifest
+from lightning_multigrid.sources import VideoList
 from lightning_multigrid.prepare import Encoding, prepare
 source, output, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 if limit := options.pop("limit"):
@@ -49,7 +49,7 @@ if not options.pop("locks"):
         raise OSError(errno.ENOLCK, "No locks available")
     fcntl.flock = flock
 print("ready", flush=True)
-prepare(read_manifest(source), output, Encoding(preset="ultrafast"), **options)
+prepare(VideoList(source).read(), output, Encoding(preset="ultrafast"), **options)
 """
 
 

@@ -17,7 +17,7 @@ from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.sources.video_list import read_manifest
+from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.launchers import free_port, shell_environment
 from tests.helpers.preparing import FAST, contents, videos
 
@@ -144,7 +144,7 @@ def test_an_array_prepares_what_one_machine_does(cluster, tmp_path):
         assert f"Part {number}/2 is done. After the last part, run this without `--part`" in output
     output, _ = prepare(cluster, *folder).communicate(timeout=280)
     assert f"train: {tmp_path / 'out' / 'manifest.json'}" in output
-    one_machine(read_manifest(source), tmp_path / "whole", FAST)
+    one_machine(VideoList(source).read(), tmp_path / "whole", FAST)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 

@@ -11,7 +11,7 @@ from lightning_multigrid.prepare import index_before_fit as module
 from lightning_multigrid.prepare.index_before_fit import index_in_subprocess, paths_without_own_table
 from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources.table_store import TableStore
-from lightning_multigrid.sources.video_list import read_manifest
+from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.preparing import FAST, videos
 
 paths_of = paths_without_own_table
@@ -21,7 +21,7 @@ def test_videos_that_need_tables(tmp_path):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     assert paths_of(source) == [source.path(0), source.path(1)]
     prepare(source, tmp_path / "out", FAST)
-    assert paths_without_own_table(read_manifest(tmp_path / "out")) == []
+    assert paths_without_own_table(VideoList(tmp_path / "out").read()) == []
 
 
 def test_few_are_made_here_and_none_twice(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.prepare.prepare_videos import prepare
-from lightning_multigrid.sources.video_list import read_manifest
+from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.preparing import FAST, contents, videos
 
 
@@ -18,7 +18,7 @@ def source(tmp_path_factory):
     (folder / "broken.mp4").write_bytes(b"no video")
     names = ["a.avi", "broken.mp4", "run/b.mp4", "a.avi", "run/c.mp4", "d.mkv", "gone.mp4", "e.mp4"]
     (folder / "list.csv").write_text("".join(f"{name} {n}\n" for n, name in enumerate(names)))
-    return read_manifest(folder / "list.csv")
+    return VideoList(folder / "list.csv").read()
 
 
 @pytest.fixture(scope="module")

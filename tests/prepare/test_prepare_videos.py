@@ -21,7 +21,7 @@ from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.builder import renamed
 from lightning_multigrid.sources.manifest_file import load_manifest
 from lightning_multigrid.sources.official import Charades
-from lightning_multigrid.sources.video_list import read_manifest
+from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.broken_files import broken_files
 from tests.helpers.preparing import FAST, check_whole, contents, start, videos
 from tests.helpers.sampling import sampled
@@ -53,7 +53,7 @@ def test_every_video_comes_out_under_its_name(tmp_path, workers):
     source = videos(tmp_path / "in", STRANGE)
     summary = prepare(source, tmp_path / "out", FAST, workers=workers)
     assert (summary.made, summary.kept, summary.broken) == (len(STRANGE), 0, {})
-    made = read_manifest(tmp_path / "out")
+    made = VideoList(tmp_path / "out").read()
     assert [os.path.relpath(made.path(row), made.root) for row in range(len(made))] == STRANGE
     assert [made.label(row) for row in range(len(made))] == [0, 1, 0, 1, 0, 1, 0, 1]
     assert made.classes == ("run", "swim")
@@ -78,7 +78,7 @@ def test_of_several_labels_each_keeps_its_time(tmp_path):
     (tmp_path / "train.csv").write_text("id,actions,length\nAB1,c001 0.1 0.3;c000 0.4 0.6,0.7\n")
     source = Charades(tmp_path / "train.csv", tmp_path / "in").read()
     prepare(source, tmp_path / "out", FAST)
-    made = read_manifest(tmp_path / "out")
+    made = VideoList(tmp_path / "out").read()
     assert made.multi_label
     assert made.classes == source.classes
     for span in ((0, 0.2), (0.35, 0.39), (0.5, 1)):
@@ -88,9 +88,9 @@ def test_of_several_labels_each_keeps_its_time(tmp_path):
 def test_a_video_listed_twice_is_made_once(tmp_path):
     videos(tmp_path / "in", ["a.mp4"])
     (tmp_path / "in" / "list.csv").write_text("a.mp4 0\n./a.mp4 3\n")
-    summary = prepare(read_manifest(tmp_path / "in" / "list.csv"), tmp_path / "out", FAST)
+    summary = prepare(VideoList(tmp_path / "in" / "list.csv").read(), tmp_path / "out", FAST)
     assert summary.made == 1
-    assert [read_manifest(tmp_path / "out").label(row) for row in range(2)] == [0, 3]
+    assert [VideoList(tmp_path / "out").read().label(row) for row in range(2)] == [0, 3]
 
 
 def test_what_is_broken_is_left_out_and_counted(tmp_path):
@@ -98,11 +98,11 @@ def test_what_is_broken_is_left_out_and_counted(tmp_path):
     broken = broken_files(tmp_path / "in")
     lines = [f'"{name}" {label}' for label, name in enumerate(["a.mp4", *broken, "b.mp4", "c.mp4"])]
     (tmp_path / "in" / "list.csv").write_text("\n".join(lines))
-    summary = prepare(read_manifest(tmp_path / "in" / "list.csv"), tmp_path / "out", FAST, max_bad_fraction=0.9)
+    summary = prepare(VideoList(tmp_path / "in" / "list.csv").read(), tmp_path / "out", FAST, max_bad_fraction=0.9)
     expected = {str(tmp_path / "in" / name) for name in broken}
     assert set(summary.broken) == set(report(tmp_path / "out")) == expected
     assert all(report(tmp_path / "out").values())
-    made = read_manifest(tmp_path / "out")
+    made = VideoList(tmp_path / "out").read()
     assert [made.label(row) for row in range(len(made))] == [0, len(broken) + 1, len(broken) + 2]
     assert first_numbers(made) == first_numbers(source)
 
@@ -114,7 +114,7 @@ def test_a_folder_of_an_older_version_is_made_anew(tmp_path):
     (tmp_path / "out" / "journal.jsonl").write_text("{}\n")
     (tmp_path / "out" / "videos" / "a.mp4").write_bytes((tmp_path / "in" / "a.mp4").read_bytes())
     assert prepare(source, tmp_path / "out", FAST).made == 1
-    assert len(read_manifest(tmp_path / "out")) == 1
+    assert len(VideoList(tmp_path / "out").read()) == 1
 
 
 def test_nothing_begins_without_an_encoder(tmp_path, monkeypatch):
@@ -128,10 +128,10 @@ def test_nothing_begins_without_an_encoder(tmp_path, monkeypatch):
 def test_too_many_broken_ones_are_an_error_and_the_good_ones_are_there(tmp_path):
     videos(tmp_path / "in", ["a.mp4"])
     (tmp_path / "in" / "list.csv").write_text("a.mp4 0\nb.mp4 1\n")
-    source = read_manifest(tmp_path / "in" / "list.csv")
+    source = VideoList(tmp_path / "in" / "list.csv").read()
     with pytest.raises(BrokenVideosError, match=r"1 of the 2 videos can't be used, .*`max_bad_fraction=0.25`.*report"):
         prepare(source, tmp_path / "out", FAST)
-    assert len(read_manifest(tmp_path / "out")) == 1
+    assert len(VideoList(tmp_path / "out").read()) == 1
     with pytest.raises(BrokenVideosError, match="1 of the 1 videos can't be used"):
         prepare(renamed(source, [None, "b.mp4"], "x", tmp_path / "in"), tmp_path / "none", FAST, max_bad_fraction=1)
 
@@ -162,7 +162,7 @@ def test_nothing_is_written_outside_the_output_folder(tmp_path):
     videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     lines = f"../in/a.mp4 0\n{tmp_path}/in/../../{tmp_path.name}/in/b.mp4 1\n/dev/null 2\n"
     (tmp_path / "in" / "list.csv").write_text(lines)
-    source = read_manifest(tmp_path / "in" / "list.csv", tmp_path / "elsewhere", allow_outside_root=True)
+    source = VideoList(tmp_path / "in" / "list.csv", tmp_path / "elsewhere", allow_outside_root=True).read()
     (tmp_path / "elsewhere").mkdir()
     before = set(tmp_path.rglob("*"))
     prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.5)
@@ -191,7 +191,7 @@ def test_a_disk_that_is_full(tmp_path):
     assert "OutputError: [Errno 27] File too large while writing to" in errors
     assert "Free some space, or write to another folder." in errors
     assert [path.name for path in (tmp_path / "out" / "videos").iterdir()] == ["small.mp4"]
-    assert prepare(read_manifest(tmp_path / "in" / "list.csv"), tmp_path / "out", FAST).kept == 1
+    assert prepare(VideoList(tmp_path / "in" / "list.csv").read(), tmp_path / "out", FAST).kept == 1
 
 
 @pytest.mark.timeout(1800)
@@ -257,7 +257,7 @@ import json, os, subprocess, sys
 from pathlib import Path
 from lightning_multigrid.files import OutputError
 from lightning_multigrid.prepare import prepare
-from lightning_multigrid.sources import read_manifest
+from lightning_multigrid.sources import VideoList
 from tests.helpers.preparing import FAST, check_whole, contents
 
 source, disk, size, step, options = json.loads(sys.argv[1])
@@ -265,7 +265,7 @@ source, disk, size, step, options = json.loads(sys.argv[1])
 def mount(settings):
     subprocess.run(["mount", "-t", "tmpfs", "-o", settings, "none", disk], check=True)
 
-manifest, whole, refused = read_manifest(source), Path(sys.argv[2]), []
+manifest, whole, refused = VideoList(source).read(), Path(sys.argv[2]), []
 mount(f"size={size}k")
 for run in (*options, {}):
     while True:
@@ -299,7 +299,7 @@ def test_a_disk_that_is_full_wherever_that_happens_and_then_read_only(tmp_path):
     videos(tmp_path / "in", names)
     source = tmp_path / "in" / "list.csv"
     source.write_text("".join(f"{name} 0\n" for name in names))
-    prepare(read_manifest(source), tmp_path / "whole", FAST)
+    prepare(VideoList(source).read(), tmp_path / "whole", FAST)
     (tmp_path / "disk").mkdir()
     settings = json.dumps([str(source), str(tmp_path / "disk"), 8, 8, [{"part": "1/2"}, {"part": "2/2"}]])
     command = ["unshare", "-rm", sys.executable, "-c", GROWING, settings, str(tmp_path / "whole")]

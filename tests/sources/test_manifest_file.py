@@ -10,7 +10,7 @@ import pytest
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest_file import load_manifest, prepared_manifest, save_manifest
 from lightning_multigrid.sources.text import ManifestError
-from lightning_multigrid.sources.video_list import VideoList, read_manifest
+from lightning_multigrid.sources.video_list import VideoList
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.annotations import read_or_refused
 from tests.helpers.mutations import fuzzed, mutate
@@ -48,7 +48,7 @@ def test_what_is_saved_is_loaded(tmp_path, multi_label, spans, classes):
         save_manifest(given, tmp_path / name)
     assert (tmp_path / "manifest.json").read_bytes() == (tmp_path / "other").read_bytes()
     for source in (tmp_path / "manifest.json", tmp_path):
-        loaded = read_manifest(source)
+        loaded = VideoList(source).read()
         assert rows(loaded) == rows(given)
         assert (loaded.root, loaded.classes, loaded.multi_label) == (given.root, classes, multi_label)
         assert loaded.prepared
@@ -70,16 +70,16 @@ def test_a_video_without_a_label(tmp_path):
 
 def test_classes_of_the_training_split_are_taken_if_there_are_none(tmp_path):
     save_manifest(manifest(tmp_path, classes=()), tmp_path / "manifest.json")
-    found = read_manifest(tmp_path, classes=("x", "y"))
+    found = VideoList(tmp_path).read(("x", "y"))
     assert (found.classes, found.prepared) == (("x", "y"), True)
     with pytest.raises(ManifestError, match="label 1 is not from 0 to 0"):
-        read_manifest(tmp_path, classes=("x",))
+        VideoList(tmp_path).read(("x",))
 
 
 def test_what_is_not_on_disk_is_left_out(saved, tmp_path):
     (tmp_path / "videos" / "run").mkdir(parents=True)
     (tmp_path / "videos" / "run" / "b c.mp4").touch()
-    found = read_manifest(saved, existing_only=True)
+    found = VideoList(saved, existing_only=True).read()
     assert [row[0] for row in rows(found)] == ["run/b c.mp4"]
     assert (found.missing, found.prepared) == (len(PATHS) - 1, True)
 
@@ -164,14 +164,14 @@ def test_what_is_no_manifest_is_refused(saved, content):
 
 def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(ManifestError, match=r"manifest\.json can't be read: No such file"):
-        read_manifest(tmp_path / "manifest.json")
+        VideoList(tmp_path / "manifest.json").read()
 
 
 @pytest.mark.parametrize("name", ["manifest.safetensors", "manifest.packed", "packets.index"])
 def test_folders_of_older_versions_are_to_be_prepared_again(tmp_path, name):
     (tmp_path / name).write_bytes(b"LMGpack1")
     with pytest.raises(ManifestError, match="was prepared by an older version. Run `lightning-multigrid prepare`"):
-        read_manifest(tmp_path)
+        VideoList(tmp_path).read()
     save_manifest(manifest(tmp_path), tmp_path / "manifest.json")
     assert prepared_manifest(str(tmp_path)) == str(tmp_path / "manifest.json")
 

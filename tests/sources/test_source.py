@@ -22,7 +22,6 @@ from lightning_multigrid.sources import (
     SomethingSomething,
     VideoList,
     VideoSource,
-    read_manifest,
 )
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule
@@ -166,7 +165,7 @@ class Mine:
         self.path = path
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        return read_manifest(self.path, classes=classes or ("a", "b"), existing_only=True)
+        return VideoList(self.path, existing_only=True).read(classes or ("a", "b"))
 
 
 def write_list(folder):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torchvision.datasets.folder import make_dataset
 
 from lightning_multigrid.sources.text import ManifestError
-from lightning_multigrid.sources.video_list import read_manifest
+from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.annotations import read_or_refused, rows_of
 from tests.helpers.mutations import fuzzed, mutate
 
@@ -20,7 +20,7 @@ def read(tmp_path):
     def read_content(content, **arguments):
         path = tmp_path / "list.csv"
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return read_manifest(path, **arguments)
+        return VideoList(path, **arguments).read()
 
     return read_content
 
@@ -31,7 +31,7 @@ TWO = [("a/b.mp4", (3,)), ("c.mp4", (0,))]
 @pytest.mark.parametrize("path", ["", "a\0b"])
 def test_what_cannot_be_a_path(path, read):
     with pytest.raises(ValueError, match="`source` is '.*', which is not a path"):
-        read_manifest(path)
+        VideoList(path).read()
     with pytest.raises(ValueError, match="`root` is '.*', which is not a path"):
         read("a/b.mp4 3", root=path)
 
@@ -102,7 +102,7 @@ def test_reads_what_a_spreadsheet_writes(tmp_path_factory, rows, separator):
     path = tmp_path_factory.mktemp("list") / "list.csv"
     with open(path, "w", encoding="utf-8", newline="") as file:
         csv.writer(file, delimiter=separator, quoting=csv.QUOTE_ALL).writerows(rows)
-    manifest = read_manifest(path)
+    manifest = VideoList(path).read()
     root = str(path.parent)
     expected = [(f"{root}/{name}", label) for name, label in rows]
     assert [(manifest.path(index), manifest.label(index)) for index in range(len(manifest))] == expected
@@ -147,7 +147,7 @@ NO_LISTS = {
 def test_a_video_is_no_list(tmp_path):
     (tmp_path / "a.MP4").write_bytes(b"\0\0\0 ftypisom")
     with pytest.raises(ManifestError, match=r"a\.MP4 is a video\. Give the folder that it is in, or a list"):
-        read_manifest(tmp_path / "a.MP4")
+        VideoList(tmp_path / "a.MP4").read()
 
 
 @pytest.mark.parametrize(("content", "match"), NO_LISTS.values(), ids=NO_LISTS)
@@ -181,7 +181,7 @@ def test_relative_paths_start_from_the_list_or_from_the_root(read, tmp_path):
 def test_a_list_in_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "-list").write_text("a.mp4 1\n")
     monkeypatch.chdir(tmp_path)
-    assert read_manifest("-list").path(0) == str(tmp_path / "a.mp4")
+    assert VideoList("-list").read().path(0) == str(tmp_path / "a.mp4")
 
 
 def test_a_list_is_read_without_a_look_at_the_videos(read, monkeypatch):
@@ -213,7 +213,7 @@ def test_existing_only(read, tmp_path, caplog):
 @pytest.mark.parametrize("source", [None, 3, b"list.csv", ["list.csv"]])
 def test_a_source_is_a_path(source):
     with pytest.raises(TypeError, match="`source` must be a path"):
-        read_manifest(source)
+        VideoList(source).read()
 
 
 def test_what_cannot_be_read(tmp_path):
@@ -222,12 +222,12 @@ def test_what_cannot_be_read(tmp_path):
         "x" * 300: r"can't be read: File name too long",
     }.items():
         with pytest.raises(ManifestError, match=match):
-            read_manifest(tmp_path / name)
+            VideoList(tmp_path / name).read()
     (tmp_path / "videos" / "run").mkdir(parents=True)
     (tmp_path / "videos" / "run").chmod(0)
     if not os.access(tmp_path / "videos" / "run", os.R_OK):
         with pytest.raises(ManifestError, match=r"run can't be listed: Permission denied"):
-            read_manifest(tmp_path / "videos")
+            VideoList(tmp_path / "videos").read()
 
 
 def touch(folder, *names):
@@ -238,7 +238,7 @@ def touch(folder, *names):
 
 
 def test_videos_in_a_folder_alone_have_no_labels(tmp_path):
-    manifest = read_manifest(touch(tmp_path, "b.mp4", "a b.gif", "notes.txt", ".c.mp4"))
+    manifest = VideoList(touch(tmp_path, "b.mp4", "a b.gif", "notes.txt", ".c.mp4")).read()
     assert rows_of(manifest) == [("a b.gif", ()), ("b.mp4", ())]
     assert not manifest.labelled
 
@@ -246,7 +246,7 @@ def test_videos_in_a_folder_alone_have_no_labels(tmp_path):
 def test_a_folder_per_class(tmp_path):
     files = ["swim/b.mp4", "swim/a.MP4", "run/more/x y.webm", "run/c.avi", "-jump/d.mkv"]
     others = ["run/notes.txt", "run/.e.mp4", ".git/a.mp4", "README.md"]
-    manifest = read_manifest(touch(tmp_path, *files, *others))
+    manifest = VideoList(touch(tmp_path, *files, *others)).read()
     assert manifest.classes == ("-jump", "run", "swim")
     assert rows_of(manifest) == [
         ("-jump/d.mkv", (0,)),
@@ -260,7 +260,7 @@ def test_a_folder_per_class(tmp_path):
 
 def test_a_folder_per_class_is_torchvisions(tmp_path):
     names = [f"{c}/{part}v{i}.mp4" for c in ("b c", "a", "Z") for part in ("", "x/", "x/y/") for i in range(3)]
-    manifest = read_manifest(touch(tmp_path, *names))
+    manifest = VideoList(touch(tmp_path, *names)).read()
     ids = {name: label for label, name in enumerate(manifest.classes)}
     expected = make_dataset(str(tmp_path), ids, extensions=(".mp4",))
     assert list(ids) == ["Z", "a", "b c"]
@@ -269,16 +269,16 @@ def test_a_folder_per_class_is_torchvisions(tmp_path):
 
 def test_classes_of_the_training_split(tmp_path):
     touch(tmp_path, "run/a.mp4", "swim/a.mp4")
-    manifest = read_manifest(tmp_path, classes=["jump", "run", "swim", "walk"])
+    manifest = VideoList(tmp_path).read(["jump", "run", "swim", "walk"])
     assert rows_of(manifest) == [("run/a.mp4", (1,)), ("swim/a.mp4", (2,))]
     assert manifest.num_classes == 4
     with pytest.raises(ManifestError, match=r"has a folder 'swim', which is not among the 2 `classes`\. Give the"):
-        read_manifest(tmp_path, classes=["jump", "run"])
+        VideoList(tmp_path).read(["jump", "run"])
 
 
 def test_folders_of_frames_per_class(tmp_path):
     touch(tmp_path, "run/v1/0001.jpg", "run/v1/0002.jpg", "run/v2/part/1.PNG", "swim/v3/1.jpeg", "swim/v3/a.mp4")
-    manifest = read_manifest(tmp_path, frame_rate=24)
+    manifest = VideoList(tmp_path, frame_rate=24).read()
     assert rows_of(manifest) == [("run/v1", (0,)), ("run/v2/part", (0,)), ("swim/v3", (1,))]
 
 
@@ -294,7 +294,7 @@ def test_folders_of_frames_per_class(tmp_path):
 )
 def test_what_is_no_folder_per_class(tmp_path, names, arguments, match):
     with pytest.raises(ManifestError, match=match):
-        read_manifest(touch(tmp_path, *names), **arguments)
+        VideoList(touch(tmp_path, *names), **arguments).read()
 
 
 @pytest.mark.timeout(20)
@@ -306,7 +306,7 @@ def test_links_are_followed_and_no_folder_is_entered_twice(tmp_path):
     (source / "run" / "dead.mp4").symlink_to("gone.mp4")  # counted by whoever reads it
     (source / "far").symlink_to(tmp_path / "far")
     rows = [("far/v/d.mp4", 0), ("run/a.mp4", 1), ("run/c.mp4", 1), ("run/dead.mp4", 1), ("run/x/b.mp4", 1)]
-    assert rows_of(read_manifest(source)) == [(path, (label,)) for path, label in rows]
+    assert rows_of(VideoList(source).read()) == [(path, (label,)) for path, label in rows]
 
 
 SAMPLES = [
@@ -324,19 +324,19 @@ def test_mutated_lists_are_read_or_refused(tmp_path, numbers):
         rng, path = random.Random(seed), tmp_path / "list.csv"
         path.write_bytes(mutate(rng.choice(SAMPLES), rng))
         # A given root, so that absolute paths are judged, too.
-        read_or_refused(lambda path=path, rng=rng: read_manifest(path, path.parent, multi_label=rng.random() < 0.5))
+        read_or_refused(lambda path=path, rng=rng: VideoList(path, path.parent, multi_label=rng.random() < 0.5).read())
 
 
 def test_names_of_files_that_are_no_utf_8_are_read_as_they_are(tmp_path):
     name = os.fsdecode("été 1.mp4".encode("latin-1"))
     (tmp_path / "list.csv").write_bytes(f'"{name}" 1\n'.encode("utf-8", "surrogateescape"))
     (tmp_path / name).touch()
-    [path] = [read_manifest(tmp_path / "list.csv", existing_only=True).path(0)]
+    [path] = [VideoList(tmp_path / "list.csv", existing_only=True).read().path(0)]
     assert path == str(tmp_path / name)
 
 
 def test_a_row_may_be_a_stretch_of_its_video(tmp_path):
     (tmp_path / "list.csv").write_text("path,label,start,end\na.mp4,0,1.5,3\na.mp4,1,,\na.mp4,2,4,\n")
-    manifest = read_manifest(tmp_path / "list.csv")
+    manifest = VideoList(tmp_path / "list.csv").read()
     assert [manifest.stretch(row) for row in range(3)] == [(1.5, 3), (0, float("inf")), (4, float("inf"))]
     assert [manifest.label(row) for row in range(3)] == [0, 1, 2]
