@@ -123,6 +123,30 @@ def test_the_newest_state_is_taken_whatever_wrote_it(tmp_path, monkeypatch):
     assert done.seen == []
 
 
+class Failing(BestAtFirst):
+    """Fails before the step after `after`; with [], before the first one of a run."""
+
+    after = (1, 0)
+
+    def training_step(self, batch, batch_idx):
+        if isinstance(self._trainer, L.Trainer) and (self.seen and self.seen[-1][:2]) == self.after:
+            raise RuntimeError("on purpose")
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_a_run_that_fails_keeps_its_steps_and_without_any_leaves_what_was_there(tmp_path, monkeypatch):
+    keep = NewestCheckpoint(tmp_path, minutes=60)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        train(str(tmp_path), newest=keep, kind=Failing)
+    kept = (tmp_path / "last.ckpt").read_bytes()
+    assert step(tmp_path / "last.ckpt") == 4  # three steps of the first epoch, and one
+    monkeypatch.setattr(Failing, "after", [])
+    with pytest.raises(RuntimeError, match="on purpose"):
+        train(str(tmp_path), newest=keep, kind=Failing)
+    assert (tmp_path / "last.ckpt").read_bytes() == kept
+
+
 def test_a_rehearsal_writes_nothing(tmp_path):
     train(str(tmp_path), fast_dev_run=2)
     assert not os.listdir(tmp_path)

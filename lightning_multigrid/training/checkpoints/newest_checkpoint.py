@@ -37,11 +37,17 @@ class NewestCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
         )
         self._given, self._seconds, self._written = os.fspath(dirpath), 60 * minutes, 0.0
+        self._trained = False
 
     @property
     @override
     def state_key(self) -> str:
         return f"NewestCheckpoint({self._given!r})"  # a config may have one, and the script that starts it another
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        self._trained = False
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -50,6 +56,7 @@ class NewestCheckpoint(ModelCheckpoint):
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        self._trained = True
         # A clock of its own: Lightning's (2.6.6) stands still with manual optimization. Rank 0 decides for all.
         if trainer.strategy.broadcast(time.monotonic() - self._written >= self._seconds):
             self._write(trainer)
@@ -58,6 +65,11 @@ class NewestCheckpoint(ModelCheckpoint):
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._write(trainer)
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self._trained:  # else a run that can't continue would write over what it should continue from
+            super().on_exception(trainer, pl_module, exception)
 
     def _write(self, trainer: Trainer) -> None:
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]

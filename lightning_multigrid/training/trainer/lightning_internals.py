@@ -213,6 +213,17 @@ class LoopCounters:
         self._epochs = self._loop["epoch_progress"]
         self._batches = self._loop["epoch_loop.batch_progress"]
 
+    def settle(self, batches: int) -> None:
+        """Takes back what Lightning has counted too early, where it was stopped; an epoch has so many mini-batches.
+
+        It says that a mini-batch is the last one before it counts it, and that an epoch begins while the mini-batches
+        of the one before are counted (`loops/training_epoch_loop.py`, `advance`; `loops/fit_loop.py`,
+        `on_advance_start`).
+        """
+        self._batches["is_last_batch"] &= self._batches["current"]["processed"] >= batches
+        for epochs in (self._epochs["total"], self._epochs["current"]):
+            epochs["ready"] = epochs["started"]
+
     @property
     def epoch(self) -> int:
         return int(self._epochs["current"]["processed"])
