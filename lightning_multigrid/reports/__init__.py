@@ -5,7 +5,7 @@ It only watches, and changes nothing in the training. Begin with `run_report.py`
 `comparison.py` compares whole runs.
 """
 
-from lightning_multigrid.reports.account import CHECKPOINTS, REST, START, STATISTICS, VALIDATION, Account
+from lightning_multigrid.reports.account import CHECKPOINTS, REHEARSAL, REST, START, STATISTICS, VALIDATION, Account
 from lightning_multigrid.reports.changed_meaning import tell_changed_meaning, tell_few_steps
 from lightning_multigrid.reports.comparison import (
     BASELINE,
@@ -20,7 +20,7 @@ from lightning_multigrid.reports.figures import LRPoint, plan_figure
 from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.step_times import Clock
 
-__all__ = ["BASELINE", "CHECKPOINTS", "MULTIGRID", "REST", "SHORTENED", "START", "STATISTICS", "VALIDATION"]
-__all__ += ["Account", "Clock", "Comparison"]
+__all__ = ["BASELINE", "CHECKPOINTS", "MULTIGRID", "REHEARSAL", "REST", "SHORTENED", "START", "STATISTICS"]
+__all__ += ["VALIDATION", "Account", "Clock", "Comparison"]
 __all__ += ["LRPoint", "Recorder", "RunRecord", "RunReport", "cpu_seconds", "plan_figure"]
 __all__ += ["tell_changed_meaning", "tell_few_steps"]

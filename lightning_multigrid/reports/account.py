@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from lightning_multigrid.schedule import duration
 
-START, STEPS, WAITING, VALIDATION = "start", "steps", "waiting for data", "validation"
-STATISTICS, CHECKPOINTS, REST = "BatchNorm statistics", "checkpoints", "the rest"
-KINDS = START, STEPS, WAITING, VALIDATION, STATISTICS, CHECKPOINTS, REST
+START, REHEARSAL, STEPS, WAITING = "start", "rehearsal", "steps", "waiting for data"
+VALIDATION, STATISTICS, CHECKPOINTS, REST = "validation", "BatchNorm statistics", "checkpoints", "the rest"
+KINDS = START, REHEARSAL, STEPS, WAITING, VALIDATION, STATISTICS, CHECKPOINTS, REST
 
 
 class Account:
@@ -60,9 +60,9 @@ def faster_or_slower(own: Mapping[str, float], baseline: Mapping[str, float]) ->
     took, would_take = sum(own.values()), sum(baseline.values())
     clock = f"{duration(took)} instead of {duration(would_take)} by the wall clock"
     if took <= would_take:
-        return f"{would_take / took:.2f}x faster than the baseline: {clock}."
+        return f"About {would_take / took:.1f}x faster than the baseline: {clock}."
     most = max(own, key=lambda kind: own[kind] - baseline[kind])
     return (
-        f"{took / would_take:.2f}x SLOWER than the baseline: {clock}, mostly because of {most} ({own[most]:.0f} s, in "
-        f"the baseline {baseline[most]:.0f} s)."
+        f"About {took / would_take:.1f}x SLOWER than the baseline: {clock}, mostly because of {most} "
+        f"({own[most]:.0f} s, in the baseline {baseline[most]:.0f} s)."
     )

@@ -10,9 +10,20 @@ from typing import Any
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid.host import Trainer
-from lightning_multigrid.reports.account import REST, STATISTICS, STEPS, VALIDATION, WAITING, Account, faster_or_slower
+from lightning_multigrid.reports.account import (
+    REHEARSAL,
+    REST,
+    STATISTICS,
+    STEPS,
+    VALIDATION,
+    WAITING,
+    Account,
+    faster_or_slower,
+)
 from lightning_multigrid.reports.step_times import Clock, LoaderWatch, ShapeTimes, StepTime, StepTimer, StepTotals
 from lightning_multigrid.schedule import BatchShape, Plan, Step, duration, exact
+
+_LEAST_SECONDS = 30.0  # of a `fit`, to say how fast it was: in a shorter one, the first steps on each grid are too many
 
 
 class RunReport:
@@ -159,9 +170,12 @@ class RunReport:
         step = self.times.pace(self._schedule.baseline.shape)
         if not self._whole or self._left > 0 or self._schedule.constant_shape or step is None:
             return None
+        if self.account.wall < _LEAST_SECONDS:
+            return None
         own, steps = self.account.seconds, self._plan.baseline_steps
         of_steps = {STEPS: steps * step.stepping, WAITING: steps * step.waiting}
-        accounts = own, own | of_steps | {VALIDATION: own[VALIDATION] * self.baseline_validations, STATISTICS: 0.0}
+        validation = own[VALIDATION] * self.baseline_validations
+        accounts = own, own | of_steps | {VALIDATION: validation, STATISTICS: 0.0, REHEARSAL: 0.0}
         took, would_take = (sum(account.values()) for account in accounts)
         self._closing.append(
             f"{faster_or_slower(*accounts)} The baseline's wall clock is {steps} steps of "

@@ -19,7 +19,7 @@ from lightning_multigrid.loading import (
     order_of,
 )
 from lightning_multigrid.norm import tracking_layers
-from lightning_multigrid.reports import Account, Clock, RunReport, tell_changed_meaning, tell_few_steps
+from lightning_multigrid.reports import REHEARSAL, Account, Clock, RunReport, tell_changed_meaning, tell_few_steps
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
@@ -55,7 +55,8 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
     # converted one is shown.
     own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
     seen = ScriptLoader(own, loader, lambda: trainer.current_epoch)
-    points = _try_grids(arguments, trainer, loader)
+    with account.during(REHEARSAL):
+        points = _try_grids(arguments, trainer, loader)
     plan = loader.sampler.plan
     faster = str(getattr(loader.clip_dataset, "ways_out", "clips that are stored smaller"))  # than by more workers
     report = RunReport(plan, loader.num_workers, faster, Clock(module.device), account)

@@ -11,6 +11,7 @@ from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.reports.account import (
     CHECKPOINTS,
     KINDS,
+    REHEARSAL,
     REST,
     START,
     STATISTICS,
@@ -55,8 +56,8 @@ def test_all_kinds_sum_to_the_wall_clock(clock):
     assert account.seconds == dict.fromkeys(KINDS, 0) | {START: 3, STEPS: 6, STATISTICS: 7, VALIDATION: 2}
     assert account.wall == clock.now - 100
     assert str(account) == (
-        "Wall clock of `fit`: 18.0 s: start 3.0, steps 6.0, waiting for data 0.0, validation 2.0, BatchNorm statistics "
-        "7.0, checkpoints 0.0, the rest 0.0."
+        "Wall clock of `fit`: 18.0 s: start 3.0, rehearsal 0.0, steps 6.0, waiting for data 0.0, validation 2.0, "
+        "BatchNorm statistics 7.0, checkpoints 0.0, the rest 0.0."
     )
 
 
@@ -73,17 +74,17 @@ def test_a_device_says_what_of_the_loop_was_waiting(clock):
     assert account.wall == 20
 
 
-BASELINE = dict.fromkeys(KINDS, 1.0) | {STEPS: 40.0}
+BASELINE = dict.fromkeys(KINDS, 1.0) | {STEPS: 40.0, REHEARSAL: 0.0}
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({STEPS: 17.0}, "2.00x faster than the baseline: 23 s instead of 46 s by the wall clock."),
+        ({STEPS: 17.0}, "About 2.0x faster than the baseline: 23 s instead of 46 s by the wall clock."),
         (
             {WAITING: 47.0},
-            "2.00x SLOWER than the baseline: 1 min 32 s instead of 46 s by the wall clock, mostly because of waiting "
-            "for data (47 s, in the baseline 1 s).",
+            "About 2.0x SLOWER than the baseline: 1 min 32 s instead of 46 s by the wall clock, mostly because of "
+            "waiting for data (47 s, in the baseline 1 s).",
         ),
     ],
 )
@@ -165,6 +166,18 @@ def test_the_sanity_check_is_a_validation_and_what_is_before_it_the_start(clock)
     fit(Validating(clock), callback, Waiting(), val=loader(shuffle=False, number=8), num_sanity_val_steps=1)
     seconds = callback.report.account.seconds
     assert (seconds[START], seconds[VALIDATION]) == (18, 5 * 50)
+
+
+def test_a_rehearsal_is_no_part_of_the_baseline(clock):
+    class Rehearsed(Module):
+        def training_step(self, batch, batch_idx):
+            clock.passes(0 if isinstance(self._trainer, L.Trainer) else 0.1)
+            return super().training_step(batch, batch_idx)
+
+    callback = MultigridCallback()
+    fit(Rehearsed(), callback)
+    account = callback.report.account
+    assert account.wall == account.seconds[REHEARSAL] > 0
 
 
 def test_the_baselines_validations_are_counted_for_it(clock):
