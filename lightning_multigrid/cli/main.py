@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_multigrid.cli.commands import run
 from lightning_multigrid.cli.terminal import say
@@ -52,3 +53,5 @@ def main(args: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         say("Stopped.", sys.stderr)
         raise SystemExit(130) from None  # the exit status of a program that Ctrl-C ends
+    except SIGTERMException:
+        raise SystemExit(143) from None  # the one of SIGTERM; Lightning's is 0, as if the training had ended

@@ -43,7 +43,7 @@ class VideoDataset(Dataset[Clip]):
     """
 
     ways_out = "`lightning-multigrid prepare` or a smaller `short_side`"
-    """What makes the loader faster, apart from more workers; `RunReport` names it when the loader is the limit."""
+    """What makes the loader faster, apart from more workers; `RunReport` names it when steps wait for it."""
 
     manifest: Manifest
     sampling: ClipSampling

@@ -1,7 +1,7 @@
 """What a run reports: the time left, the speed-up, the time of each grid, whether the loader is too slow.
 
 It only watches, and changes nothing in the training. Begin with `run_report.py`, where each step is noted.
-`step_times.py` measures steps, and finds that the loader is the limit; `account.py` sums the seconds of `fit`, and
+`step_times.py` measures steps, and finds that the loader slows them; `account.py` sums the seconds of `fit`, and
 `comparison.py` compares whole runs.
 """
 

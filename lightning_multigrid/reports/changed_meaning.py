@@ -26,7 +26,7 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
         rank_zero_info(
             f"{names}: what counts epochs or steps means something else in this run. It has {schedule.epochs} epochs "
             f"instead of {float(schedule.baseline.epochs):g}, {schedule.iteration_reduction:.2g} times fewer steps, "
-            "and coarse phases. `docs/differences.md` says more."
+            "and coarse phases. See `docs/differences.md` in the repository."
         )
 
 

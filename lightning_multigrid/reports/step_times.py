@@ -1,4 +1,4 @@
-"""Times of steps: how long each waited for the loader and took, by grid, and whether the loader is the limit.
+"""Times of steps: how long each waited for the loader and took, by grid, and whether the loader slows them.
 
 `StepTimer` notes three moments of a mini-batch: when the loop asked for it, when the loader handed it over, and when
 the step ended::
@@ -20,7 +20,7 @@ import torch
 
 from lightning_multigrid.schedule import BatchShape, Step, text_table
 
-# The loader is called the limit if steps would be this many times faster without waiting.
+# Waiting for the loader is reported if steps would be this many times faster without it.
 _BAND = 1.15
 _LEAST_STEPS = 48
 _OPENING = 30.0  # seconds at the start of a run
@@ -178,7 +178,7 @@ class ShapeTimes:
 
 
 class LoaderWatch:
-    """Says once that the loader is the limit: that steps would be 15 % faster without waiting.
+    """Says once that steps would be 15 % faster if they didn't wait for the loader.
 
     Workers load clips while the device steps, so the loop waits only for the time by which the workers are slower.
     Without workers, all loading is waiting. The first mini-batch of each worker comes late whenever an epoch starts,
@@ -205,7 +205,7 @@ class LoaderWatch:
             return None
         self._told = True
         return (
-            f"The loader is the limit: steps wait for it {totals.waiting / totals.seconds:.0%} of the time. They would "
-            f"take {totals.clips / totals.stepping:.0f} clips/s on each device, and get "
+            f"Steps wait for the loader {totals.waiting / totals.seconds:.0%} of the time. They would take "
+            f"{totals.clips / totals.stepping:.0f} clips/s on each device, and get "
             f"{totals.clips / totals.seconds:.0f}. More workers than {self._workers}, or {self._ways_out}, would help."
         )

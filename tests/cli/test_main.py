@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from lightning.fabric.accelerators import CUDAAccelerator
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_multigrid.cli import commands
 from lightning_multigrid.cli.main import main
@@ -268,6 +269,15 @@ def test_ctrl_c_is_no_traceback(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit, match="130"):
         main(["plan", "--config", config(tmp_path)])
     assert capsys.readouterr().err.endswith("Stopped.\n")
+
+
+def test_sigterm_is_no_success(tmp_path, monkeypatch):
+    def ended(*_):
+        raise SIGTERMException
+
+    monkeypatch.setattr(commands, "count_clips", ended)
+    with pytest.raises(SystemExit, match="143"):
+        main(["plan", "--config", config(tmp_path)])
 
 
 def test_a_bug_keeps_its_traceback(tmp_path):

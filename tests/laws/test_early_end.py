@@ -1,11 +1,13 @@
 """Trainings that end before their plan: what holds them, and what they say."""
 
+import os
 import re
 import signal
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_multigrid import MultigridCallback
 from tests.helpers.sampling import sampled
@@ -89,6 +91,17 @@ class Interrupts(Callback):
     def on_train_epoch_end(self, trainer, pl_module):
         if trainer.current_epoch == 1:
             raise KeyboardInterrupt
+
+
+class Ended(Callback):
+    def on_train_epoch_end(self, trainer, pl_module):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm_says_where_it_stopped(caplog):
+    with pytest.raises(SIGTERMException):
+        trained(Ended())
+    assert [record for record in caplog.records if "Stopped in phase 0 of" in record.getMessage()]
 
 
 def test_ctrl_c_says_where_it_stopped(caplog):

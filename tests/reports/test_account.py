@@ -197,13 +197,13 @@ def test_statistics_that_are_estimated_are_no_validation(monkeypatch, clock):
 
 
 @pytest.mark.parametrize("reading", [0.25, 0])
-def test_a_slow_loader_is_called_the_limit_and_a_fast_one_is_not(reading, clock, caplog):
+def test_a_slow_loader_is_named_and_a_fast_one_is_not(reading, clock, caplog):
     """A step of 4 clips takes 3 s; without workers it waits for the reading."""
     slow = Reading(clock)
     slow.takes = reading
     flat = MultigridCallback(long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Validating(clock), flat, train=DataLoader(slow, 4))
-    limits = [said for said in caplog.messages if said.startswith("The loader is the limit: steps wait for it 25%")]
+    limits = [said for said in caplog.messages if said.startswith("Steps wait for the loader 25%")]
     assert len(limits) == bool(reading)
     assert all("clips that are stored smaller" in said for said in limits)

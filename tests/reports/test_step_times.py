@@ -122,7 +122,7 @@ def test_the_verdict_is_right_outside_a_band_of_15_percent(workers, noise):
     for seed, ratio in enumerate((1.2, 1.4, 2, 3, 5, 10)):
         said = verdict(simulate(ratio, workers, 400, noise=noise, seed=seed), workers)
         assert said is not None, ratio
-        waiting = int(re.search(r"wait for it (\d+)% of the time", said)[1]) / 100
+        waiting = int(re.search(r"wait for the loader (\d+)% of the time", said)[1]) / 100
         assert waiting == pytest.approx(1 - 1 / ratio, abs=0.1)
 
 
@@ -138,7 +138,7 @@ def test_files_that_are_opened_for_the_first_time_say_nothing_of_a_short_trainin
     times = [StepTime(step(), batch, waiting, 0.1) for waiting in (0.3, 0.0, 0.0) for batch in range(60)]
     assert verdict(times, 1) is None
     assert verdict(3 * times[:60], 1) == (
-        "The loader is the limit: steps wait for it 75% of the time. They would take 80 clips/s on each device, and "
+        "Steps wait for the loader 75% of the time. They would take 80 clips/s on each device, and "
         "get 20. More workers than 1, or x, would help."
     )
     # In a long epoch it is said as soon as it is known.

@@ -80,7 +80,7 @@ class Reporting(Part, Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if isinstance(exception, KeyboardInterrupt):
+        if isinstance(exception, (KeyboardInterrupt, SystemExit)):  # of Ctrl-C and SIGTERM
             self._report.stopped()
         self._report.close()
 
