@@ -19,6 +19,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from lightning_multigrid import __version__
+from lightning_multigrid.cli.checkpoint import LoadedWeights
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
 from lightning_multigrid.cli.init import init
@@ -220,6 +221,8 @@ class _ConfigCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Makes a Trainer with `AtomicCheckpointIO`, unless the config has another `CheckpointIO`."""
         trainer: Trainer = super().instantiate_trainer(**kwargs)
+        if self.command in _LIGHTNINGS and self.command != "fit":
+            trainer.callbacks.append(LoadedWeights(self.config[self.command].ckpt_path))  # type: ignore[attr-defined]
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer

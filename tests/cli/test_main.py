@@ -196,7 +196,21 @@ def test_fit_validate_test_predict(videos, capsys):
     sources = [f"--data.{split}={videos / 'train.csv'}" for split in ("val", "test", "predict")]
     for command in ("fit", "validate", "test", "predict"):
         main([command, "--config", path, *SMALL, *SMALL_CYCLE, *sources])
-    assert "val/top1" in capsys.readouterr().out
+        shown, warned = capsys.readouterr()
+        assert ("warning: There is no `--ckpt_path`, so the weights are those" in warned) == (command != "fit")
+        assert "val/top1" in shown or command != "validate"
+
+
+def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_refused(videos, capsys):
+    newest = {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "kept"}}
+    path = config(videos, max_epochs=1, enable_checkpointing=True, callbacks=[newest])
+    words = ["--config", path, *SMALL, f"--data.val={videos / 'train.csv'}"]
+    with pytest.warns(UserWarning, match="no last checkpoint"):  # Lightning's
+        said = failure(capsys, ["validate", *words, "--ckpt_path=last"])
+    assert "`--ckpt_path last` finds no checkpoint where the config's callbacks write theirs. Train first" in said
+    main(["fit", *words])
+    main(["validate", *words, "--ckpt_path=last"])
+    assert "warning: There" not in capsys.readouterr().err
 
 
 def test_predict_of_a_folder_leaves_a_table(videos):
