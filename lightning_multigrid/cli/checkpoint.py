@@ -1,11 +1,40 @@
-"""`--ckpt_path`: weights that no checkpoint gives are told."""
+"""`--ckpt_path`: a file that is no checkpoint is refused, and weights that no checkpoint gives are told."""
 
 import sys
+import zipfile
+from pathlib import Path
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_multigrid.cli.terminal import say
+from lightning_multigrid.training import AtomicCheckpointIO
+
+# How to go on with weights that Lightning can't load, or whose training can't be continued.
+FROM_WEIGHTS = (
+    "To train from its weights as far as they fit, leave `--ckpt_path` out and give "
+    "`--trainer.callbacks+=lightning_multigrid.PretrainedWeights --trainer.callbacks.path=FILE`."
+)
+
+
+def refuse_other_files(given: str) -> None:
+    """Refuses a `--ckpt_path` that no training has written, before Lightning reads it."""
+    if given == "best":
+        raise ValueError(
+            "`--ckpt_path best` is known only to the process that trained, and each command is another one. Give the "
+            "file in the `dirpath` of the config's `ModelCheckpoint`: `--ckpt_path FILE`."
+        )
+    if not Path(given).is_file():  # a word, a URL, a folder, or Lightning says that there is no such file
+        return
+    # torch writes archives, whose end says what is in them.
+    if not zipfile.is_zipfile(given):
+        raise ValueError(
+            f"`--ckpt_path {given}` is no checkpoint, or only a part of one. Give a file that `fit` has written, "
+            "such as last.ckpt, or `last`."
+        )
+    checkpoint = AtomicCheckpointIO().load_checkpoint(given, "meta")  # type: ignore[arg-type]  # as torch takes it
+    if "state_dict" not in checkpoint:
+        raise ValueError(f"`--ckpt_path {given}` is no checkpoint of Lightning: it has no `state_dict`. {FROM_WEIGHTS}")
 
 
 class LoadedWeights(Callback):

@@ -19,7 +19,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from lightning_multigrid import __version__
-from lightning_multigrid.cli.checkpoint import LoadedWeights
+from lightning_multigrid.cli.checkpoint import LoadedWeights, refuse_other_files
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
 from lightning_multigrid.cli.init import init
@@ -191,6 +191,8 @@ class _ConfigCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         assert isinstance(args, list)
         self.config = parser.parse_args(args)
+        if self.ours is None and (given := self.config[self.command].ckpt_path):
+            refuse_other_files(given)
 
     def before_instantiate_classes(self) -> None:
         if self.command == "plan":  # it needs no GPU, and logs nothing

@@ -5,11 +5,13 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from textwrap import shorten
 
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from lightning_multigrid.cli.checkpoint import FROM_WEIGHTS
 from lightning_multigrid.cli.commands import run
 from lightning_multigrid.cli.terminal import say
 
@@ -49,6 +51,16 @@ def main(args: Sequence[str] | None = None) -> None:
         if ours is None:
             raise
         say(f"error: {ours}", sys.stderr)
+        raise SystemExit(1) from None
+    except RuntimeError as error:  # torch's
+        what, _, where = str(error).partition("Error(s) in loading state_dict for ")
+        if what or not where:
+            raise
+        say(
+            f"error: The weights of the checkpoint don't fit {shorten(where, 300)}\n"
+            f"The config must describe the model of the checkpoint. {FROM_WEIGHTS}",
+            sys.stderr,
+        )
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         say("Stopped.", sys.stderr)

@@ -213,6 +213,33 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
     assert "warning: There" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("best", "`--ckpt_path best` is known only to the process that trained"),
+        ("text", "is no checkpoint, or only a part of one. Give a file that `fit` has written, such as last.ckpt"),
+        ("cut", "is no checkpoint, or only a part of one"),
+        ("tensors", "is no checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
+        (
+            "other",
+            "The weights of the checkpoint don't fit BoringModel: Missing",
+        ),
+    ],
+)
+def test_what_is_no_checkpoint_of_this_model_is_refused_in_a_sentence(tmp_path, capsys, kind, said):
+    path = tmp_path / "a.ckpt"
+    other = {"state_dict": {"other": torch.zeros(1)}, "pytorch-lightning_version": "2.6.0"}
+    torch.save({"a": 1} if kind == "tensors" else other, path)
+    if kind in ("text", "cut"):
+        path.write_bytes(b"hello" if kind == "text" else path.read_bytes()[:-100])
+    given = "best" if kind == "best" else path
+    boring = "lightning.pytorch.demos.boring_classes.Boring"
+    words = ["--config", config(tmp_path), f"--model={boring}Model", f"--data={boring}DataModule"]
+    error = failure(capsys, ["validate", *words, f"--ckpt_path={given}"])
+    assert said in error
+    assert error.count("\n") <= 2
+
+
 def test_predict_of_a_folder_leaves_a_table(videos):
     (videos / "train.csv").unlink()  # on another machine; neither its labels nor its classes are needed
     (videos / "new").mkdir()
