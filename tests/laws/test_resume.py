@@ -438,17 +438,23 @@ def test_what_means_nothing_here_is_refused(tmp_path):
     def resume(path, callback):
         fit(Module(steps_scheduler), callback, ckpt_path=tmp_path / path)
 
-    for other in ({"epoch_factor": 2}, {"warmup_epochs": 0.5}, {"lr_scaling": "sqrt"}, OFF):
+    saves = "The checkpoint's: 6 epochs instead of 4, .*\nThis run's: {} epochs instead of 4, .*\n"
+    for other, difference in (
+        ({"epoch_factor": 2}, saves.format(8)),
+        ({"warmup_epochs": 0.5}, "The warm-up or the stride differs, "),
+        ({"lr_scaling": "sqrt"}, "phase .* LR scale\n +0 .* 8  .the checkp.*\n +0 .* 2.82843  .this run's.\n"),
+        (OFF, saves.format(4)),
+    ):
         with pytest.raises(
             MisconfigurationException,
-            match="belongs to another multigrid schedule(.|\n)*The checkpoint's:\n.*\nphase(.|\n)*This run's:\n.*\nph",
+            match=f"belongs to another multigrid schedule, .* here.\n{difference}(.|\n)*PretrainedWeights",
         ):
             resume("multigrid/4.ckpt", MultigridCallback(**other))
     for path in ("plain 0/25.ckpt", "plain 1/30.ckpt"):
         with pytest.raises(
             MisconfigurationException,
             match="of a training without MultigridCallback, so its place means nothing here. Continue it without it, "
-            "or start a new training from its weights: `module.load_state_dict",
+            "or start a new training from its weights, without `ckpt_path`: `module.load_state_dict",
         ):
             resume(path, MultigridCallback())
     with (

@@ -17,6 +17,11 @@ from lightning_multigrid.training.trainer.lightning_internals import LoopCounter
 
 State = dict[str, Any]  # of the callback in a checkpoint, as plain values: checkpoints are loaded with `weights_only`
 _VERSION = 4  # of that state
+_FROM_WEIGHTS = (
+    "start a new training from its weights, without `ckpt_path`: "
+    "`module.load_state_dict(torch.load(path)['state_dict'])`, or on the command line "
+    "`--trainer.callbacks+=lightning_multigrid.PretrainedWeights --trainer.callbacks.path=FILE`."
+)
 
 # --- What a checkpoint says ---
 
@@ -77,8 +82,7 @@ def state_to_continue(state: State | None) -> State:
     else:
         return state
     raise MisconfigurationException(
-        f"The checkpoint is of {of}, so its place means nothing here. Continue it {way}, or start a new training from "
-        "its weights: `module.load_state_dict(torch.load(path)['state_dict'])`, and no `ckpt_path`."
+        f"The checkpoint is of {of}, so its place means nothing here. Continue it {way}, or {_FROM_WEIGHTS}"
     )
 
 
@@ -107,13 +111,24 @@ def _continue(state: State, place: Place, plan: Plan) -> Place:
     mine = describe_run(plan)
     if state["plan"] != mine["plan"]:
         raise MisconfigurationException(
-            "The checkpoint belongs to another multigrid schedule, so its position means something else here. "
-            "Resume with the settings of the checkpoint, or start a new training from its weights.\n"
-            f"The checkpoint's:\n{state['schedule']}\nThis run's:\n{plan.schedule}"
+            "The checkpoint belongs to another multigrid schedule, so its position means something else here.\n"
+            f"{_difference(state['schedule'], mine['schedule'])}\n"
+            f"Resume with the settings of the checkpoint, or {_FROM_WEIGHTS}"
         )
     if all(state[name] == mine[name] for name in ("clips", "split", "samples")):
         return plan.start_of_update(place)
     return _on_other_ranks(state, mine, place.epoch, plan)
+
+
+def _difference(given: str, own: str) -> str:
+    """Returns what differs between two schedules as text: what they save, or the first such phase below its heading."""
+    (*rows, saved), (*own_rows, own_saved) = given.splitlines(), own.splitlines()
+    if saved != own_saved:
+        return f"The checkpoint's: {saved}\nThis run's: {own_saved}"
+    for row, own_row in zip(rows, own_rows, strict=False):
+        if row != own_row:
+            return f"{own_rows[1]}\n{row}  (the checkpoint's)\n{own_row}  (this run's)"
+    return "The warm-up or the stride differs, or whether the LR falls in steps."
 
 
 def _on_other_ranks(state: State, mine: State, epoch: int, plan: Plan) -> Place:
