@@ -221,8 +221,9 @@ class VideoDataModule(LightningDataModule):
         self._refuse_idle()
         if self.sources[needed] is None:
             raise ValueError(
-                f"`{needed}` is None, but `{stage}` needs videos. Give `VideoDataModule` a list of `path label`, a "
-                f"folder with a folder per class, or a source such as `Kinetics`, as `{needed}`."
+                f"`{needed}` is None, but its videos are needed. Give `VideoDataModule` a list of `path label`, a "
+                f"folder with a folder per class, or a source such as `Kinetics`, as `{needed}`; on the command line, "
+                f"`--data.{needed} FOLDER`."
             )
         train = self._read_train(stage)
         self._classes = train.classes if train else ()

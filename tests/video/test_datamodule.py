@@ -406,7 +406,9 @@ def test_the_last_incomplete_mini_batch_is_kept_or_dropped(folder):
     ("stage", "split"), [("fit", "train"), ("validate", "val"), ("test", "test"), ("predict", "predict")]
 )
 def test_a_stage_without_videos_is_refused(stage, split):
-    with pytest.raises(ValueError, match=f"`{split}` is None, but `{stage}` needs videos. Give .* as `{split}`"):
+    with pytest.raises(
+        ValueError, match=f"`{split}` is None, but .* needed. Give .* as `{split}`; .*--data.{split} FOLDER"
+    ):
         VideoDataModule(**TINY).setup(stage)
 
 
