@@ -40,44 +40,46 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
         output: The config to write.
     """
     path = Path(output)
-    if path.exists():
-        raise ValueError(f"{path} exists already. Remove it, or give another `--output`.")
     if val is None and (splits := folder_splits(source)):
         source, val = splits["train"], splits["val"]
+    stem = str(path.with_suffix(""))
+    lists = {split: f"{stem}_{split}.csv" for split in ("train", "val")} if val is None else {}
+    files = [str(path), *lists.values()]
+    if there := ", ".join(filter(os.path.exists, files)):
+        raise ValueError(
+            f"`init` would write over {there}. Move or remove what is there, or give another `--output`: its name "
+            "begins those of the lists."
+        )
     manifest = VideoList(source).read()
     if not manifest.labelled:
         raise ManifestError(
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."
         )
     looks, broken = look_at(manifest, _LOOKED_AT)
-    stem = str(path.with_suffix("").absolute())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if val is not None:
-        sources, videos, cut = {"train": os.path.abspath(source), "val": os.path.abspath(val)}, len(manifest), 0
-    else:
-        train, held, cut = hold_out(manifest)
-        sources, videos = {"train": f"{stem}_train.csv", "val": f"{stem}_val.csv"}, len(train)
-        _write_list(manifest, train, sources["train"])
-        _write_list(manifest, held, sources["val"])
+    train, held, cut = hold_out(manifest) if val is None else (range(len(manifest)), (), 0)
+    sources = {"train": source, "val": val} if val is not None else lists
     folder = f"{stem}_checkpoints"
     clip = _clip(looks)
     frames, rate, short = (f"{median(column):.4g}" for column in zip(*looks, strict=True))
     values = {
         **clip,
-        **_training(videos),
+        **_training(len(train)),
         "videos": len(manifest),
         "classes": manifest.num_classes,
         "names": _in_yaml(manifest.classes),
         "found": f", short side {short} pixels, {frames} frames at {rate} per second",
         "why_val": "Labels count the classes." if val else "A fifth of each class is for validation.",
-        **{name: _in_yaml(where) for name, where in (sources | {"checkpoints": folder}).items()},
+        **{name: _in_yaml(os.path.abspath(where)) for name, where in (sources | {"checkpoints": folder}).items()},
         "path": quote(str(path)),
         "best": quote(os.path.join(folder, "best.ckpt")),
     }
     text = Template(Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")).substitute(values)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for name, rows in zip(lists.values(), (train, held), strict=False):
+        _write_list(manifest, rows, name)
     with new_file(str(path)) as file:
         file.write(text.encode())
-    say(f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {path}.")
+    say(f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.\nWritten: {', '.join(files)}.")
     if broken:
         say(
             f"warning: {len(broken)} of {len(looks) + len(broken)} videos that were looked at are broken, such as "
@@ -94,7 +96,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
             f"The videos are larger than their clips need: `lightning-multigrid prepare --config {values['path']} "
             "--output prepared` writes copies that decode several times faster."
         )
-    words = "plan --measure", "fit", "compare", "predict FOLDER"
+    words = "check", "plan --measure", "fit", "compare", "predict FOLDER"
     commands = [f"    lightning-multigrid {word} --config {values['path']}" for word in words]
     commands[-1] += f" --ckpt_path {values['best']}"
     say("\n".join(["Next:\n", *commands]))

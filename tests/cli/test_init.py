@@ -32,7 +32,8 @@ def test_fit_works_with_what_init_writes(videos, capsys):
     main(["init", "videos"])
     said = capsys.readouterr().out
     assert said.startswith("24 videos of 3 classes, short side 48 pixels, 10 frames at 30 per second.\n")
-    assert "lightning-multigrid fit --config multigrid.yaml" in said
+    assert "\nWritten: multigrid.yaml, multigrid_train.csv, multigrid_val.csv.\n" in said
+    assert all(f"lightning-multigrid {word} --config multigrid.yaml" in said for word in ("check", "fit"))
     config = yaml.safe_load((videos / "multigrid.yaml").read_text())
     data = config["data"]["init_args"]
     assert (data["batch_size"], data["frames"], data["size"], data["flip"]) == (1, 8, 32, False)
@@ -49,7 +50,7 @@ def test_fit_works_with_what_init_writes(videos, capsys):
     quick = ["--trainer.max_epochs=2", "--trainer.logger=false", "--trainer.enable_progress_bar=false"]
     quick += ["--data.num_workers=0", "--trainer.check_val_every_n_epoch=1"]
     main(["fit", "--config", "multigrid.yaml", *quick])
-    best = str(videos / "multigrid_checkpoints" / "best.ckpt")
+    best = "multigrid_checkpoints/best.ckpt"
     assert f"lightning-multigrid predict FOLDER --config multigrid.yaml --ckpt_path {best}\n" in said
     newest = torch.load(videos / "multigrid_checkpoints" / "last.ckpt", weights_only=True)
     assert newest["epoch"] == 2 * 1.5  # all epochs, whichever was the best
@@ -111,7 +112,7 @@ def test_what_init_says_of_broken_and_larger_videos_and_of_paths_with_spaces(vid
     assert "in training as well as in validation: 1." in said
     assert "larger than their clips need: `lightning-multigrid prepare --config 'new folder/first.yaml'" in said
     assert "lightning-multigrid plan --measure --config 'new folder/first.yaml'\n" in said
-    assert f"--ckpt_path '{videos / 'new folder' / 'first_checkpoints' / 'best.ckpt'}'\n" in said
+    assert "--ckpt_path 'new folder/first_checkpoints/best.ckpt'\n" in said
 
 
 @pytest.mark.parametrize("videos", [20, 150, 267, 540, 1000, 30_000])
@@ -143,7 +144,8 @@ def test_splits_that_are_there_are_taken(videos, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["videos", "--output", "there.yaml"], "there.yaml exists already. Remove it, or give another"),
+        (["videos", "--output", "there.yaml"], "`init` would write over there.yaml. Move or remove"),
+        (["videos", "--output", "their.yaml"], "would write over their_train.csv, their_val.csv. Move or remove"),
         (["nowhere"], "nowhere"),
         (["few/jump"], "few/jump have no labels. Give a list of `path label`, or a folder per class"),
         (["few"], "too few for the large mini-batches"),
@@ -153,7 +155,8 @@ def test_splits_that_are_there_are_taken(videos, capsys):
     ],
 )
 def test_refusals(videos, capsys, arguments, message):
-    (videos / "there.yaml").touch()
+    for name in ("there.yaml", "their_train.csv", "their_val.csv"):
+        (videos / name).write_text("the user's")
     for name, number in (("few", 6), ("pair", 2)):
         folder = videos / name / "jump"
         folder.mkdir(parents=True)
@@ -168,3 +171,5 @@ def test_refusals(videos, capsys, arguments, message):
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert message in said
+    assert (videos / "their_val.csv").read_text() == "the user's"
+    assert not list(videos.glob("multigrid*"))
