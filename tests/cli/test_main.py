@@ -13,6 +13,7 @@ import yaml
 from lightning.fabric.accelerators import CUDAAccelerator
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from lightning_multigrid import __version__
 from lightning_multigrid.cli import commands
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.schedule import Plan
@@ -338,6 +339,13 @@ def test_help(command, capsys):
     if not command:
         ours = ("plan", "init", "prepare", "check", "migrate")
         assert all(re.search(rf"^    {name} +\S", text, re.MULTILINE) for name in ("fit", "predict", *ours))
+
+
+def test_the_version_is_told_without_importing_what_trains(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["lightning_multigrid", "--version"])
+    monkeypatch.setitem(sys.modules, "lightning_multigrid.cli", None)
+    runpy.run_module("lightning_multigrid", run_name="__main__")
+    assert capsys.readouterr().out == f"lightning-multigrid {__version__}\n"
 
 
 def test_the_module_runs_as_a_program_and_torchrun_is_told_its_error(tmp_path, monkeypatch, capsys):
