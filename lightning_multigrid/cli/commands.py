@@ -135,8 +135,12 @@ def _description(command: str) -> str:
     return str(getdoc(_OURS[command])).partition("\n\nArgs:")[0]
 
 
-class _Help(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Keeps the lines of a description."""
+class _Help(DefaultHelpFormatter):
+    """Keeps the paragraphs of a description, and the lines of those that show commands."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(p if p[0] == " " else fill(p, width, indent) for p in text.split("\n\n"))
 
 
 def _parser_arguments(command: str) -> dict[str, Any]:
@@ -178,7 +182,7 @@ class _ConfigCLI(LightningCLI):
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         if self.ours:  # first in the help
-            parser.add_function_arguments(self.ours, skip={"cli", "datamodule"})
+            parser.add_function_arguments(self.ours, as_group=False, skip={"cli", "datamodule"})
         super().add_default_arguments_to_parser(parser)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -265,10 +269,13 @@ def run(args: Sequence[str] | None) -> None:
     words = list(sys.argv[1:] if args is None else args)
     _program().parse_args(words[:1] or ["--help"])
     command, words = words[0], typed(words[0], words[1:])
-    configured = any(word.partition("=")[0] in ("-c", "--config") for word in words)
+    configured = any(word.startswith("-c") or word.partition("=")[0] == "--config" for word in words)
     if command in _OF_FILE or (command in _OF_DATA and not configured):
         parser = ArgumentParser(**_parser_arguments(command))
-        parser.add_function_arguments(_OURS[command], skip={"datamodule"})
+        if command in _OF_DATA:
+            says = "A config of `fit`, whose data is taken instead of `source`."
+            parser.add_argument("-c", "--config", default=argparse.SUPPRESS, help=says)
+        parser.add_function_arguments(_OURS[command], as_group=False, skip={"datamodule"})
         _OURS[command](**vars(parser.instantiate_classes(parser.parse_args(words))))
         return
     try:

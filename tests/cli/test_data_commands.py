@@ -182,9 +182,12 @@ def test_a_cache_that_cannot_be_written_is_said_in_a_sentence(source, capsys):
 
 
 @pytest.mark.parametrize("command", ["prepare", "check", "index"])
-def test_help_shows_how_it_is_called(command, capsys):
+def test_help_shows_how_it_is_called(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
     shown = capsys.readouterr().out
     assert f"    lightning-multigrid {command} videos" in shown
+    assert "\n  -c CONFIG, --config CONFIG\n" in shown
+    assert max(map(len, shown.splitlines())) <= 80
     assert "--trainer." not in shown  # what it doesn't use

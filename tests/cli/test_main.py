@@ -335,6 +335,7 @@ def test_help(command, capsys):
     text = capsys.readouterr().out
     if command == ["plan"]:
         assert text.startswith("usage: lightning-multigrid plan [--config CONFIG] [options]\n\nPrints the multigrid")
+        assert text.count("Prints the multigrid schedule") == 1
         assert text.index("Training videos, over all devices") < text.index("--trainer.")  # its own are first
     if not command:
         ours = ("plan", "init", "prepare", "check", "migrate")
