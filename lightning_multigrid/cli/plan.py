@@ -86,7 +86,7 @@ class Preview:
         lrs = [dict.fromkeys(f"{lr:.3g}" for lr in self.phase_lrs(index)) for index in range(len(phases))]
         columns = {"LR": [" to ".join(ends) for ends in lrs]}
         if steps:
-            columns["steps"] = [str(number) for number in steps]
+            columns[self.plan.unit] = [str(number) for number in steps]
         where = f" on each of {world} devices" if world > 1 else ""
         table = self.schedule.phase_table(columns, where)
         phases = tuple({phase.shape: phase for phase in phases}.values())
@@ -111,7 +111,7 @@ class Preview:
 
     def _totals(self, seconds: StepSeconds) -> list[str]:
         schedule, steps, baseline = self.schedule, self.steps, self.schedule.baseline.shape
-        parts = [] if steps is None else [f"{sum(steps)} steps instead of {self.baseline_steps}"]
+        parts = [] if steps is None else [f"{sum(steps)} {self.plan.unit} instead of {self.baseline_steps}"]
         parts += [
             f"{schedule.epochs} epochs instead of {float(schedule.baseline.epochs):g}",
             f"{schedule.iteration_reduction:.2f}x fewer iterations",

@@ -255,7 +255,12 @@ class Plan:
         """Where a step begins, in epochs."""
         return step.place.epoch + Fraction(step.offset) / Fraction(self.clips)
 
+    @property
+    def unit(self) -> str:
+        """What `phase_steps` and `baseline_steps` count, in words."""
+        return "steps" if self.accumulate == 1 else "mini-batches"
+
     def __str__(self) -> str:
         """The schedule's table with the steps of each phase."""
-        columns = {"steps": [str(number) for number in self.phase_steps]}
-        return self.schedule.table(columns, [f"{sum(self.phase_steps)} steps instead of {self.baseline_steps}"])
+        columns, number = {self.unit: [str(number) for number in self.phase_steps]}, sum(self.phase_steps)
+        return self.schedule.table(columns, [f"{number} {self.unit} instead of {self.baseline_steps}"])

@@ -275,6 +275,7 @@ def test_table_counts_steps_when_clips_are_known():
     schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 64), epochs=2), OFF_LONG, OFF_SHORT, epoch_factor=1)
     assert "6 steps instead of 6, 2 epochs instead of 2" in str(Plan(schedule, 10))
     assert "4 steps instead of 4" in str(Plan(schedule, 10, drop_last=True))
+    assert "6 mini-batches instead of 6" in str(Plan(schedule, 10, accumulate=2))
 
 
 @pytest.mark.parametrize(
