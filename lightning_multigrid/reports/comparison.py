@@ -238,7 +238,7 @@ class Comparison:
         clock = f"{faster:.2f}x faster by {'CPU time' if self._clock == 'cpu' else 'the wall clock'}"
         ends = {variant: self.ends(variant) for variant in VARIANTS}
         if faster <= 1:
-            return f"Don't: with the callback it takes {1 / faster:.2f} times as long."
+            return f"Don't: with the callback it is no faster, and takes {1 / faster:.0%} of the baseline's time."
         if not ends[MULTIGRID] or not ends[BASELINE] or not all(map(math.isfinite, chain(*ends.values()))):
             return f"{clock}; the ends can't be compared: see the table."
         gain, error = self._gain(MULTIGRID, BASELINE)
