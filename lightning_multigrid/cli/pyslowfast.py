@@ -27,7 +27,12 @@ def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
 
 
 _KNOWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-_DEFAULTS = _flat(_KNOWN["defaults"])
+_DEFAULTS = _flat(_KNOWN["defaults"]) | {name: accepted[0] for name, accepted in _KNOWN["only"].items()}
+
+_BY_HAND = (
+    "Change that in a copy of the config if the training may differ, or write a config of `fit`: VideoClassifier takes "
+    "any model by its class path."
+)
 
 
 class PySlowFastError(ValueError):
@@ -134,9 +139,9 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
 
 
 def _classifier(config: _Config, nodes: int) -> dict[str, Any]:
-    for name, known in _KNOWN["only"].items():
-        if config[name] != known:
-            raise config.refuse(name, f"is not supported; {known} is.")
+    for name, accepted in _KNOWN["only"].items():
+        if config[name] not in accepted:
+            raise config.refuse(name, f"is not supported; {' or '.join(map(str, accepted))} is. {_BY_HAND}")
     arguments: dict[str, Any] = {
         "model": _model(config),
         "lr": config["SOLVER.BASE_LR"] * (nodes if config["SOLVER.BASE_LR_SCALE_NUM_SHARDS"] else 1),
@@ -172,17 +177,26 @@ def _model(config: _Config) -> dict[str, Any]:
     arch, depth, places = config["MODEL.ARCH"], config["RESNET.DEPTH"], config["NONLOCAL.LOCATION"]
     arguments = config.same("any model")
     non_local = any(blocks for stage in places for blocks in stage)
+    kernels, weighing = config["RESNET.NUM_BLOCK_TEMP_KERNEL"], config["NONLOCAL.INSTANTIATION"]
+    res4 = kernels[2][0] if depth == 101 else 6
+    known = [[blocks] * len(kernels[0]) for blocks in (3, 4, res4, 3)]  # of each pathway
+    if kernels != known:
+        raise config.refuse("RESNET.NUM_BLOCK_TEMP_KERNEL", f"is not supported; {known} is. {_BY_HAND}")
+    if not config["RESNET.ZERO_INIT_FINAL_BN"]:
+        config.notes.append("The last BatchNorm of each block starts at 0, as with RESNET.ZERO_INIT_FINAL_BN.")
     if arch == "slowfast" and depth in (50, 101) and not non_local:
         arguments.update(config.same("slowfast"), beta=1 / config["SLOWFAST.BETA_INV"])
+        if depth == 101:
+            arguments["res4_temporal_blocks"] = res4
         return _part(f"models.slowfast_r{depth}", **arguments)
     if arch in ("i3d", "slow") and depth == 50 and not non_local:
         return _part(f"models.{arch}_r50", **arguments)
     if arch == "i3d" and depth == 50 and places == [[[]], [[1, 3]], [[1, 3, 5]], [[]]]:
-        return _part("models.i3d_nl_r50", **arguments, instantiation=config["NONLOCAL.INSTANTIATION"])
+        return _part("models.i3d_nl_r50", **arguments, instantiation=weighing)
     raise config.refuse(
         "MODEL.ARCH",
         f"with depth {depth}{' and these non-local blocks' if non_local else ''} is not among the models here: "
-        "SlowFast R50 and R101, I3D R50, I3D-NL R50, Slow R50. VideoClassifier takes any other by its class path.",
+        f"SlowFast R50 and R101, I3D R50, I3D-NL R50, Slow R50. {_BY_HAND}",
     )
 
 

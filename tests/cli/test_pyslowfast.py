@@ -18,7 +18,11 @@ KINETICS = {
         "TRAIN_CROP_SIZE": 224, "TEST_CROP_SIZE": 256, "INPUT_CHANNEL_NUM": [3, 3],
     },
     "SLOWFAST": {"ALPHA": 4, "BETA_INV": 8, "FUSION_KERNEL_SZ": 7},
-    "RESNET": {"DEPTH": 50},
+    "RESNET": {
+        "DEPTH": 50, "ZERO_INIT_FINAL_BN": True, "WIDTH_PER_GROUP": 64, "STRIDE_1X1": False,
+        "NUM_BLOCK_TEMP_KERNEL": [[3, 3], [4, 4], [6, 6], [3, 3]],
+        "SPATIAL_STRIDES": [[1, 1], [2, 2], [2, 2], [2, 2]],
+    },
     "SOLVER": {
         "BASE_LR": 0.1, "LR_POLICY": "steps_with_relative_lrs", "LRS": [1, 0.1, 0.01, 0.001, 0.0001, 0.00001],
         "STEPS": [0, 94, 154, 196], "MAX_EPOCH": 239, "WARMUP_EPOCHS": 34.0, "WARMUP_START_LR": 0.01,
@@ -89,7 +93,8 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     [callback] = tree["trainer"]["callbacks"]
     assert callback["init_args"]["precise_bn_batches"] == 100
     assert (callback["init_args"]["sub_batch"], callback["init_args"]["validations_per_phase"]) == (8, 3)
-    assert "# Not carried over: SOME_NEW_KEY: 3\n" in text
+    left = [line for line in text.splitlines() if "Not carried over" in line]
+    assert left == ["# Not carried over: SOME_NEW_KEY: 3", "# Not carried over: TRAIN.ENABLE: True"]
 
 
 def test_without_multigrid_the_baseline_is_translated(tmp_path):
@@ -138,7 +143,6 @@ def test_cycles_are_as_the_config_has_them(cycles, epochs, grids, tmp_path):
     [
         ({"MODEL": {"ARCH": "i3d"}}, "lightning_multigrid.models.i3d_r50"),
         ({"MODEL": {"ARCH": "slow"}}, "lightning_multigrid.models.slow_r50"),
-        ({"RESNET": {"DEPTH": 101}}, "lightning_multigrid.models.slowfast_r101"),
         (
             {"MODEL": {"ARCH": "i3d"}, "NONLOCAL": {"LOCATION": [[[]], [[1, 3]], [[1, 3, 5]], [[]]]}},
             "lightning_multigrid.models.i3d_nl_r50",
@@ -147,6 +151,15 @@ def test_cycles_are_as_the_config_has_them(cycles, epochs, grids, tmp_path):
 )
 def test_models_are_found(model, class_path, tmp_path):
     assert model_of(yaml.safe_load(translated(tmp_path, changed(KINETICS, **model))))["class_path"] == class_path
+
+
+@pytest.mark.parametrize("temporal", [6, 23])
+def test_r101_has_the_temporal_kernels_of_the_config(temporal, tmp_path):
+    stages = [[3, 3], [4, 4], [temporal, temporal], [3, 3]]
+    config = changed(KINETICS, RESNET={"DEPTH": 101, "NUM_BLOCK_TEMP_KERNEL": stages})
+    model = model_of(yaml.safe_load(translated(tmp_path, config)))
+    assert model["class_path"] == "lightning_multigrid.models.slowfast_r101"
+    assert model["init_args"]["res4_temporal_blocks"] == temporal
 
 
 def test_a_silent_config_has_the_defaults_of_pyslowfast(tmp_path):
@@ -185,6 +198,7 @@ def test_a_training_on_the_cpu_is_at_32_bits(tmp_path):
 def test_what_differs_is_noted(tmp_path):
     text = translated(tmp_path, changed(SMALL, SOLVER={"WARMUP_EPOCHS": 2.0}, MIXUP={"ENABLE": True, "ALPHA": 0.8}))
     assert "The cosine starts where the warm-up ends" in text
+    assert "The last BatchNorm of each block starts at 0" in text
     assert "# Not carried over: MIXUP.ALPHA: 0.8\n# Not carried over: MIXUP.ENABLE: True\n" in text
 
 
@@ -195,6 +209,10 @@ def test_what_differs_is_noted(tmp_path):
         ({"NONLOCAL": {"LOCATION": [[[]], [[0]], [[]], [[]]]}}, "and these non-local blocks"),
         ({"MODEL": {"LOSS_FUNC": "contrastive_loss"}}, "`MODEL.LOSS_FUNC: contrastive_loss` is not supported"),
         ({"SOLVER": {"OPTIMIZING_METHOD": "adamw"}}, "`SOLVER.OPTIMIZING_METHOD: adamw` is not supported; sgd is"),
+        ({"RESNET": {"WIDTH_PER_GROUP": 32}}, "`RESNET.WIDTH_PER_GROUP: 32` is not supported; 64 is. Change that in"),
+        ({"SLOWFAST": {"FUSION_CONV_CHANNEL_RATIO": 1}}, "FUSION_CONV_CHANNEL_RATIO: 1` is not supported; 2 is"),
+        ({"RESNET": {"SPATIAL_STRIDES": [[1], [1], [2], [2]]}}, r"is not supported; \[\[1\], \[2\], \[2\], \[2\]\] or"),
+        ({"RESNET": {"NUM_BLOCK_TEMP_KERNEL": [[3], [4], [3], [3]]}}, r"supported; \[\[3\], \[4\], \[6\], \[3\]\] is"),
         ({"SOLVER": {"LR_POLICY": "exp"}}, "`SOLVER.LR_POLICY: exp` is not supported"),
         (
             {"SOLVER": {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0, 1, 2], "LRS": [1, 0.1, 0.05]}},
