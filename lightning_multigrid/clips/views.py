@@ -167,6 +167,7 @@ class VideoBatch(Sequence[Any]):
     made when they are asked for. They are all views at once, B V x 3 x T x S x S with the views of a video next to
     each other. The labels are those of each view's video; without labels, its path. `chunks` are the same clips, a few
     at a time. The attribute `labels` is B or B x C, None in prediction; `indices` is B, int64; `per_video` is V.
+    `paths` and `stretches`, in s, have an entry for each video.
     """
 
     def __init__(
@@ -175,10 +176,11 @@ class VideoBatch(Sequence[Any]):
         resample: Callable[[list[Tensor | YuvClip], int], Tensor],
         labels: Tensor | None,
         paths: Sequence[str],
+        stretches: Sequence[tuple[float, float]],
         classes: tuple[str, ...],
         most: int,
     ) -> None:
-        self.labels, self.paths, self.classes = labels, tuple(paths), classes
+        self.labels, self.paths, self.stretches, self.classes = labels, tuple(paths), tuple(stretches), classes
         self.indices = to_device(torch.tensor(batch.indices), batch.device)
         self.per_video = len(batch.views[0])
         self._batch, self._resample, self._most = batch, resample, most

@@ -389,9 +389,10 @@ class VideoDataModule(LightningDataModule):
 
     def _videos(self, split: Split, batch: ClipBatch) -> VideoBatch:
         labels = None if split == "predict" else self._labels(split, batch)
-        paths = [self._datasets[split].manifest.path(index) for index in batch.indices]
+        manifest, rows = self._datasets[split].manifest, batch.indices
+        paths, stretches = map(manifest.path, rows), map(manifest.stretch, rows)
         # Without gradients, as many views take less memory than training takes.
-        return VideoBatch(batch, self._resample, labels, paths, self._classes, most=self.batch_size)
+        return VideoBatch(batch, self._resample, labels, [*paths], [*stretches], self._classes, most=self.batch_size)
 
     def _training_clips(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
         assert self.num_classes is not None

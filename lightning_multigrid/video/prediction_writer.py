@@ -1,5 +1,6 @@
 """`PredictionWriter`: predictions as a table, a row per video."""
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +19,9 @@ Row = list[str]
 class PredictionWriter(BasePredictionWriter):
     """Writes the most probable classes of each video to a CSV file when `trainer.predict` ends.
 
-    The rows are `path,class_1,probability_1,class_2,...` in the order of the list; broken videos have none. A class is
-    its name if the data module knows it (`VideoDataModule` does if it is given `train`), else its id. The file appears
+    The rows are `path,class_1,probability_1,class_2,...` in the order of the list; broken videos have none. For a list
+    of stretches they are `path,start,end,class_1,...`, in seconds; an empty end is that of the video. A class is its
+    name if the data module knows it (`VideoDataModule` does if it is given `train`), else its id. The file appears
     as a whole or not at all; with several ranks the first one writes it.
 
     The module's `predict_step` must return a probability for each video and class, B x C, as `VideoClassifier` does.
@@ -83,10 +85,11 @@ class PredictionWriter(BasePredictionWriter):
                 "names are not known. Leave `train` out to get class ids, or give the data that the model is for."
             )
         best = prediction.float().topk(min(self.top_k, prediction.shape[1]))
-        for index, path, classes, values in zip(
-            batch.indices.tolist(), batch.paths, best.indices.tolist(), best.values.tolist(), strict=True
+        ids, probabilities = best.indices.tolist(), best.values.tolist()
+        for index, path, stretch, classes, values in zip(
+            batch.indices.tolist(), batch.paths, batch.stretches, ids, probabilities, strict=True
         ):
-            row = [path]
+            row = [path, *("" if math.isinf(moment) else str(moment) for moment in stretch)]
             for class_id, value in zip(classes, values, strict=True):
                 row += [batch.classes[class_id] if batch.classes else str(class_id), f"{value:.6g}"]
             # A video that also takes the place of broken ones still has one row.
@@ -100,9 +103,12 @@ class PredictionWriter(BasePredictionWriter):
             torch.distributed.all_gather_object(ranks, self._rows)
         if trainer.is_global_zero:
             rows = {index: row for of_rank in ranks for index, row in of_rank.items()}
-            columns = (max(map(len, rows.values()), default=1) - 1) // 2
+            columns = (max(map(len, rows.values()), default=3) - 3) // 2
             names = (f"{name}_{place + 1}" for place in range(columns) for name in ("class", "probability"))
-            write_csv(self.path, [["path", *names], *(rows[index] for index in sorted(rows))])
+            table = [["path", "start", "end", *names], *(rows[index] for index in sorted(rows))]
+            if all(row[1:3] == ["0.0", ""] for row in table[1:]):  # no stretches
+                table = [row[:1] + row[3:] for row in table]
+            write_csv(self.path, table)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

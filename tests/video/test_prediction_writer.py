@@ -50,7 +50,7 @@ class Colours(nn.Module):
 
 def make_data(folder, **options):
     shape = {"batch_size": 4, "frames": 4, "size": 16, "test_views": Views(clips=2)}
-    return VideoDataModule(predict=folder / "list.csv", **{**shape, **options})
+    return VideoDataModule(**{"predict": folder / "list.csv", **shape, **options})
 
 
 def predict(folder, path, ranks=1, top_k=5, **options):
@@ -127,6 +127,14 @@ def test_the_file_is_replaced_as_a_whole_and_its_place_is_said(folder, tmp_path,
     assert os.listdir(tmp_path) == ["out.csv"]
     predict(folder, path, top_k=1)
     assert path.read_text() != before
+
+
+def test_stretches_of_a_video_are_told_apart(folder, tmp_path):
+    (tmp_path / "list.csv").write_text(f"path,start,end\n{folder}/1.mp4,,0.2\n{folder}/1.mp4,0.2,\n{folder}/0.mp4,,\n")
+    _, [header, *rows] = predict(folder, tmp_path / "out.csv", predict=tmp_path / "list.csv", top_k=2)
+    assert header == ["path", "start", "end", "class_1", "probability_1", "class_2", "probability_2"]
+    video = str(folder / "1.mp4")
+    assert [row[:3] for row in rows] == [[video, "0.0", "0.2"], [video, "0.2", ""], [str(folder / "0.mp4"), "0.0", ""]]
 
 
 def test_a_writer_starts_anew_with_each_prediction(folder, tmp_path):
