@@ -1,28 +1,38 @@
 """Whether the videos of a manifest can be read, and what they are like."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from lightning_multigrid.decode import FrameFolder, FullDecode, VideoError
+from lightning_multigrid.decode import FrameFolder, FrameTable, FullDecode, VideoError
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
 from lightning_multigrid.sources import Manifest, ManifestError
 
 _USUAL_RATE = 30.0  # frames per second, where a file doesn't say
 
 
-def check_video(frame_rate: float | None, path: str) -> None:
-    """Decodes all frames of a video, or of a folder if it has a frame rate. A `VideoError` if any is damaged."""
+def check_video(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> None:
+    """Decodes all frames of a video, or of a folder if it has a frame rate.
+
+    `task` is its path, and where its stretches start, in s. A `VideoError` if it is damaged, or ends before one starts.
+    """
+    path, starts = task
+    video: FrameFolder | FrameTable
     if frame_rate is not None:
-        folder = FrameFolder(path, frame_rate)
-        for frame in range(len(folder)):
-            folder.read([frame])
-        return
-    with FullDecode(path) as decode:
-        for _ in decode:
-            pass
-        if decode.damage:
-            raise VideoError(path, str(decode.damage))
+        video = FrameFolder(path, frame_rate)
+        for frame in range(len(video)):
+            video.read([frame])
+    else:
+        with FullDecode(path) as decode:
+            for _ in decode:
+                pass
+            if decode.damage:
+                raise VideoError(path, str(decode.damage))
+            video = decode.table(entries=False)
+    end = video.time_of(len(video)) if video.rate else 0.0
+    if late := [start for start in starts if start and start >= end]:
+        known = f"ends at {end:g} s" if video.rate else "has no known frame rate, and may end"
+        raise VideoError(path, f"{known} before {len(late)} of its stretches start, the last at {max(late):g} s")
 
 
 def check(manifest: Manifest, *, workers: int = 0, timeout: float = TASK_SECONDS) -> Iterator[tuple[str, str | None]]:
@@ -37,8 +47,10 @@ def check(manifest: Manifest, *, workers: int = 0, timeout: float = TASK_SECONDS
         Path of a video, and why it is broken or what is damaged in it, or None; in the order in which they finish.
     """
     # A video that is listed several times is read once.
-    paths = dict.fromkeys(manifest.path(row) for row in range(len(manifest)))
-    for path, result in run_tasks(partial(check_video, manifest.frame_rate), paths, workers, timeout):
+    starts: dict[str, list[float]] = {}
+    for row in range(len(manifest)):
+        starts.setdefault(manifest.path(row), []).append(manifest.stretch(row)[0])
+    for (path, _), result in run_tasks(partial(check_video, manifest.frame_rate), starts.items(), workers, timeout):
         yield path, result.reason if isinstance(result, TaskFailure) else None
 
 

@@ -1,4 +1,5 @@
 import csv
+import math
 import re
 from collections import Counter
 
@@ -16,10 +17,11 @@ from tests.helpers.rare_files import cases
 from tests.helpers.videos import numbered_frames, write_video
 
 
-def manifest(folder, names):
-    builder = ManifestBuilder(folder / "list.csv")
+def manifest(folder, names, stretches=((0, math.inf),), frame_rate=None):
+    builder = ManifestBuilder(folder / "list.csv", frame_rate=frame_rate)
     for name in names:
-        builder.add(name, where=name)
+        for stretch in stretches:
+            builder.add(name, where=name, stretch=stretch)
     return builder.build()
 
 
@@ -33,24 +35,37 @@ def test_broken_videos_are_told_from_good_ones(tmp_path):
     assert {path for path, reason in found.items() if reason is None} == {str(tmp_path / name) for name in good}
 
 
+def test_a_video_that_ends_before_its_stretches_start_is_named(tmp_path):
+    """An end that is too late is that of the video: 10 frames at 25 per second are 0.4 s."""
+    write_video(tmp_path / "a.mp4", numbered_frames(10), rate=25)
+    (tmp_path / "frames").mkdir()
+    for number in range(10):
+        Image.new("RGB", (8, 8)).save(tmp_path / "frames" / f"{number}.png")
+    for name, rate in (("a.mp4", None), ("frames", 25)):
+        stretches = [(0, 9), (0.3, 9), (0.4, 9), (2, 3)]
+        [(_, reason)] = check(manifest(tmp_path, [name], stretches, rate))
+        assert reason == "ends at 0.4 s before 2 of its stretches start, the last at 2 s"
+        assert list(check(manifest(tmp_path, [name], stretches[:2], rate))) == [(str(tmp_path / name), None)]
+
+
 def test_folders_of_frames(tmp_path):
     for name in ("good", "broken"):
         (tmp_path / name).mkdir()
         for number in range(3):
             Image.new("RGB", (8, 8)).save(tmp_path / name / f"{number}.png")
     (tmp_path / "broken" / "2.png").write_bytes(b"no image")
-    check_video(24.0, str(tmp_path / "good"))
+    check_video(24.0, (str(tmp_path / "good"), []))
     with pytest.raises(VideoError, match="2.png is no image"):
-        check_video(24.0, str(tmp_path / "broken"))
+        check_video(24.0, (str(tmp_path / "broken"), []))
 
 
 @pytest.mark.parametrize("name", ["mpeg4.avi", "gop_12.flv", "wmv2.wmv"])
 def test_a_check_names_a_file_that_is_cut_short(tmp_path, name):
     path = written(tmp_path, name)
-    check_video(None, str(path))
+    check_video(None, (str(path), []))
     path.write_bytes(path.read_bytes()[: int(0.6 * path.stat().st_size)])
     with pytest.raises(VideoError, match="cut short|damaged"):
-        check_video(None, str(path))
+        check_video(None, (str(path), []))
 
 
 def test_report_of_the_command_is_a_table(tmp_path):
@@ -83,7 +98,7 @@ def test_a_check_agrees_with_ffmpeg_on_damaged_files(tmp_path):
         if case.damaged:
             path, reason = case.write(tmp_path), ""
             try:
-                check_video(None, str(path))
+                check_video(None, (str(path), []))
             except VideoError as error:
                 reason = error.reason
             said = re.fullmatch(r"damaged \(frames that FFmpeg conceals: (\d+), packets .* decode: (\d+)\)", reason)
