@@ -195,7 +195,7 @@ class _ConfigCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         assert isinstance(args, list)
         self.config = parser.parse_args(args)
-        if self.ours is None and (given := self.config[self.command].ckpt_path):
+        if self.ours is None and (given := self.config[self.command].get("ckpt_path")):
             refuse_other_files(given)
 
     def before_instantiate_classes(self) -> None:
@@ -228,7 +228,7 @@ class _ConfigCLI(LightningCLI):
         """Makes a Trainer with `AtomicCheckpointIO`, unless the config has another `CheckpointIO`."""
         trainer: Trainer = super().instantiate_trainer(**kwargs)
         if self.command in _LIGHTNINGS and self.command != "fit":
-            trainer.callbacks.append(LoadedWeights(self.config[self.command].ckpt_path))  # type: ignore[attr-defined]
+            trainer.callbacks.append(LoadedWeights(self.config[self.command].get("ckpt_path")))  # type: ignore[attr-defined]
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer

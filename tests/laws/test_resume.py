@@ -262,6 +262,28 @@ def test_a_run_that_fails_continues_where_it_failed(where, at, accumulate, tmp_p
     assert its_end["buffers"] == end["buffers"] or where in done_again
 
 
+@pytest.mark.parametrize("at", [1, 4])
+def test_a_checkpoint_that_a_signal_writes_within_an_update_has_the_baselines_lr(at, tmp_path):
+    """As Lightning does when SLURM requeues a job."""
+    path = tmp_path / "signal.ckpt"
+
+    class Signalled(Module):
+        def configure_optimizers(self):
+            configured = super().configure_optimizers()
+            configured["optimizer"].register_step_pre_hook(self.save)
+            return configured
+
+        def save(self, *_):
+            if len(self.seen) == at and not path.exists():
+                self.trainer.save_checkpoint(path)
+
+    whole, resumed = Signalled(steps_scheduler), Signalled(steps_scheduler)
+    end = state_of(whole, fit(whole, MultigridCallback(), enable_checkpointing=True, default_root_dir=tmp_path))
+    again = fit(resumed, MultigridCallback(), enable_checkpointing=True, default_root_dir=tmp_path, ckpt_path=path)
+    assert resumed.seen == whole.seen[at:]
+    assert state_of(resumed, again)["weights"] == end["weights"]
+
+
 # --- On other numbers of ranks ---
 
 

@@ -158,6 +158,13 @@ class BaselineLR(Part):
             "baseline_epoch_batches": [self._epoch.batches, self._epoch.accumulate],
         }
 
+    def make_ordinary(self, checkpoint: dict[str, Any]) -> None:
+        # Lightning writes a checkpoint wherever SLURM's signal finds it, also in the middle of an update.
+        lrs = {group: lr for one in self._in_step for group, lr in one.baseline_in_update().items()}
+        for optimizer, state in zip(self.trainer.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
+            for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=False):
+                saved.update({"lr": lrs[id(group)]} if id(group) in lrs else {})
+
     def load(self, found: Continuation) -> None:
         state = found.state
         if len(state["ticks"]) != len(self._schedulers):

@@ -62,6 +62,10 @@ class LRInStep:
             if known and now is not None and not noted.stands and not math.isclose(now, noted.value, rel_tol=1e-6):
                 self._refuse_lr(float(noted.value), float(now))
 
+    def baseline_in_update(self) -> dict[int, Any]:
+        """The baseline's LR of each group, by its `id`, during an update."""
+        return {id(noted.group): noted.value for noted in self._baseline if self._updating}
+
     def _groups(self) -> dict[int, dict[str, Any]]:
         return {id(group): group for one in self._optimizers for group in one.param_groups}  # some hold the same
 
