@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
+from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from lightning_multigrid.files import OutputError
 
 TASK_SECONDS = 4 * 3600.0
 """Seconds that a task may take where nothing else is said."""
+
+_START_SECONDS = 60.0  # that a worker may take to start
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,15 @@ def run_tasks(
     """
     if workers < 0 or timeout <= 0:
         raise ValueError(f"`workers` must be at least 0, and `timeout` positive, got {workers} and {timeout}.")
+    tasks = list(tasks)
+    workers = min(workers, len(tasks))
     if not workers:
         for task in tasks:
             yield task, _result(partial(function, task), task, timeout)
         return
-    # Not forks: those of a process with threads may hang.
-    pool = ProcessPool(workers, initializer=_begin, context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")  # not forks: those of a process with threads may hang
+    begun = context.Semaphore(0)
+    pool = ProcessPool(workers, initializer=_begin, initargs=[begun], context=context)
     try:
         running: dict[Future[Any], Any] = {
             pool.schedule(function, args=[task], timeout=timeout): task for task in tasks
@@ -61,14 +67,17 @@ def run_tasks(
         for future in as_completed(running):
             task = running.pop(future)
             yield task, _result(future.result, task, timeout)
+        for _ in range(workers):  # one that is stopped while it starts would print a traceback
+            begun.acquire(timeout=_START_SECONDS)
     finally:
         pool.stop()  # type: ignore[no-untyped-call]
         pool.join()
 
 
-def _begin() -> None:
+def _begin(begun: Semaphore) -> None:
     """Begins a worker. What tasks need is imported with this module, before a worker holds the pool's lock."""
     torch.set_num_threads(1)  # there are other processes
+    begun.release()
 
 
 def _result(call: Callable[[], Any], task: Any, timeout: float) -> Any:

@@ -21,6 +21,14 @@ def test_no_tasks(workers):
     assert list(run_tasks(double, [], workers, timeout=60)) == []
 
 
+@pytest.mark.slow
+def test_workers_that_start_late_end_in_silence(capfd):
+    """One worker may do all tasks before the others have started."""
+    for _ in range(10):
+        assert dict(run_tasks(double, range(3), 4, timeout=60)) == {0: 0, 1: 2, 2: 4}
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("ending", "status"),
     sampled(
