@@ -437,6 +437,15 @@ def test_what_cannot_be_rehearsed_is_said():
         fit(module, MultigridCallback(), max_epochs=1)
 
 
+def test_a_model_that_was_built_for_another_grid_fails_on_that_of_the_baseline():
+    module = script(nn.Sequential(nn.Conv3d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 16 * 32 * 32, CLASSES)))
+    said = (
+        r"`net.2` \(Linear\) fails on the baseline's own grid with .* wrap an MViT .* `lightning_multigrid.ResizedPos"
+    )
+    with pytest.warns(UserWarning, match=said), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        fit(module, MultigridCallback(), max_epochs=1)
+
+
 def test_a_module_that_holds_its_callback_is_rehearsed():
     """As by the config that the command line keeps."""
     module, callback = script(), MultigridCallback()

@@ -51,7 +51,7 @@ def check_grids(
             f"{type(trainer.strategy).__name__} shards the module, so its steps are not rehearsed: what it cannot take "
             "will be seen in training, and places that are counted from the first not at all."
         )
-    failed: Exception | None = None
+    failed: Trial | None = None
     for step, clips in (*ways, (None, fewest)):  # without a step, hooks may still refuse other grids
         shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
         baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
@@ -62,9 +62,9 @@ def check_grids(
         first = rehearse(baseline)
         if first.error is None:
             break
-        failed = failed or first.error
+        failed = failed or first
     if failed is not None and step is not run_step:
-        _warn(f"{name}, but for its `forward`" if step is run_forward else name, failed)
+        _warn(f"{name}, but for its `forward`" if step is run_forward else name, module, failed)
     if first.error is not None:
         points = PointsOnPlan()
         points.check(HOOKS, baseline, sizes_of_clips(made[baseline]))  # as if no hook changed them
@@ -127,9 +127,15 @@ def _layer(module: LightningModule, layer: str) -> str:
     return f"`{layer}` ({type(module.get_submodule(layer)).__name__})" if layer else "a step"
 
 
-def _warn(what: str, error: Exception) -> None:
+def _warn(what: str, module: LightningModule, failed: Trial) -> None:
+    assert failed.error is not None
+    built = (
+        "If it fails without this callback, too, the model was built for other clips: build it for the baseline's "
+        "frames and size, or wrap an MViT of torchvision in `lightning_multigrid.ResizedPositions`. Else let"
+    )
     rank_zero_warn(
-        f"The grids could not be rehearsed with {what}: outside of a training, a step fails with {error_text(error)}. "
-        "So what a step does with other grids will be seen only in training, and places that are counted from the "
-        "first, or a loss that is a sum over the clips, not at all. Let `training_step` run on a copy of the module."
+        f"The grids could not be rehearsed with {what}: outside of a training, {_place(module, failed)} fails on the "
+        f"baseline's own grid with {error_text(failed.error)}. So what a step does with other grids will be seen only "
+        "in training, and places that are counted from the first, or a loss that is a sum over the clips, not at all. "
+        f"{built if failed.layer else 'Let'} `training_step` run on a copy of the module."
     )
