@@ -138,7 +138,8 @@ def _add_list(builder: ManifestBuilder, path: str) -> None:
             raise builder.error(
                 where,
                 f"{len(row)} fields ({quoted(', '.join(row))}); `path label` or `path` is required. Put a path that "
-                "holds the separator in double quotes, and read official annotation files with `Kinetics` and so on",
+                "holds the separator in double quotes, let the first row name the columns of stretches "
+                "(`path,label,start,end`), and read official annotation files with `Kinetics` and so on",
             )
         fields = dict(zip(names or ("path", "label"), row, strict=False))
         label = fields.get("label", "")

@@ -123,6 +123,10 @@ NO_LISTS = {
     "comma, no quotes": ("a,b.mp4 3\n", r"the label 'b\.mp4 3' is not a number .* double quotes"),
     "three fields": ("my video.mp4 3\n", r"3 fields \('my, video\.mp4, 3'\); `path label` or `path`"),
     "number of frames": ("a.mp4 300 3\n", r"3 fields"),
+    "stretch, no header": (
+        "a.mp4,3,0.5,2\n",
+        r"line 1: 4 fields .* name the columns of stretches \(`path,label,start,end`",
+    ),
     "long row": ("path,label\na.mp4,1,2\n", r"line 2: 3 fields"),
     "short row": ("id,path,label\n1,a.mp4,2\n2,b.mp4\n", r"line 3: some rows have a label, and some have none"),
     "no time": ("path,label,start\na.mp4,0,soon\n", r"line 2: the start or end 'soon' is no number of seconds"),
