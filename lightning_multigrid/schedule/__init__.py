@@ -7,10 +7,11 @@ of a number of clips).
 
 from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Phase, Place, ShortCycle, Step, exact
 from lightning_multigrid.schedule.grid import BatchShape, frame_indices, short_side_range, span, stride_range
+from lightning_multigrid.schedule.kinds import check_kinds
 from lightning_multigrid.schedule.plan import Clips, EpochLength, Plan
 from lightning_multigrid.schedule.schedule import LRScaling, MultigridSchedule
 from lightning_multigrid.schedule.tables import duration, text_table
 
 __all__ = ["Baseline", "BatchShape", "Clips", "EpochLength", "Epochs", "LRScaling", "LongCycle"]
-__all__ += ["MultigridSchedule", "Phase", "Place", "Plan", "ShortCycle", "Step", "duration", "exact", "frame_indices"]
-__all__ += ["short_side_range", "span", "stride_range", "text_table"]
+__all__ += ["MultigridSchedule", "Phase", "Place", "Plan", "ShortCycle", "Step", "check_kinds", "duration", "exact"]
+__all__ += ["frame_indices", "short_side_range", "span", "stride_range", "text_table"]

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.kinds import check_kinds
 
 Epochs = int | float | Fraction
 
@@ -39,6 +40,7 @@ class Baseline:
     warmup_epochs: Epochs = 0
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         object.__setattr__(self, "milestones", tuple(self.milestones))
         if self.epochs < 1:
             raise ValueError(f"`epochs` must be at least 1, got {float(self.epochs):g}. Train longer, or on less data.")
@@ -79,6 +81,7 @@ class LongCycle:
     factors: tuple[tuple[float, float], ...] = ((0.25, 0.5**0.5), (0.5, 0.5**0.5), (0.5, 1), (1, 1))
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         object.__setattr__(self, "factors", tuple((frames, size) for frames, size in self.factors))
         _check_factors("long_cycle", [factor for pair in self.factors for factor in pair])
 
@@ -101,6 +104,7 @@ class ShortCycle:
     smallest: int = 1
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         object.__setattr__(self, "factors", tuple(self.factors))
         _check_factors("short_cycle", self.factors)
         if self.smallest < 1:

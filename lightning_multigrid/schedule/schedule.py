@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Phase, ShortCycle, exact
 from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.kinds import check_kinds
 from lightning_multigrid.schedule.tables import text_table
 
 LRScaling = Literal["linear", "sqrt", "none"]
@@ -62,6 +63,7 @@ class MultigridSchedule:
     fine_tuning: bool = True
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         if self.epoch_factor <= 0:
             raise ValueError(f"`epoch_factor` must be positive, got {float(self.epoch_factor):g}.")
         for name in ("sub_batch", "size_divisor", "frames_divisor"):

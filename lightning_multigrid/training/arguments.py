@@ -4,7 +4,15 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import Literal
 
 from lightning_multigrid.loading import SampleParts
-from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, LRScaling, MultigridSchedule, ShortCycle
+from lightning_multigrid.schedule import (
+    Baseline,
+    BatchShape,
+    LongCycle,
+    LRScaling,
+    MultigridSchedule,
+    ShortCycle,
+    check_kinds,
+)
 
 # Of the default short cycle, in pixels. Below, it cost more accuracy than all the rest of the method in each training
 # that was measured (docs/pays.md).
@@ -42,6 +50,7 @@ class Arguments:
 
     def __post_init__(self) -> None:
         # Refuses bad values where they are written; so does a schedule for any baseline.
+        check_kinds(self)
         SampleParts(self.layout, self.clips, self.follow or {})
         for name in ("validations_per_phase", "clips_per_epoch", "precise_bn_batches"):
             value = getattr(self, name)

@@ -99,6 +99,7 @@ class MultigridCallback(Arguments, Callback):
 
     Raises:
         ValueError: If `schedule` and arguments that shape it are both given, or an argument is out of range.
+        TypeError: If an argument is of another kind than its annotation.
     """
 
     def __post_init__(self) -> None:

@@ -485,6 +485,23 @@ def test_too_few_clips_for_a_later_phase_are_refused_before_the_first():
         fit(Module(), later, Begins(), train=loader(number=20), max_epochs=12)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({"schedule": "x"}, r"MultigridSchedule \| None, got 'x'"),
+        ({"long_cycle": [[0.5, 1]]}, r"LongCycle, got \[\[0.5, 1\]\]"),
+        ({"epoch_factor": "2"}, "float, got '2'"),
+        ({"milestones": ["a"]}, r"list\[float\] \| None, got \['a'\]"),
+        ({"follow": ["a"]}, r"dict\[str \| int, str\] \| None, got \['a'\]"),
+        ({"lr_scaling": 2}, "Literal.* got 2"),
+        ({"fine_tuning": "no"}, "bool, got 'no'"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(arguments, kind):
+    with pytest.raises(TypeError, match=f"`{next(iter(arguments))}` of MultigridCallback must be .*{kind}"):
+        MultigridCallback(**arguments)
+
+
 def test_other_refusals():
     other = MultigridSchedule(Baseline(BatchShape(8, 8, 32), epochs=4))
     with pytest.raises(ValueError, match="for a baseline of 8 x 8 x 32 .* the script has one of 4 x 8 x 32"):

@@ -1,0 +1,38 @@
+"""Whether the values of a dataclass are of the kinds that it declares: an error where they are written, by name."""
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from numbers import Integral, Real
+from typing import Any, Literal, get_args, get_origin
+
+_WIDER = {float: Real, int: Integral, bool: Integral}  # the numbers of NumPy are among them
+
+
+def check_kinds(instance: Any) -> None:
+    """Raises a TypeError that names a field of a dataclass whose value is of another kind than the field declares.
+
+    Any sequence may stand for another, any whole number for a bool, and of a `Literal` only the kind is checked.
+    """
+    for field in fields(instance):
+        value = getattr(instance, field.name)
+        if not _is(value, field.type):
+            kind = re.sub(r"\w+\.(?=\w)", "", inspect.formatannotation(field.type))
+            raise TypeError(f"`{field.name}` of {type(instance).__name__} must be {kind}, got {value!r}.")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return isinstance(value, tuple(map(type, inner)))
+    if origin in (list, tuple):
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            return False
+        kinds = inner[:1] * len(value) if origin is list or ... in inner else inner
+        return len(value) == len(kinds) and all(map(_is, value, kinds))
+    if origin is dict:
+        return isinstance(value, Mapping) and all(all(map(_is, pair, inner)) for pair in value.items())
+    if inner:
+        return any(_is(value, one) for one in inner)
+    return isinstance(value, _WIDER.get(kind, kind))
