@@ -386,11 +386,21 @@ class Aside(Module):
         (NoWay, r"with NoWay the first fails \(RuntimeError: .*Trainer.*\), and so does the second \(NotImplemented"),
     ],
 )
-def test_modules_that_cannot_be_estimated_are_refused_when_fit_starts(kind, message):
+def test_modules_that_cannot_be_estimated_are_refused_after_the_first_step(kind, message):
     module = kind()
     with pytest.raises(MisconfigurationException, match=message):
         fit(module, MultigridCallback(precise_bn_batches=3), train=train())
-    assert module.seen == []
+    assert len(module.seen) == 1
+
+
+class FewClasses(NoWay):
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self.net(batch[0])[:, :2], batch[1])
+
+
+def test_the_error_of_a_step_is_not_taken_for_one_of_the_estimate():
+    with pytest.raises(IndexError, match="Target . is out of bounds"):
+        fit(FewClasses(), MultigridCallback(precise_bn_batches=3), train=train())
 
 
 class Late(SingleDeviceStrategy):

@@ -74,10 +74,10 @@ class PopulationEstimate:
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
         self.sampler = population_sampler(training.sampler, batches)
-        self._refuse_failing()
+        self.refusal = self._tried()
 
-    def _refuse_failing(self) -> None:
-        """Refuses a module in which neither `training_step` nor `forward` runs."""
+    def _tried(self) -> MisconfigurationException | None:
+        """Tries a step, and returns the refusal of a module in which neither `training_step` nor `forward` runs."""
         shape, failures = replace(self.sampler.plan.schedule.baseline.shape, clips=_TRIED), []
         for self._step in (run_step, run_forward):
             try:
@@ -91,9 +91,9 @@ class PopulationEstimate:
                 failures.append(error_text(error))
                 continue
             if any(moments.values()):
-                return
+                return None
             failures.append("no BatchNorm layer was reached")
-        raise MisconfigurationException(
+        return MisconfigurationException(
             f"`precise_bn_batches` runs `training_step`, else `forward`, on a copy of the module without a Trainer, "
             f"but with {type(self._module).__name__} the first fails ({failures[0]}), and so does the second "
             f"({failures[1]}). Let one of them work without `self.trainer`, or leave the argument out."
@@ -172,6 +172,9 @@ class EvaluationStatistics(Part, Callback):
         self._parts = [*self.module.named_modules()]
 
     def after(self, step: Step, following: Step) -> None:
+        # Only now: what is wrong with a step in training, too, such as a label beyond the classes, has been said there.
+        if self._estimate is not None and self._estimate.refusal is not None:
+            raise self._estimate.refusal
         # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.
         self._training = [part.training for _, part in self._parts]
         self._last, self._callbacks_act = step, True
