@@ -100,17 +100,19 @@ TABLES: dict[str, list[Row]] = {
 }
 # What is not equal, beyond what is true of all rows: sentences below a table, by the beginning of its title.
 NOTES = {
-    "Table 1": "Row 1a, 1 shape: the paper does not say when the warm-up ends; here it keeps its share of the first "
-    "stage and ends at epoch 23.2. Row 1b, 2 shapes: the paper does not name them; here they are the last two.",
-    "Table 2": "Row 2a: the paper does not say how the fast pathway starts; here its weights are random. Rows 2b and "
-    "2c: the paper does not give the clips per GPU and the stride, nor the short sides at 320 pixels; here they are "
-    "those of the default model, with the short sides in proportion.",
+    "Table 1": "Row 1a, 1 shape: the paper does not say when the warm-up ends. Here it ends at epoch 23.2, after the "
+    "same share of the first stage as in the baseline. Row 1b, 2 shapes: the paper does not say which two. Here they "
+    "are the last two.",
+    "Table 2": "Row 2a: the paper does not say how the fast pathway starts. Here its weights are random. Rows 2b and "
+    "2c: the paper does not give the clips per GPU and the stride. Here they are those of the default model. Nor does "
+    "it give the short sides at 320 pixels. Here they grow with the size.",
     "Table 3": "The exact I3D-NL is in the supplement only. The pooling of its keys is that of the published code.",
     "Table 5": "Warm-up, weight decay, short sides and test are in the supplement only; here they are those of the "
     "published code. But its test crops the left end of the frame, and this recipe the centre.",
     "Table 6": "The recipe is in the supplement only; here it is that of the published code.",
     "Footnote 7": "The results are in the supplement. Here the LR grows with the clips, and the cosine begins after "
-    "the warm-up. The published code does not scale a cosine, and by default begins it with the training.",
+    "the warm-up. In the published code, the LR of a cosine does not grow, and by default the cosine begins with the "
+    "training.",
     "The published code": "In the published code, phases end at full epochs (here with `whole_epochs: true` only), "
     "and the warm-up starts at an unscaled LR.",
 }
