@@ -239,13 +239,19 @@ def nothing_is_sent_where_nothing_is_shared(rank, world):
     assert calls == []
 
 
-def checkpointed_activations_give_the_same_gradients(rank, world):
-    layer = make_layer(SubBatchNorm3d)
+def checkpointed_activations_are_freed_and_give_the_same_gradients(rank, world):
+    layer, made = make_layer(SubBatchNorm3d), []
+
+    def forward(x):
+        activations = x + 1
+        made.append(weakref.ref(activations))
+        return layer(activations)
+
     x = part(make_clips(4 * world), [4] * world, [rank]).clone().requires_grad_()
-    gradients = []
-    for forward in (layer, lambda x: checkpoint(layer, x, use_reentrant=False)):
-        gradients.append(torch.autograd.grad((forward(x) ** 3).sum(), [x, layer.weight, layer.bias]))
-    assert_close(*gradients, rtol=0, atol=0)
+    outputs = forward(x), checkpoint(forward, x, use_reentrant=False)
+    assert made[0]() is not None
+    assert made[1]() is None
+    assert_close(*(torch.autograd.grad((y**3).sum(), [x, layer.weight, layer.bias]) for y in outputs), rtol=0, atol=0)
 
 
 def groups_are_made_once_and_released(rank, world):
@@ -389,7 +395,8 @@ LAWS = [
     nothing_is_sent_where_nothing_is_shared,
     groups_are_made_once_and_released,
     training_is_that_of_one_process,
-    checkpointed_activations_give_the_same_gradients,  # the last: with torch 2.6, no group can be made after it
+    # The last: with torch 2.6, no group can be made after it.
+    checkpointed_activations_are_freed_and_give_the_same_gradients,
 ]
 
 
