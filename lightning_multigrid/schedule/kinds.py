@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, Literal, get_args, get_origin
@@ -13,7 +13,7 @@ _WIDER = {float: Real, int: Integral, bool: Integral}  # the numbers of NumPy ar
 def check_kinds(instance: Any) -> None:
     """Raises a TypeError that names a field of a dataclass whose value is of another kind than the field declares.
 
-    Any sequence may stand for another, any whole number for a bool, and of a `Literal` only the kind is checked.
+    Any collection, such as an array, may stand for a sequence, any whole number for a bool, and of a `Literal` only the kind is checked.
     """
     for field in fields(instance):
         value = getattr(instance, field.name)
@@ -27,7 +27,7 @@ def _is(value: Any, kind: Any) -> bool:
     if origin is Literal:
         return isinstance(value, tuple(map(type, inner)))
     if origin in (list, tuple):
-        if not isinstance(value, Sequence) or isinstance(value, str):
+        if not isinstance(value, Collection) or isinstance(value, (str, Mapping)):
             return False
         kinds = inner[:1] * len(value) if origin is list or ... in inner else inner
         return len(value) == len(kinds) and all(map(_is, value, kinds))
