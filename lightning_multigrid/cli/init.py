@@ -47,8 +47,8 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
     files = [str(path), *lists.values()]
     if there := ", ".join(filter(os.path.exists, files)):
         raise ValueError(
-            f"`init` would write over {there}. Move or remove what is there, or give another `--output`: its name "
-            "begins those of the lists."
+            f"`init` would write over {there}. Move or remove what is there, or give another `--output`, after "
+            "which the lists are named, too."
         )
     manifest = VideoList(source).read()
     if not manifest.labelled:

@@ -13,7 +13,8 @@ _WIDER = {float: Real, int: Integral, bool: Integral}  # the numbers of NumPy ar
 def check_kinds(instance: Any) -> None:
     """Raises a TypeError that names a field of a dataclass whose value is of another kind than the field declares.
 
-    Any collection, such as an array, may stand for a sequence, any whole number for a bool, and of a `Literal` only the kind is checked.
+    Any collection, such as an array, may stand for a sequence, any whole number for a bool, and of a `Literal` only the
+    kind is checked.
     """
     for field in fields(instance):
         value = getattr(instance, field.name)

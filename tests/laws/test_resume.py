@@ -228,6 +228,13 @@ class Failing(Module):
             self.fail("validation")
 
 
+def run_failing(module, folder, accumulate=1, **arguments):
+    last = ModelCheckpoint(folder, save_last=True, save_on_exception=True, every_n_train_steps=10**6)
+    arguments |= {"accumulate_grad_batches": accumulate, "enable_checkpointing": True}
+    host = fit(module, MultigridCallback(), last, val=loader(shuffle=False, number=8), **arguments)
+    return state_of(module, host)
+
+
 @pytest.mark.parametrize("accumulate", [pytest.param(1, marks=SLOW), 2])
 @pytest.mark.parametrize(
     ("where", "at"),
@@ -240,19 +247,13 @@ class Failing(Module):
     ],
 )
 def test_a_run_that_fails_continues_where_it_failed(where, at, accumulate, tmp_path):
-    def run(module, folder=tmp_path, **arguments):
-        last = ModelCheckpoint(folder, save_last=True, save_on_exception=True, every_n_train_steps=10**6)
-        arguments |= {"accumulate_grad_batches": accumulate, "enable_checkpointing": True}
-        host = fit(module, MultigridCallback(), last, val=loader(shuffle=False, number=8), **arguments)
-        return state_of(module, host)
-
     whole = Failing("nowhere", 0)
-    end = run(whole, tmp_path / "whole")
+    end = run_failing(whole, tmp_path / "whole", accumulate)
     failed = Failing(where, at)
     with pytest.raises(RuntimeError, match="on purpose"):
-        run(failed)
+        run_failing(failed, tmp_path, accumulate)
     resumed = Failing("nowhere", 0)
-    its_end = run(resumed, ckpt_path="last")
+    its_end = run_failing(resumed, tmp_path, accumulate, ckpt_path="last")
     # An optimizer step that was under way starts anew, with all its micro-batches.
     assert resumed.seen == whole.seen[len(whole.seen) - len(resumed.seen) :]
     assert len(failed.seen) - accumulate <= len(whole.seen) - len(resumed.seen) <= len(failed.seen)
@@ -260,6 +261,20 @@ def test_a_run_that_fails_continues_where_it_failed(where, at, accumulate, tmp_p
     done_again = {"step", "gradient"} | ({"batch end", "last transfer", "validation"} if accumulate == 2 else set())
     assert its_end["weights"] == end["weights"]
     assert its_end["buffers"] == end["buffers"] or where in done_again
+
+
+@pytest.mark.parametrize("again", [("step", 3), ("batch end", 2), ("validation", 1), ("epoch start", 1)])
+def test_a_run_that_fails_twice_continues_where_it_failed(again, tmp_path):
+    """Lightning's counters differ after a resume from the middle of a step."""
+    whole = Failing("nowhere", 0)
+    end = run_failing(whole, tmp_path / "whole")
+    for failing, arguments in ((Failing("step", 5), {}), (Failing(*again), {"ckpt_path": "last"})):
+        with pytest.raises(RuntimeError, match="on purpose"):
+            run_failing(failing, tmp_path, **arguments)
+    resumed = Failing("nowhere", 0)
+    its_end = run_failing(resumed, tmp_path, ckpt_path="last")
+    assert resumed.seen == whole.seen[-len(resumed.seen) :]
+    assert its_end["weights"] == end["weights"]
 
 
 @pytest.mark.parametrize("at", [1, 4])

@@ -218,9 +218,15 @@ class LoopCounters:
 
         It says that a mini-batch is the last one before it counts it, and that an epoch begins while the mini-batches
         of the one before are counted (`loops/training_epoch_loop.py`, `advance`; `loops/fit_loop.py`,
-        `on_advance_start`).
+        `on_advance_start`). And after a resume it doesn't take a mini-batch that was under way back from the totals, by
+        which it tells the next time where it was stopped (`loops/progress.py`, `reset_on_restart`).
         """
-        self._batches["is_last_batch"] &= self._batches["current"]["processed"] >= batches
+        current = self._batches["current"]
+        self._batches["is_last_batch"] &= current["processed"] >= batches
+        ending = current["processed"] - current["completed"]  # 1 within `on_train_batch_end`
+        for progress in (self._batches["total"], current):
+            processed = progress["processed"]
+            progress.update(ready=processed, started=processed, completed=processed - ending)
         for epochs in (self._epochs["total"], self._epochs["current"]):
             epochs["ready"] = epochs["started"]
 
@@ -246,13 +252,15 @@ class LoopCounters:
         return int(progress["optimizer"]["step"]["total"]["completed"])
 
     def close_finished_epoch(self) -> None:
-        """Makes Lightning begin the next epoch if the last `on_train_batch_end` of one wrote the checkpoint.
+        """Makes Lightning begin the next epoch if the checkpoint is of the end of one, before its validation.
 
         Lightning itself compares the batches of that epoch with the length of the *next* one, which differs here
         (`loops/training_epoch_loop.py`, `reset`). The validation of that epoch is left out, as ever.
         """
-        current = self._batches["current"]
-        if self._batches["is_last_batch"] and current["completed"] + 1 == current["processed"] == current["ready"]:
+        current, epochs = self._batches["current"], self._epochs["current"]
+        validated = self._loop["epoch_loop.val_loop.batch_progress"]["total"]["ready"]
+        ending = current["completed"] < current["processed"] or not validated
+        if epochs["processed"] < epochs["started"] and self._batches["is_last_batch"] and ending:
             # As many batches as no epoch has: Lightning sets them to 0.
             current.update(dict.fromkeys(current, sys.maxsize))
             self._batches["is_last_batch"] = False
