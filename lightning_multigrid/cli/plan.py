@@ -29,7 +29,7 @@ from lightning_multigrid.training import (
     read_recipe,
     replace_loader,
 )
-from lightning_multigrid.video import VideoClassifier, VideoDataModule
+from lightning_multigrid.video import MovingShapesDataModule, VideoClassifier, VideoDataModule
 
 # Mini-batches of an epoch if their number is not known, and if a rough number is enough, so that LR curves are quick.
 _UNKNOWN_BATCHES = 1000
@@ -146,6 +146,8 @@ def three_digits(value: float) -> str:
 
 def count_clips(data: VideoDataModule) -> int | None:
     """Counts the training videos of a data module, if their list, folder or annotation file is on this machine."""
+    if isinstance(data, MovingShapesDataModule):  # which writes them when they are first needed
+        return data.train_videos
     try:
         data.setup("fit")
     except ValueError as error:

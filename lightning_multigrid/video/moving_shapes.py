@@ -83,6 +83,7 @@ class MovingShapesDataModule(VideoDataModule):
     ) -> None:
         require(difficulty in _VERSIONS, "difficulty", difficulty, f"one of {', '.join(_VERSIONS)}")
         self._per_class, self._difficulty = (train_per_class, val_per_class), difficulty
+        self.train_videos = len(MOVING_SHAPES) * train_per_class
         numbers = f"{train_per_class}-{val_per_class}-seed0"  # the name has all that determines the pixels
         root_folder = cache_folder() if root is None else Path(root)
         self.folder = folder = root_folder / f"moving-shapes-{_VERSIONS[difficulty]}-{numbers}"

@@ -10,7 +10,7 @@ import lightning as L
 import pytest
 import yaml
 
-from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
+from lightning_multigrid import MovingShapesDataModule, MultigridCallback, VideoClassifier, VideoDataModule
 from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.cli.step_seconds import seconds_by_points
 from lightning_multigrid.models import small_cnn
@@ -124,6 +124,12 @@ def test_a_source_whose_files_are_elsewhere_is_not_counted(tmp_path, capsys):
     for source in (None, tmp_path / "train.csv", UCF101(tmp_path / "nowhere", tmp_path)):
         assert count_clips(data_of(source)) is None
         assert re.search("warning: Steps are not counted: .* `--clips` says how many", capsys.readouterr().err)
+
+
+def test_videos_that_the_data_module_will_write_are_counted(tmp_path):
+    data = MovingShapesDataModule(tmp_path / "none", train_per_class=3)
+    assert count_clips(data) == 48
+    assert not list(tmp_path.iterdir())
 
 
 # --- What it says ---
