@@ -1,5 +1,7 @@
 """The short cycle that the callback takes by default, and one pass from coarse to fine."""
 
+import re
+
 import pytest
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 
@@ -60,3 +62,16 @@ def test_a_training_that_never_reaches_its_last_phase_is_warned_about():
     train = loader(batch_size=2)
     with pytest.warns(UserWarning, match="The last phase, on the baseline's shape, gets no step: .* Give more data"):
         fit(Module(), MultigridCallback(), train=train, accumulate_grad_batches=len(train) // 2)
+
+
+def test_milestones_that_the_training_does_not_reach_are_named(caplog):
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        fit(Module(lambda optimizer, _: MultiStepLR(optimizer, [2, 4, 6])), MultigridCallback(), max_epochs=4)
+    assert "Milestones of the LR that the training does not reach: epoch 4, 6 of the baseline." in caplog.messages
+
+
+def test_optimizer_steps_of_more_clips_than_an_epoch_are_named(caplog):
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        fit(Module(), MultigridCallback(), accumulate_grad_batches=2)
+    said = "2 mini-batches of the coarsest grid have 128 clips, more than an epoch of 100, .* smaller `accumulate_grad_"
+    assert re.search(said, caplog.text)

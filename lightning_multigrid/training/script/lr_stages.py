@@ -52,6 +52,18 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: 
     return LRStages(tuple(start + share * (epochs - start) for share in _KINETICS_MILESTONES), warmup, stepwise=False)
 
 
+def late_milestones(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: Fraction) -> list[Fraction]:
+    """Returns the milestones of the user's schedulers that the training does not reach, in epochs."""
+    parts = ((config, *part) for config in configs for part in scheduler_parts(config.scheduler))
+    at = {
+        epoch.after_ticks(offset + tick, config.interval, config.frequency)
+        for config, scheduler, offset in parts
+        if isinstance(scheduler, MultiStepLR)
+        for tick in scheduler.milestones
+    }
+    return sorted(milestone for milestone in at if milestone >= epochs)
+
+
 def _is_warmup(scheduler: Any) -> bool:
     if isinstance(scheduler, LinearLR):
         return bool(scheduler.start_factor < scheduler.end_factor)
