@@ -41,11 +41,14 @@ def compare(
             # More seeds don't change its length.
             before = [yaml.safe_load(run.config) for run in found.runs[SHORTENED]]
             shortened = before[0] if before else shorten(variants[BASELINE], _share(found))
-            if shortened is None or _length(shortened) == _length(config):
+            if shortened is None:
                 say(
-                    "The baseline of as much time is left out: it would be the whole baseline, or it can't be "
-                    "shortened; only `max_epochs` or `max_steps` of the Trainer and the LR of VideoClassifier can."
+                    "The baseline of as much time is left out: compare shortens only the `max_epochs` or `max_steps` "
+                    "of the Trainer, and the LR of VideoClassifier."
                 )
+                continue
+            if _length(shortened) == _length(config):
+                say("The baseline of as much time is left out: it would be the whole baseline.")
                 continue
             variants[SHORTENED] = shortened
         for seed in range(seeds):

@@ -108,6 +108,11 @@ def test_a_config_is_compared_and_an_interrupted_comparison_continues(here, tmp_
     here.clear()
     compare(config, folder, seeds=1)
     assert [path.split("/")[-2] for path in here] == ["baseline-0"]
+    (folder / "shortened-0.json").unlink()
+    for made, reason in ((config, "it would be the whole baseline"), (None, "compare shortens only the `max_epochs`")):
+        monkeypatch.setattr(module, "shorten", lambda *_, made=made: made)
+        compare(config, folder, seeds=1)
+        assert f"The baseline of as much time is left out: {reason}" in capsys.readouterr().out
     config["model"]["init_args"]["lr"] = 0.02
     with pytest.raises(ValueError, match=r"multigrid-0\.json is a run of another config\. Give another --output"):
         compare(config, folder, seeds=1)

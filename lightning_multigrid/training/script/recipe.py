@@ -87,7 +87,7 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
     if not isinstance(batches, BatchSampler) or not known:
         raise TypeError(
             f"MultigridCallback plans the mini-batches itself, but {type(batches).__name__} has batches of its own. "
-            "Let a `sampler` yield the same indices one by one. See `docs/script.md`, Samplers."
+            "Let a `sampler` yield the same indices one by one. `docs/script.md` in the repository says more."
         )
     if isinstance(loaders.dataset, IterableDataset):
         return stream_loader(loaders, _clips_of_stream(loaders, trainer, clips_per_epoch))
