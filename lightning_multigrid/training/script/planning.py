@@ -61,7 +61,8 @@ def make_plan(
     if accumulate > 1 and largest > clips:
         rank_zero_info(
             f"{accumulate} mini-batches of the coarsest grid have {largest} clips, more than an epoch of "
-            f"{float(clips):g}, so its optimizer steps have fewer. Use a smaller `accumulate_grad_batches` or more data."
+            f"{float(clips):g}, so its optimizer steps have fewer. Use a smaller `accumulate_grad_batches`, or more "
+            "data."
         )
     return plan
 
