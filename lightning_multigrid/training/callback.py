@@ -213,7 +213,7 @@ class MultigridCallback(Arguments, Callback):
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._run is not None:
-            self._run.complete(checkpoint, checkpoint["callbacks"][self.state_key])
+            self._run.complete(checkpoint, checkpoint["callbacks"][self.state_key], trainer.validating)
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -117,10 +117,10 @@ class Run:
             **{name: value for one in parts for name, value in one.items()},
         }
 
-    def complete(self, checkpoint: dict[str, Any], state: State) -> None:
+    def complete(self, checkpoint: dict[str, Any], state: State, validating: bool) -> None:
         """Adds the position to the callback's state in a checkpoint, and makes the rest fit for any training."""
         counters = internals.LoopCounters(checkpoint)
-        counters.settle(len(self.plan.epoch(counters.epoch)))
+        counters.settle(len(self.plan.epoch(counters.epoch)), validating)
         state.update(describe_position(self.plan, counters.place))
         if counters.place.batch == 0:
             counters.forget_loader()

@@ -195,6 +195,7 @@ class Failing(Module):
     def __init__(self, where, at):
         super().__init__(steps_scheduler)
         self.where, self.at, self.calls = where, at, 0
+        self.validated = []  # (epoch, loss)
 
     def fail(self, where):
         if where == self.where:
@@ -226,6 +227,18 @@ class Failing(Module):
     def on_validation_start(self):
         if not self.trainer.sanity_checking:
             self.fail("validation")
+
+    def on_validation_batch_start(self, *_):
+        if not self.trainer.sanity_checking:
+            self.fail("validation batch")
+
+    def on_validation_batch_end(self, *_):
+        if not self.trainer.sanity_checking:
+            self.fail("validation batch end")
+
+    def on_validation_epoch_end(self):
+        if not self.trainer.sanity_checking:
+            self.validated.append((self.current_epoch, self.trainer.callback_metrics["val"].item()))
 
 
 def run_failing(module, folder, accumulate=1, **arguments):
@@ -275,6 +288,17 @@ def test_a_run_that_fails_twice_continues_where_it_failed(again, tmp_path):
     its_end = run_failing(resumed, tmp_path, ckpt_path="last")
     assert resumed.seen == whole.seen[-len(resumed.seen) :]
     assert its_end["weights"] == end["weights"]
+
+
+@pytest.mark.parametrize("at", [("validation", 2), ("validation batch", 4), ("validation batch end", 3)])
+def test_a_validation_that_was_stopped_begins_anew(at, tmp_path):
+    """Two mini-batches in each; the resumed run has the metrics of all of them."""
+    whole, failed, resumed = Failing("nowhere", 0), Failing(*at), Failing("nowhere", 0)
+    run_failing(whole, tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run_failing(failed, tmp_path)
+    run_failing(resumed, tmp_path, ckpt_path="last")
+    assert failed.validated + resumed.validated == whole.validated
 
 
 @pytest.mark.parametrize("at", [1, 4])

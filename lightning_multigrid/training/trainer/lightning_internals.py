@@ -213,13 +213,16 @@ class LoopCounters:
         self._epochs = self._loop["epoch_progress"]
         self._batches = self._loop["epoch_loop.batch_progress"]
 
-    def settle(self, batches: int) -> None:
+    def settle(self, batches: int, validating: bool) -> None:
         """Takes back what Lightning has counted too early, where it was stopped; an epoch has so many mini-batches.
 
         It says that a mini-batch is the last one before it counts it, and that an epoch begins while the mini-batches
         of the one before are counted (`loops/training_epoch_loop.py`, `advance`; `loops/fit_loop.py`,
         `on_advance_start`). And after a resume it doesn't take a mini-batch that was under way back from the totals, by
         which it tells the next time where it was stopped (`loops/progress.py`, `reset_on_restart`).
+
+        A validation that was stopped begins anew: its metrics are not in the checkpoint, and Lightning would leave out
+        what is done of it, or all of it (`loops/evaluation_loop.py`, `update_restart_stage`).
         """
         current = self._batches["current"]
         self._batches["is_last_batch"] &= current["processed"] >= batches
@@ -229,6 +232,12 @@ class LoopCounters:
             progress.update(ready=processed, started=processed, completed=processed - ending)
         for epochs in (self._epochs["total"], self._epochs["current"]):
             epochs["ready"] = epochs["started"]
+        validation = self._loop["epoch_loop.val_loop.batch_progress"]
+        current = validation["current"]
+        if validating and not (validation["is_last_batch"] and current["processed"] == current["ready"] > 0):
+            validation["is_last_batch"] = False
+            for progress in (validation["total"], current):
+                progress.update(ready=1, started=1, processed=0, completed=0)
 
     @property
     def epoch(self) -> int:
