@@ -162,7 +162,7 @@ class BaselineLR(Part):
         # Lightning writes a checkpoint wherever SLURM's signal finds it, also in the middle of an update.
         lrs = {group: lr for one in self._in_step for group, lr in one.baseline_in_update().items()}
         for optimizer, state in zip(self.trainer.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
-            for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=False):
+            for group, saved in zip(optimizer.param_groups, state.get("param_groups", ()), strict=False):
                 saved.update({"lr": lrs[id(group)]} if id(group) in lrs else {})
 
     def load(self, found: Continuation) -> None:
