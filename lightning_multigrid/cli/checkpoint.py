@@ -8,13 +8,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.training import AtomicCheckpointIO
+from lightning_multigrid.training import FROM_WEIGHTS, AtomicCheckpointIO
 
-# How to go on with weights that Lightning can't load, or whose training can't be continued.
-FROM_WEIGHTS = (
-    "To train from its weights as far as they fit, leave `--ckpt_path` out and give "
-    "`--trainer.callbacks+=lightning_multigrid.PretrainedWeights --trainer.callbacks.path=FILE`."
-)
+TRAIN_FROM_IT = f"To train from its weights as far as they fit, leave `--ckpt_path` out and give {FROM_WEIGHTS}."
 
 
 def refuse_other_files(given: str) -> None:
@@ -34,7 +30,9 @@ def refuse_other_files(given: str) -> None:
         )
     checkpoint = AtomicCheckpointIO().load_checkpoint(given, "meta")  # type: ignore[arg-type]  # as torch takes it
     if "state_dict" not in checkpoint:
-        raise ValueError(f"`--ckpt_path {given}` is no checkpoint of Lightning: it has no `state_dict`. {FROM_WEIGHTS}")
+        raise ValueError(
+            f"`--ckpt_path {given}` is no checkpoint of Lightning: it has no `state_dict`. {TRAIN_FROM_IT}"
+        )
 
 
 class LoadedWeights(Callback):

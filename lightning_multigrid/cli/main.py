@@ -11,7 +11,7 @@ from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lightning_multigrid.cli.checkpoint import FROM_WEIGHTS
+from lightning_multigrid.cli.checkpoint import TRAIN_FROM_IT
 from lightning_multigrid.cli.commands import run
 from lightning_multigrid.cli.terminal import say
 
@@ -58,7 +58,7 @@ def main(args: Sequence[str] | None = None) -> None:
             raise
         say(
             f"error: The weights of the checkpoint don't fit {shorten(where, 300)}\n"
-            f"The config must describe the model of the checkpoint. {FROM_WEIGHTS}",
+            f"The config must describe the model of the checkpoint. {TRAIN_FROM_IT}",
             sys.stderr,
         )
         raise SystemExit(1) from None

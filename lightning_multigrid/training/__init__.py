@@ -8,6 +8,7 @@ not public there).
 
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.training.checkpoints.atomic_checkpoints import AtomicCheckpointIO
+from lightning_multigrid.training.checkpoints.continuation import FROM_WEIGHTS
 from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestCheckpoint
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
 from lightning_multigrid.training.rehearsal.rules import refusal
@@ -17,6 +18,6 @@ from lightning_multigrid.training.script.recipe import read_recipe
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import attach, replace_loader
 
-__all__ = ["AtomicCheckpointIO", "BaselineLR", "Changes"]
+__all__ = ["FROM_WEIGHTS", "AtomicCheckpointIO", "BaselineLR", "Changes"]
 __all__ += ["MultigridCallback", "NewestCheckpoint", "attach"]
 __all__ += ["lr_rule", "make_plan", "read_recipe", "refusal", "replace_loader"]

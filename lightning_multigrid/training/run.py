@@ -120,7 +120,7 @@ class Run:
     def complete(self, checkpoint: dict[str, Any], state: State, validating: bool) -> None:
         """Adds the position to the callback's state in a checkpoint, and makes the rest fit for any training."""
         counters = internals.LoopCounters(checkpoint)
-        counters.settle(len(self.plan.epoch(counters.epoch)), validating)
+        counters.settle(self.plan.batches_of(counters.epoch), validating)
         state.update(describe_position(self.plan, counters.place))
         if counters.place.batch == 0:
             counters.forget_loader()

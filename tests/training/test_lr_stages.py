@@ -22,13 +22,14 @@ def optimizer():
 
 
 def test_milestones_are_read_off_schedulers(optimizer):
-    assert stages(lr_scheduler.MultiStepLR(optimizer, [4, 8, 20])) == ((4, 8), 0, True)
+    assert stages(lr_scheduler.MultiStepLR(optimizer, [4, 8, 20])) == ((4, 8), 0, True, (20,))
     assert stages(lr_scheduler.MultiStepLR(optimizer, [90, 150]), "step") == (
         (Fraction(9, 2), Fraction(15, 2)),
         0,
         True,
+        (),
     )
-    assert stages(lr_scheduler.StepLR(optimizer, 4)) == ((4, 8), 0, True)
+    assert stages(lr_scheduler.StepLR(optimizer, 4)) == ((4, 8), 0, True, ())
 
 
 def test_warmup_and_milestones_are_read_inside_other_schedulers(optimizer):
@@ -36,15 +37,15 @@ def test_warmup_and_milestones_are_read_inside_other_schedulers(optimizer):
     warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2)
     steps = lr_scheduler.MultiStepLR(optimizer, [3, 5])
     sequential = lr_scheduler.SequentialLR(optimizer, [warmup, steps], milestones=[2])
-    assert stages(sequential) == ((5, 7), 2, True)
+    assert stages(sequential) == ((5, 7), 2, True, ())
     chained = lr_scheduler.ChainedScheduler([warmup, steps])
-    assert stages(chained) == ((3, 5), 2, True)
+    assert stages(chained) == ((3, 5), 2, True, ())
 
 
 def test_other_schedulers_get_the_papers_kinetics_proportions(optimizer):
     kinetics = tuple(Fraction(share, 112) * 10 for share in (44, 72, 92))
-    assert stages(lr_scheduler.CosineAnnealingLR(optimizer, 10)) == (kinetics, 0, False)
-    assert lr_stages([], EpochLength(20), Fraction(10)) == (kinetics, 0, False)
+    assert stages(lr_scheduler.CosineAnnealingLR(optimizer, 10)) == (kinetics, 0, False, ())
+    assert lr_stages([], EpochLength(20), Fraction(10)) == (kinetics, 0, False, ())
     # A step every epoch is a smooth decay in disguise.
     assert stages(lr_scheduler.StepLR(optimizer, 1), epochs=20).milestones[0] == Fraction(44, 112) * 20
 

@@ -17,10 +17,11 @@ from lightning_multigrid.training.trainer.lightning_internals import LoopCounter
 
 State = dict[str, Any]  # of the callback in a checkpoint, as plain values: checkpoints are loaded with `weights_only`
 _VERSION = 4  # of that state
-_FROM_WEIGHTS = (
+FROM_WEIGHTS = "`--trainer.callbacks+=lightning_multigrid.PretrainedWeights --trainer.callbacks.path=FILE`"
+"""Options of `fit` that start a training from the weights of a file, as far as they fit."""
+_NEW_TRAINING = (
     "start a new training from its weights, without `ckpt_path`: "
-    "`module.load_state_dict(torch.load(path)['state_dict'])`, or on the command line "
-    "`--trainer.callbacks+=lightning_multigrid.PretrainedWeights --trainer.callbacks.path=FILE`."
+    f"`module.load_state_dict(torch.load(path)['state_dict'])`, or on the command line {FROM_WEIGHTS}."
 )
 
 # --- What a checkpoint says ---
@@ -82,7 +83,7 @@ def state_to_continue(state: State | None) -> State:
     else:
         return state
     raise MisconfigurationException(
-        f"The checkpoint is of {of}, so its place means nothing here. Continue it {way}, or {_FROM_WEIGHTS}"
+        f"The checkpoint is of {of}, so its place means nothing here. Continue it {way}, or {_NEW_TRAINING}"
     )
 
 
@@ -113,7 +114,7 @@ def _continue(state: State, place: Place, plan: Plan) -> Place:
         raise MisconfigurationException(
             "The checkpoint belongs to another multigrid schedule, so its position means something else here.\n"
             f"{_difference(state['schedule'], mine['schedule'])}\n"
-            f"Resume with the settings of the checkpoint, or {_FROM_WEIGHTS}"
+            f"Resume with the settings of the checkpoint, or {_NEW_TRAINING}"
         )
     if all(state[name] == mine[name] for name in ("clips", "split", "samples")):
         return plan.start_of_update(place)

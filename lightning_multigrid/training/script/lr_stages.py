@@ -23,12 +23,13 @@ class LRStages(NamedTuple):
     milestones: tuple[Fraction, ...]
     warmup_epochs: Fraction
     stepwise: bool
+    late: tuple[Fraction, ...]  # milestones of a `MultiStepLR` that the training does not reach
 
 
 def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: Fraction) -> LRStages:
     """Returns the LR stages of the user's schedulers, else those of the paper's Kinetics recipe, in proportion."""
     # The first scheduler with milestones wins; a rising one is a warm-up. `epochs` is the baseline's length.
-    warmup = Fraction(0)
+    warmup, late = Fraction(0), set[Fraction]()
     for config in configs:
         milestones, stepwise = set[Fraction](), True
         for scheduler, offset in scheduler_parts(config.scheduler):
@@ -42,26 +43,18 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: 
                 warmup = max(warmup, epoch.after_ticks(scheduler.total_iters, config.interval, config.frequency))
             else:
                 stepwise = False
-            milestones.update(epoch.after_ticks(offset + tick, config.interval, config.frequency) for tick in ticks)
+            found = {epoch.after_ticks(offset + tick, config.interval, config.frequency) for tick in ticks}
+            milestones |= found
+            if isinstance(scheduler, MultiStepLR):
+                late.update(milestone for milestone in found if milestone >= epochs)
         inside = tuple(sorted(milestone for milestone in milestones if 0 < milestone < epochs))
         if 0 < len(inside) <= _MOST_MILESTONES:
-            return LRStages(inside, warmup if warmup < inside[0] else Fraction(0), stepwise)
+            return LRStages(inside, warmup if warmup < inside[0] else Fraction(0), stepwise, tuple(sorted(late)))
     warmup = warmup if warmup < epochs else Fraction(0)
     # A warm-up that is longer than the first of the paper's stages comes before all stages.
     start = warmup if warmup >= _KINETICS_MILESTONES[0] * epochs else Fraction(0)
-    return LRStages(tuple(start + share * (epochs - start) for share in _KINETICS_MILESTONES), warmup, stepwise=False)
-
-
-def late_milestones(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: Fraction) -> list[Fraction]:
-    """Returns the milestones of the user's schedulers that the training does not reach, in epochs."""
-    parts = ((config, *part) for config in configs for part in scheduler_parts(config.scheduler))
-    at = {
-        epoch.after_ticks(offset + tick, config.interval, config.frequency)
-        for config, scheduler, offset in parts
-        if isinstance(scheduler, MultiStepLR)
-        for tick in scheduler.milestones
-    }
-    return sorted(milestone for milestone in at if milestone >= epochs)
+    paper = tuple(start + share * (epochs - start) for share in _KINETICS_MILESTONES)
+    return LRStages(paper, warmup, stepwise=False, late=tuple(sorted(late)))
 
 
 def _is_warmup(scheduler: Any) -> bool:

@@ -14,7 +14,7 @@ from lightning_multigrid.host import Trainer
 from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.schedule import Baseline, BatchShape, Epochs, MultigridSchedule, Plan, exact
 from lightning_multigrid.training.arguments import Arguments, schedule_of
-from lightning_multigrid.training.script.lr_stages import late_milestones, lr_stages
+from lightning_multigrid.training.script.lr_stages import lr_stages
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling, warn_of_linear_lr
 from lightning_multigrid.training.script.recipe import Recipe
 
@@ -52,7 +52,7 @@ def make_plan(
         plan.refuse_few_clips(int(phase.start_epoch))
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         return plan
-    largest = accumulate * max(cycle[0][0].clips for cycle in schedule.cycles)
+    largest = accumulate * max(grid.clips for grid in schedule.grids)
     if not plan.phase_steps[-1]:
         rank_zero_warn(
             "The last phase, on the baseline's shape, gets no step: it begins within the last step of the training. "
@@ -71,9 +71,8 @@ def _inferred(
     arguments: Arguments, trainer: Trainer, module: nn.Module, recipe: Recipe, baseline: Baseline
 ) -> MultigridSchedule:
     stages = lr_stages(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs))
-    late = late_milestones(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs))
-    if late and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-        after = ", ".join(f"{float(milestone):g}" for milestone in late)
+    if stages.late and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        after = ", ".join(f"{float(milestone):g}" for milestone in stages.late)
         rank_zero_info(f"Milestones of the LR that the training does not reach: epoch {after} of the baseline.")
     own: tuple[Epochs, ...] | None = None if arguments.milestones is None else tuple(arguments.milestones)
     if arguments.one_pass:
