@@ -10,9 +10,12 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.strategies import DDPStrategy
+from torch.multiprocessing import start_processes
 
 from lightning_multigrid import MultigridCallback, NewestCheckpoint
-from tests.helpers.processes import start_method
+from tests.helpers.launchers import variables_of_torchrun
+from tests.helpers.processes import start_method, wait_for
 from tests.helpers.tiny import Module, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
@@ -145,6 +148,64 @@ def test_a_run_that_fails_keeps_its_steps_and_without_any_leaves_what_was_there(
     with pytest.raises(RuntimeError, match="on purpose"):
         train(str(tmp_path), newest=keep, kind=Failing)
     assert (tmp_path / "last.ckpt").read_bytes() == kept
+
+
+class Signalled(L.Callback):
+    """Sends signals to its own process, if that is `rank` or each is meant, before the third step."""
+
+    def __init__(self, rank, signals):
+        self.rank, self.signals = rank, signals
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if len(module.seen) == 2 and self.rank in (trainer.global_rank, "each"):
+            for number in self.signals:
+                os.kill(os.getpid(), number)
+
+
+def train_on_rank(rank, variables, folder, signalled, **arguments):
+    os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank), SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank))
+    torch.set_num_threads(1)
+    callbacks = MultigridCallback(), NewestCheckpoint(folder, minutes=60), signalled
+    arguments |= {"strategy": DDPStrategy(process_group_backend="gloo"), "devices": 2, "max_epochs": 1}
+    fit(Module(), *callbacks, train=loader(number=200), enable_checkpointing=True, **arguments)
+
+
+def stop_on_rank(*arguments):
+    with pytest.raises(SystemExit):  # what Lightning makes of Ctrl-C and SIGTERM
+        train_on_rank(*arguments)
+
+
+def requeue_on_rank(rank, variables, folder, signalled):
+    job = {"JOB_ID": "5", "JOB_NAME": "train", "NTASKS": "2", "NODEID": "0", "NODELIST": "127.0.0.1"}
+    variables |= {f"SLURM_{name}": value for name, value in job.items()}
+    train_on_rank(rank, variables, folder, signalled, plugins=[SLURMEnvironment()], default_root_dir=folder)
+
+
+def signal_ranks(train, rank, signals, folder):
+    """Returns the steps of the checkpoints that two ranks leave."""
+    arguments = variables_of_torchrun(2), str(folder), Signalled(rank, signals)
+    ranks = start_processes(train, arguments, nprocs=2, join=False, start_method=start_method())
+    try:
+        wait_for(lambda: ranks.join(timeout=1), seconds=30)
+    finally:
+        for process in ranks.processes:
+            process.kill()
+    return {path.stem: step(path) for path in folder.glob("*.ckpt")}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_any_device_stops_all_after_the_same_step(rank, number, tmp_path):
+    assert signal_ranks(stop_on_rank, rank, [number], tmp_path) == {"last": 3}
+
+
+def test_a_second_ctrl_c_waits_for_no_step(tmp_path):
+    assert signal_ranks(stop_on_rank, "each", [signal.SIGINT] * 2, tmp_path) == {}
+
+
+def test_slurms_signal_to_any_device_writes_after_the_same_step_and_training_goes_on(tmp_path):
+    kept = signal_ranks(requeue_on_rank, 1, [signal.SIGUSR1], tmp_path)
+    assert kept["hpc_ckpt_1"] == 3 < kept["last"]
 
 
 def test_a_rehearsal_writes_nothing(tmp_path):

@@ -1,7 +1,10 @@
 """The newest state of a training, for `ckpt_path="last"`."""
 
 import os
+import signal
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +20,9 @@ class NewestCheckpoint(ModelCheckpoint):
     `fit(..., ckpt_path="last")` continues from it, or from the checkpoint that Lightning writes when SLURM requeues the
     job, if that is newer. `ModelCheckpoint(monitor=..., save_last=True)` writes `last.ckpt` only together with a better
     one (Lightning 2.6.6), so with it a training goes back to its best epoch.
+
+    On several devices, Ctrl-C, SIGTERM or SLURM's signal to one of them takes effect on all, after the same step. After
+    an error on one of them the others may be at another step, so nothing is written.
 
     Args:
         dirpath: Folder of this training's checkpoints; another training in it writes over them.
@@ -38,6 +44,8 @@ class NewestCheckpoint(ModelCheckpoint):
         )
         self._given, self._seconds, self._written = os.fspath(dirpath), 60 * minutes, 0.0
         self._trained = False
+        self._handlers: dict[int, Callable[[int, Any], Any]] = {}
+        self._signals: set[int] = set()
 
     @property
     @override
@@ -48,19 +56,47 @@ class NewestCheckpoint(ModelCheckpoint):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
         self._trained = False
+        self._signals.clear()
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self._written = time.monotonic()
+        if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
+            self._wait_for_steps(trainer.strategy)
+
+    def _wait_for_steps(self, strategy: Any) -> None:
+        """Lets the handlers of signals run after a step, on all ranks; Lightning restores them at the end of `fit`.
+
+        Lightning's (2.6.6) wait for the other ranks wherever a signal finds them: for ever, if that is another place.
+        """
+        self._handlers.clear()
+        requeue = getattr(strategy.cluster_environment, "requeue_signal", signal.SIGTERM)  # of SLURM
+        for number in sorted({signal.SIGINT, signal.SIGTERM, requeue}):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._handlers[number] = handler
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        if number == signal.SIGTERM:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's raises if a worker of the loader got it, too
+        if number == signal.SIGINT and number in self._signals:
+            self._handlers[number](number, frame)  # the second Ctrl-C waits for nothing
+        self._signals.add(number)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         self._trained = True
-        # A clock of its own: Lightning's (2.6.6) stands still with manual optimization. Rank 0 decides for all.
-        if trainer.strategy.broadcast(time.monotonic() - self._written >= self._seconds):
+        # A clock of its own: Lightning's (2.6.6) stands still with manual optimization. One rank decides for all.
+        due = time.monotonic() - self._written >= self._seconds
+        if trainer.strategy.reduce_boolean_decision(due or bool(self._signals), all=False):
             self._write(trainer)
             self._written = time.monotonic()
+            for number, handler in self._handlers.items():
+                if trainer.strategy.reduce_boolean_decision(number in self._signals, all=False):
+                    self._signals.discard(number)
+                    handler(number, None)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -68,7 +104,9 @@ class NewestCheckpoint(ModelCheckpoint):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if self._trained:  # else a run that can't continue would write over what it should continue from
+        # Without a step, a run that can't continue would write over what it should continue from. And ranks may have
+        # failed at different steps: they would wait for each other.
+        if self._trained and trainer.world_size == 1:
             super().on_exception(trainer, pl_module, exception)
 
     def _write(self, trainer: Trainer) -> None:

@@ -141,9 +141,8 @@ class EvaluationStatistics(Part, Callback):
     While it fits it is the last callback: if another one swaps averaged weights in for a validation, the statistics are
     theirs. Training's moving average continues from these values.
 
-    Checkpoints that callbacks write at the end of a step, an epoch or the training hold what was validated. Others (on
-    a signal, after an error, or saved by the script) keep the moving average: ranks may be at different places and
-    deadlock.
+    Checkpoints that callbacks write at the end of a step, an epoch or the training hold what was validated. Others
+    (after an error, or saved by the script) keep the moving average: ranks may be at different places and deadlock.
     """
 
     def __init__(self, plan: Plan, trainer: Trainer, estimate: PopulationEstimate | None, account: Account) -> None:
