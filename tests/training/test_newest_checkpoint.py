@@ -208,6 +208,15 @@ def test_slurms_signal_to_any_device_writes_after_the_same_step_and_training_goe
     assert kept["hpc_ckpt_1"] == 3 < kept["last"]
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_a_training_that_begins_anew_keeps_what_another_one_has_left(tmp_path):
+    steps = len(train(str(tmp_path), max_epochs=2).seen)
+    for _ in range(2):  # without `ckpt_path="last"`, by mistake
+        with pytest.raises(RuntimeError, match="on purpose"):
+            train(str(tmp_path), kind=Failing)
+    assert [step(tmp_path / f"{name}.ckpt") for name in ("earlier-1", "earlier-2", "last")] == [steps, 4, 4]
+
+
 def test_a_rehearsal_writes_nothing(tmp_path):
     train(str(tmp_path), fast_dev_run=2)
     assert not os.listdir(tmp_path)

@@ -1,13 +1,16 @@
 """The newest state of a training, for `ckpt_path="last"`."""
 
+import itertools
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+from lightning_utilities.core.rank_zero import rank_zero_info
 from typing_extensions import override
 
 from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer
@@ -25,7 +28,8 @@ class NewestCheckpoint(ModelCheckpoint):
     an error on one of them the others may be at another step, so nothing is written.
 
     Args:
-        dirpath: Folder of this training's checkpoints; another training in it writes over them.
+        dirpath: Folder of this training's checkpoints. A training that begins anew in it keeps the `last.ckpt` that it
+            finds as `earlier-1.ckpt`, `earlier-2.ckpt` and so on.
         minutes: Minutes of training from one write to the next, at least 0 (after each step). A kill loses no more.
 
     Raises:
@@ -39,11 +43,10 @@ class NewestCheckpoint(ModelCheckpoint):
             os.fspath(dirpath),
             filename=self.CHECKPOINT_NAME_LAST,
             train_time_interval=timedelta(minutes=minutes),
-            save_on_exception=True,
             enable_version_counter=False,
         )
         self._given, self._seconds, self._written = os.fspath(dirpath), 60 * minutes, 0.0
-        self._trained = False
+        self._trained = self._anew = False
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
         self._signals: set[int] = set()
 
@@ -62,6 +65,7 @@ class NewestCheckpoint(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self._written = time.monotonic()
+        self._anew = not (trainer.ckpt_path or slurms_checkpoint(trainer))
         if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
             self._wait_for_steps(trainer.strategy)
 
@@ -107,13 +111,29 @@ class NewestCheckpoint(ModelCheckpoint):
         # Without a step, a run that can't continue would write over what it should continue from. And ranks may have
         # failed at different steps: they would wait for each other.
         if self._trained and trainer.world_size == 1:
-            super().on_exception(trainer, pl_module, exception)
+            self._write(trainer)
 
     def _write(self, trainer: Trainer) -> None:
-        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            path = os.path.join(str(self.dirpath), self.CHECKPOINT_NAME_LAST + self.FILE_EXTENSION)
-            trainer.save_checkpoint(path, weights_only=False)
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        path = os.path.join(str(self.dirpath), self.CHECKPOINT_NAME_LAST + self.FILE_EXTENSION)
+        if self._anew and trainer.is_global_zero:
+            _keep_earlier(Path(path))
+        self._anew = False
+        trainer.save_checkpoint(path, weights_only=False)
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:  # see `slurms_checkpoint`
         found: set[str] = super()._find_last_checkpoints(trainer)
         return found | slurms_checkpoint(trainer)
+
+
+def _keep_earlier(last: Path) -> None:
+    """Gives a checkpoint that another training has left the first free name `earlier-N`."""
+    if last.exists():
+        names = (last.with_name(f"earlier-{number}{last.suffix}") for number in itertools.count(1))
+        earlier = next(path for path in names if not path.exists())
+        last.replace(earlier)
+        rank_zero_info(
+            f"{last} was of an earlier training and is now {earlier}. Give `ckpt_path` that file to continue it; "
+            "another time, give `ckpt_path='last'`."
+        )
