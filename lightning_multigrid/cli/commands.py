@@ -75,6 +75,9 @@ def plan(
         configured_world=cli.configured_world,
         sync_batchnorm=cli.config.trainer.sync_batchnorm,
     )
+    if plot is not None:
+        plan_figure(planned.schedule, planned.lrs).savefig(plot, dpi=150)
+        say(f"Drawn to {plot}.", sys.stderr)
     seconds: StepSeconds = {}
     if measure:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -82,9 +85,6 @@ def plan(
     elif step_time is not None:
         seconds = seconds_by_points(planned.shapes, planned.schedule.baseline.shape, step_time)
     say(planned.table(seconds))
-    if plot is not None:
-        plan_figure(planned.schedule, planned.lrs).savefig(plot, dpi=150)
-        say(f"Drawn to {plot}.", sys.stderr)
 
 
 def compare_command(
@@ -245,6 +245,7 @@ def typed(command: str, words: Sequence[str]) -> list[str]:
     """Returns words of the command line as the parser takes them.
 
     That is `--measure=true` for `--measure`, and `--source=FOLDER` for FOLDER, which stands right behind the command.
+    Configs come first.
 
     >>> typed("prepare", ["videos", "--timeout", "3"])
     ['--timeout', '3', '--source=videos']
@@ -255,13 +256,14 @@ def typed(command: str, words: Sequence[str]) -> list[str]:
     taken = [flags.get(word, word) for word in words]
     if command in _FIRST_WORDS and taken and not taken[0].startswith("-"):
         first, *rest = taken
-        taken = [*rest, f"--{_FIRST_WORDS[command]}={first}"]  # behind a config that names the class of the data
+        taken = [*rest, f"--{_FIRST_WORDS[command]}={first}"]
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-c", "--config", action="append", default=[])
     if command == "plan":
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         parser.add_argument("--like", choices=sorted(path.stem for path in _PRESETS.glob("*.yaml")))
-        given, taken = parser.parse_known_args(taken)
-        taken = [f"--config={_PRESETS / given.like}.yaml", *taken] if given.like else taken
-    return taken
+    given, taken = parser.parse_known_args(taken)
+    configs = given.config if getattr(given, "like", None) is None else [_PRESETS / f"{given.like}.yaml", *given.config]
+    return [*(f"--config={config}" for config in configs), *taken]  # other options are for the classes of a config
 
 
 def run(args: Sequence[str] | None) -> None:

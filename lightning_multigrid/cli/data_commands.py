@@ -94,7 +94,7 @@ def prepare_videos(
     if part is not None:
         say(f"\nPart {part} is done. After the last part, run this without `--part`.")
         return
-    say(f"\nShort side: {short_side} pixels. To train on them, give the data module:\n\ndata:\n  init_args:")
+    say(f"\nShort side: {short_side} pixels or less. To train on them, give the data module:\n\ndata:\n  init_args:")
     for split, path in written.items():
         print(printable(f"    {split or 'train'}: {path}"))
 

@@ -29,8 +29,10 @@ class LRPoint:
 
 def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
     """Draws shapes and LR over the training, as Figure 2 of the paper does; `lrs` are in the order of positions."""
-    from matplotlib.figure import Figure  # not pyplot, which would choose a window system; an extra, `[plot]`
-
+    try:
+        from matplotlib.figure import Figure  # not pyplot, which would choose a window system
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("A figure needs matplotlib: `pip install lightning-multigrid[plot]`.") from error
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     shapes_axes, lr_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     starts = [float(phase.start_epoch) for before, phase in pairwise(schedule.phases) if phase.stage != before.stage]

@@ -156,11 +156,14 @@ def test_plan_by_measured_step_times(tmp_path, monkeypatch):
     assert planned(*arguments, "--measure=false")[1] == {}
 
 
-def test_plan_draws_the_figure(tmp_path, capsys):
+def test_plan_draws_the_figure(tmp_path, capsys, monkeypatch):
     path = tmp_path / "plan.png"
     main(["plan", "--config", config(tmp_path), f"--plot={path}"])
     assert path.read_bytes().startswith(b"\x89PNG")
     assert f"Drawn to {path}" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # not installed
+    said = failure(capsys, ["plan", "--config", config(tmp_path), f"--plot={path}"])
+    assert "A figure needs matplotlib: `pip install lightning-multigrid[plot]`." in said
 
 
 def test_plan_of_a_preset():
@@ -196,7 +199,7 @@ def test_fit_validate_test_predict(videos, capsys):
     path = config(videos, max_epochs=2, enable_model_summary=False)
     sources = [f"--data.{split}={videos / 'train.csv'}" for split in ("val", "test", "predict")]
     for command in ("fit", "validate", "test", "predict"):
-        main([command, "--config", path, *SMALL, *SMALL_CYCLE, *sources])
+        main([command, *SMALL, *SMALL_CYCLE, *sources, "--config", path])
         shown, warned = capsys.readouterr()
         assert ("warning: There is no `--ckpt_path`, so the weights are those" in warned) == (command != "fit")
         assert "val/top1" in shown or command != "validate"
