@@ -117,26 +117,21 @@ def pays():
     names = "grid_words", "hard_shapes"
     shown = [Row(task, row) for task in names for row in ("one_pass", "default", "short_cycle_off")]
     above, below, times = ([getattr(row, of) for row in shown] for of in ("above", "below", "time"))
-    off, long_off, paper, longer = (
-        [Row(task, row) for task in names] for row in ("short_cycle_off", "long_cycle_off", "paper", "paper_2x")
-    )
-
-    def lost(rows):
-        return " and ".join(f"{without.end - row.end:.0f}" for without, row in zip(off, rows, strict=True))
-
+    off, long_off = ([Row(task, row) for task in names] for row in ("short_cycle_off", "long_cycle_off"))
+    paper, longer = (Row("grid_words", row) for row in ("paper", "paper_2x"))
     middle = [100 * run.validations[1][2]["val/top1"] for run in off[0].one.runs]
     transformer = Row("transformer_10", "one_pass")
     return [
-        f"{min(above):.0f} to {max(above):.0f} points above a shorter baseline that took as much time, and "
-        f"{min(below):.0f} to {max(below):.0f} points below the full baseline, in {min(times):.0f} to "
-        f"{max(times):.0f} % of its time.",
+        f"In {min(times):.0f} to {max(times):.0f} % of the full baseline's time, they ended {min(below):.0f} to "
+        f"{max(below):.0f} points below it, and {min(above):.0f} to {max(above):.0f} points above a baseline that was "
+        "shortened to as much time.",
         f"a training takes {min(row.time for row in long_off):.0f} to {max(row.time for row in long_off):.0f} % of the "
         "baseline's time",
-        f"Trainings with it end {lost(paper)} points below those without a short cycle; at 2x epochs, which take as "
-        f"much time, still {lost(longer)} points below.",
+        f"On GRID, it ends {off[0].end - paper.end:.0f} points below the training without a short cycle; with 2x "
+        f"epochs, which take as much time, still {off[0].end - longer.end:.0f} points below.",
         f"the one without the short cycle has {min(middle):.0f} to {max(middle):.0f} % halfway, and {off[0].end:.0f} % "
         "at its end.",
-        f"one pass ends {-transformer.below:.0f} points above the baseline, in {transformer.time:.0f} % of its time",
+        f"one pass ends {-transformer.below:.0f} points of top-1 above the baseline, in {transformer.time:.0f} % of its time",
     ]
 
 
