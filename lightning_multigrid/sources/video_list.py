@@ -133,6 +133,8 @@ def _add_list(builder: ManifestBuilder, path: str) -> None:
         header = [name.lower() for name in row]
         if number == 0 and "path" in header and ("label" in header or {"path", "start", "end"}.issuperset(header)):
             names = header
+            if ("start" in names) != ("end" in names):
+                raise builder.error(where, "stretches need two columns, `start` and `end`; their fields may be empty")
             continue
         if len(row) > (len(names) or 2):
             raise builder.error(
