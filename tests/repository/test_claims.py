@@ -131,8 +131,8 @@ def pays():
         f"epochs, which take as much time, still {off[0].end - longer.end:.0f} points below.",
         f"the one without the short cycle has {min(middle):.0f} to {max(middle):.0f} % halfway, and {off[0].end:.0f} % "
         "at its end.",
-        f"one pass ends {-transformer.below:.0f} points of top-1 above the baseline, in {transformer.time:.0f} % of its "
-        "time",
+        f"one pass ends {-transformer.below:.0f} points of top-1 above the baseline, in {transformer.time:.0f} % of "
+        "its time",
     ]
 
 
