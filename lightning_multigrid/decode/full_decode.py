@@ -24,6 +24,7 @@ from lightning_multigrid.decode.frame_table import (
     Damage,
     FrameTable,
     Integers,
+    Orientation,
     checksum,
 )
 from lightning_multigrid.decode.packets import decode_packets, give_number, needed_packets, number_of
@@ -76,20 +77,13 @@ class FullDecode:
         self.file = VideoFile(os.fspath(path))
         self._seen = _Seen()
         self._began = False
-        try:
-            with self.file.faults():
-                self._container, self._stream = self.file.open()
-        except BaseException:
-            self.file.close()
-            raise
+        with self.file.faults():
+            self._container, self._stream = self.file.open()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self._container.close()
         self.file.close()
 
@@ -153,22 +147,17 @@ class FullDecode:
         seen, count = self._seen, number_of(frame)
         if not self._began:
             self._began, self.orientation = True, orientation_of(frame)
-            square = round(frame.width * self._aspect())
+            aspect = self._stream.sample_aspect_ratio or Fraction(1)  # width of a pixel in heights of it
+            square = round(frame.width * (aspect if Fraction(1, _WIDEST) <= aspect <= _WIDEST else 1))
             self.stored_height, self.stored_width, self.square_width = frame.height, frame.width, square
             shown = frame.height, square
             self.height, self.width = shown[::-1] if self.orientation.transposed else shown
-        # Frames without a display matrix ask for no turn.
-        elif round(frame.rotation / 90) % 4 not in (0, self.orientation.quarter_turns):
+        elif orientation_of(frame) not in (self.orientation, Orientation()):  # without a matrix it asks for no turn
             raise VideoError(self.file.path, f"frame {len(seen.times)} is to be turned otherwise than the first")
         seen.packets.append(len(seen.sizes) - 1 if count < 0 else count)
         seen.checksums.append(checksum(frame))
         seen.times.append(_UNKNOWN if frame.pts is None else frame.pts)
         seen.concealed += frame.is_corrupt
-
-    def _aspect(self) -> Fraction:
-        """Width of a pixel in heights of it."""
-        aspect = self._stream.sample_aspect_ratio or Fraction(1)
-        return aspect if Fraction(1, _WIDEST) <= aspect <= _WIDEST else Fraction(1)
 
     def _refuse_cut_short(self) -> None:
         """Refuses a file none of whose streams is as long as the file's head says."""
@@ -203,10 +192,11 @@ class FullDecode:
         Its frames have their `entries`, for which the file is decoded once more, or they are all decoded from the
         beginning.
         """
-        with self.file.faults():
-            table = self._table()
-            return self._with_entries(table) if entries else table
-        raise AssertionError  # for the type checker: `faults` swallows nothing
+        table = self._table()
+        if entries:
+            with self.file.faults():
+                table = self._with_entries(table)
+        return table
 
     def _table(self) -> FrameTable:
         seen, codec = self._seen, self._stream.codec_context
@@ -217,20 +207,12 @@ class FullDecode:
         if len(times) > 1 and self._stream.time_base is not None:
             rate = float((len(times) - 1) / (int(times[-1] - times[0]) * self._stream.time_base))
         colours = int(codec.colorspace), int(codec.color_range), int(codec.color_primaries), int(codec.color_trc)
-        coding = Coding(
-            decoder=codec.name,
-            width=codec.width,
-            height=codec.height,
-            tag=codec.codec_tag,
-            bits=codec.bits_per_coded_sample,
-            colours=colours,
-            extradata=bytes(codec.extradata or b""),
-        )
+        coded = codec.name, codec.width, codec.height, codec.codec_tag, codec.bits_per_coded_sample
         return FrameTable(
             file_size=self.file.bytes.size,
             made_by=MADE_BY,
             codec=codec.codec.canonical_name,
-            coding=coding,
+            coding=Coding(*coded, colours, bytes(codec.extradata or b"")),
             rate=rate,
             stored_height=self.stored_height,
             stored_width=self.stored_width,

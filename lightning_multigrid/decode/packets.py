@@ -13,9 +13,10 @@ from av.codec.context import CodecContext, Flags
 from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
 
 from lightning_multigrid.decode.frame_table import Coding, FrameTable
-from lightning_multigrid.decode.video_file import DECODER_OPTIONS, VideoFile, demuxed
+from lightning_multigrid.decode.video_file import DECODER_OPTIONS, VideoFile
 
 _MOST_PIXELS = 1 << 20  # of the kept decoders, one frame of each: a dozen of 340 x 256, which take some 30 MB
 _PADDING = 64  # FFmpeg's AV_INPUT_BUFFER_PADDING_SIZE
@@ -33,18 +34,18 @@ def decode_packets(
     `references_only` it gives out no frame that no other one refers to, as far as FFmpeg knows.
     """
     if table.direct:
-        codec = _bare_decoder(table.coding) if new else _kept.take(table.coding)
+        codec = _bare_decoder(table.coding) if new else kept.take(table.coding)
         try:
             yield from _decode(codec, _from_file(file, table, numbers), references_only)
         finally:
             if not references_only:
-                _kept.put(table.coding, codec)
+                kept.put(table.coding, codec)
         return
     container, stream = file.open()
     with container, suppress(av.FFmpegError):  # it can't be sought, or not be read on
         if numbers[0]:
             container.seek(int(table.clock[numbers[0]]), stream=stream)
-        packets = _numbered(demuxed(container, stream), table, numbers)
+        packets = _numbered(container.demux(stream), table, numbers)
         yield from _decode(stream.codec_context, packets, references_only)
 
 
@@ -106,9 +107,13 @@ def _bare_decoder(coding: Coding) -> VideoCodecContext:
 
 
 class _Kept(threading.local):
-    """The decoders that each thread keeps, as to open one costs as much as some packets. Only checksums trust them."""
+    """What each thread keeps: decoders, as to open one costs as much as some packets, and a scaler, of megabytes.
+
+    Only what has its checksum is taken from these decoders.
+    """
 
     def __init__(self) -> None:
+        self.scaler = VideoReformatter()
         self._decoders: dict[Coding, VideoCodecContext] = {}
 
     def take(self, coding: Coding) -> VideoCodecContext:
@@ -117,11 +122,11 @@ class _Kept(threading.local):
     def put(self, coding: Coding, codec: VideoCodecContext) -> None:
         codec.flush_buffers()
         self._decoders[coding] = codec  # at the end, so that the first is the least recently used
-        while sum(kept.width * kept.height for kept in self._decoders) > _MOST_PIXELS and len(self._decoders) > 1:
+        while sum(coding.width * coding.height for coding in self._decoders) > _MOST_PIXELS and len(self._decoders) > 1:
             del self._decoders[next(iter(self._decoders))]
 
 
-_kept = _Kept()
+kept = _Kept()
 
 
 def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> Iterator[tuple[int, Packet[Any]]]:
@@ -140,6 +145,8 @@ def _numbered(
     """Finds packets behind a seek: the first by its time, the others by counting on. Ends where they are others."""
     first, last, asked, number = numbers[0], numbers[-1], set(numbers), -1
     for packet in packets:
+        if not packet.size:  # it would end decoding
+            continue
         if number < 0 and first and not (packet.is_keyframe and packet.dts == table.clock[first]):
             continue
         number = first if number < 0 else number + 1

@@ -2,20 +2,18 @@
 
 import operator
 import os
-import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 
 import torch
 from av.video.frame import VideoFrame
-from av.video.reformatter import VideoReformatter
 from torch import Tensor
 
 from lightning_multigrid.decode.frame_pixels import Box, Pixels, rgb_pixels, show, stored, yuv_format, yuv_planes
 from lightning_multigrid.decode.frame_table import FrameTable, Orientation, checksum
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.own_table import own_table
-from lightning_multigrid.decode.packets import decode_packets, needed_packets
+from lightning_multigrid.decode.packets import decode_packets, kept, needed_packets
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
@@ -172,7 +170,7 @@ class VideoReader:
 
     def _rgb(self, frame: VideoFrame) -> Pixels:
         """Pixels of a stored frame, square, and scaled to the size of the first frame if it has another."""
-        return rgb_pixels(frame, _scalers.scaler, self.table.stored_height, self.table.square_width)
+        return rgb_pixels(frame, kept.scaler, self.table.stored_height, self.table.square_width)
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the frames `wanted`, each with its number. Hands out only what is as the table says."""
@@ -229,13 +227,3 @@ class VideoReader:
             if (places := of_packet.get(number)) is not None:
                 value = checksum(frame)
                 yield from [(index, frame) for index in places if index in missing and table.checksums[index] == value]
-
-
-class _Scalers(threading.local):
-    """The scaler of each thread, as it is not thread-safe. It holds megabytes."""
-
-    def __init__(self) -> None:
-        self.scaler = VideoReformatter()
-
-
-_scalers = _Scalers()
