@@ -87,13 +87,8 @@ class Stretch:
 @contextmanager
 def open_row(manifest: Manifest, row: int) -> Iterator[Stretch]:
     """Opens a row of a manifest for a `with`: a video or a folder of frames, or a stretch of it."""
-    path = manifest.path(row)
-    opened: VideoReader | FrameFolder
-    if manifest.frame_rate is None:
-        opened = VideoReader(path, frame_table(manifest, row))
-    else:
-        opened = FrameFolder(path, manifest.frame_rate)
-    with opened as video:
+    path, rate = manifest.path(row), manifest.frame_rate
+    with VideoReader(path, frame_table(manifest, row)) if rate is None else FrameFolder(path, rate) as video:
         yield Stretch(video, path, manifest.stretch(row))
 
 

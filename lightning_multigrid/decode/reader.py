@@ -158,8 +158,12 @@ class VideoReader:
                         clip = own.view(torch.empty(own.nbytes, dtype=torch.uint8))
                         chroma = clip.chroma.numpy()
                         targets = clip.luma.numpy(), chroma[:, 0], chroma[:, 1]
-                rgb = self._rgb(frame)[top : top + height, left : left + width] if own is None else None
-                for target, part in zip(targets, yuv_planes(frame, shown) if rgb is None else (rgb,), strict=True):
+                if own is None:  # square, and scaled to the size of the first frame if it has another
+                    rgb = rgb_pixels(frame, kept.scaler, self.table.stored_height, self.table.square_width)
+                    parts: tuple[Pixels, ...] = (rgb[top : top + height, left : left + width],)
+                else:
+                    parts = yuv_planes(frame, shown)
+                for target, part in zip(targets, parts, strict=True):
                     for place in places[index]:
                         target[place] = part
         return show(clip, self.table.orientation) if targets and isinstance(clip, Tensor) else clip
@@ -167,10 +171,6 @@ class VideoReader:
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
         return self.table.time_of(frame)
-
-    def _rgb(self, frame: VideoFrame) -> Pixels:
-        """Pixels of a stored frame, square, and scaled to the size of the first frame if it has another."""
-        return rgb_pixels(frame, kept.scaler, self.table.stored_height, self.table.square_width)
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the frames `wanted`, each with its number. Hands out only what is as the table says."""
@@ -194,15 +194,14 @@ class VideoReader:
                     break
                 self.fallbacks += 1
             else:
-                raise VideoError(self.file.path, self._reason(min(missing)))
-
-    def _reason(self, index: int) -> str:
-        if self.table.damage:
-            return f"damaged: frame {index} of {len(self)} is decoded otherwise each time"
-        return (
-            f"changed: frame {index} of {len(self)} is not the one that was found when the file was decoded first. "
-            "Run `lightning-multigrid index` or `prepare` again"
-        )
+                frame_of = f"frame {min(missing)} of {len(self)}"
+                if self.table.damage:
+                    raise VideoError(self.file.path, f"damaged: {frame_of} is decoded otherwise each time")
+                raise VideoError(
+                    self.file.path,
+                    f"changed: {frame_of} is not the one that was found when the file was decoded first. Run "
+                    "`lightning-multigrid index` or `prepare` again",
+                )
 
     def _decoded(self, attempt: str, entry: int, missing: set[int]) -> Generator[tuple[int, VideoFrame], None, None]:
         """Decodes frames, and yields those that are missing and as the table says, each with its number.

@@ -25,8 +25,6 @@ _OTHERS = ("posterize", "solarize", "autocontrast", "equalize")
 OPERATIONS = ("identity", *_MOVES, *_BLENDS, *_OTHERS)
 """Those of RandAugment (Cubuk et al. 2020, arXiv:1909.13719), with the strengths of torchvision's."""
 
-_IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-
 
 def draw_edits(draws: Random, rounds: int, probability: float) -> list[tuple[str, int]]:
     """Draws the operations for a clip, and in which direction each goes."""
@@ -84,7 +82,7 @@ def _move(name: str, sign: int, strength: float, size: int) -> tuple[float, ...]
         "translate x": (1.0, 0.0, shift, 0.0, 1.0, 0.0),
         "translate y": (1.0, 0.0, 0.0, 0.0, 1.0, shift),
         "rotate": (turn, lean, 0.0, -lean, turn, 0.0),
-    }.get(name, _IDENTITY)
+    }.get(name, (1.0, 0.0, 0.0, 0.0, 1.0, 0.0))
 
 
 def _moved(clips: Tensor, matrices: Tensor, fill: Tensor) -> Tensor:
