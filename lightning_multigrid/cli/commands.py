@@ -123,10 +123,9 @@ def migrate(source: str) -> None:
     print(translate_pyslowfast(source), end="")
 
 
-_OF_CONFIG: dict[str, Callable[..., None]] = {"plan": plan, "compare": compare_command}
 _OF_DATA: dict[str, Callable[..., None]] = {"prepare": prepare_videos, "check": check_videos, "index": index_videos}
 _OF_FILE: dict[str, Callable[..., None]] = {"init": init, "migrate": migrate}
-_OURS = _OF_CONFIG | _OF_DATA | _OF_FILE
+_OURS: dict[str, Callable[..., None]] = {"plan": plan, "compare": compare_command, **_OF_DATA, **_OF_FILE}
 _LIGHTNINGS = LightningCLI.subcommands()
 _FIRST_WORDS = {"predict": "data.predict", **dict.fromkeys((*_OF_DATA, *_OF_FILE), "source")}  # options that they are
 

@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from functools import partial
 from math import ceil
 from pathlib import Path
 from shlex import quote
@@ -28,6 +29,7 @@ _LARGEST = 16  # the clips of the largest mini-batch, for each of the baseline: 
 _STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # so many steps of the baseline, in 10 to 150 epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
 _PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
+_in_yaml = partial(json.dumps, ensure_ascii=False)  # on one line
 
 
 def init(source: str, val: str | None = None, output: str = "multigrid.yaml") -> None:
@@ -107,20 +109,9 @@ def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:
     written = [("path", "label", "start", "end")]
     for row in rows:
         start, end = manifest.stretch(row)
-        written.append(
-            (
-                manifest.path(row),
-                str(manifest.label(row)),
-                str(start) if start else "",
-                "" if math.isinf(end) else str(end),
-            )
-        )
+        times = str(start) if start else "", "" if math.isinf(end) else str(end)
+        written.append((manifest.path(row), str(manifest.label(row)), *times))
     write_csv(path, written)
-
-
-def _in_yaml(value: str | Sequence[str]) -> str:
-    """Returns text, or a list of it, as YAML on one line."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _clip(looks: Sequence[Look]) -> dict[str, int]:
