@@ -36,14 +36,10 @@ def refuse_other_files(given: str) -> None:
 
 
 class LoadedWeights(Callback):
-    """Warns if no checkpoint gives weights to what is evaluated, and refuses `last` if there is none.
+    """Warns if no checkpoint gives weights to what is evaluated, and refuses `last` if there is none."""
 
-    Args:
-        given: `--ckpt_path`.
-    """
-
-    def __init__(self, given: str | None) -> None:
-        self.given = given
+    def __init__(self, ckpt_path: str | None) -> None:
+        self.given = ckpt_path
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.ckpt_path is not None:

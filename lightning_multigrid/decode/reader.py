@@ -19,7 +19,7 @@ from lightning_multigrid.files import StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
 
 _ATTEMPTS = "at once", "by a new decoder", "from the start"
-_HELD_BYTES = 1 << 26  # most of the frames that a reader which makes its own table keeps
+_HELD_BYTES = 1 << 26  # most of the frames that a reader which makes its own table keeps: small files are decoded once
 
 
 def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[int]]:
@@ -76,20 +76,16 @@ class VideoReader:
             table = own_table(self.file.bytes) if table is None else table
         if table is None or table.file_size != self.file.bytes.size or not table.is_current:
             self.file.close()
-            table = self._decode_all()
+            held = 0
+            with FullDecode(self.file.path) as decode:
+                for index, frame in enumerate(decode):
+                    held += sum(plane.buffer_size for plane in frame.planes)
+                    if held <= _HELD_BYTES:
+                        self._held[index] = frame
+                table = decode.table(entries=False)
             self.file = VideoFile(self.file.path)
         self.table, self.damage = table, table.damage
         self.rate, self.height, self.width = table.rate, table.height, table.width
-
-    def _decode_all(self) -> FrameTable:
-        """Makes a table without entries. Holds the frames of a small file, so that they are decoded once."""
-        with FullDecode(self.file.path) as decode:
-            held = 0
-            for index, frame in enumerate(decode):
-                held += sum(plane.buffer_size for plane in frame.planes)
-                if held <= _HELD_BYTES:
-                    self._held[index] = frame
-            return decode.table(entries=False)
 
     def __enter__(self) -> "VideoReader":
         return self

@@ -33,13 +33,9 @@ def draw_edits(draws: Random, rounds: int, probability: float) -> list[tuple[str
 
 
 def rand_augment(clips: Tensor, edits: Sequence[Sequence[tuple[str, int]]], magnitude: int, fill: Tensor) -> Tensor:
-    """Applies each clip's operations, one round after the other.
+    """Applies operations to clips B x 3 x T x S x S, in rounds: `edits` has for each what each clip gets.
 
-    Args:
-        clips: B x 3 x T x S x S.
-        edits: For each round what each clip gets, as drawn by `draw_edits`.
-        magnitude: Strength of all operations, from 0 to 30.
-        fill: Colour of pixels from outside a frame, 3.
+    `magnitude` is their strength, from 0 to 30; `fill` is the colour of pixels from outside a frame, 3.
     """
     strength, size, device = magnitude / (MAGNITUDES - 1), clips.shape[-1], clips.device
     whole = at = list(range(len(clips)))  # which clip is where

@@ -71,8 +71,7 @@ class Encoding:
             "sc_threshold": "0",
             "bf": "15",
             "b_strategy": "0",
-            # In small videos x264's macroblock trees are a little different each time: it reads memory that was never
-            # set.
+            # In small videos x264's macroblock trees are a little different each time, as if from unset memory.
             "x264-params": "b-pyramid=none:mbtree=0",
         }
 
@@ -91,11 +90,8 @@ class TranscodeJob:
 def transcode(job: TranscodeJob) -> None:
     """Re-encodes a video: frame i of the target is frame i of the source, shown at the same time after the first.
 
-    The source is decoded once, the target once more for its table, which stands behind it.
-
-    Raises:
-        OutputError: If the target can't be written.
-        VideoError: If the source can't be read, or is damaged; then there is no target.
+    The source is decoded once, the target once more for its table, which stands behind it. A `VideoError` if the source
+    can't be read, or is damaged; then there is no target.
     """
     with new_file(job.target) as file:
         try:

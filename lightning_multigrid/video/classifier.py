@@ -153,16 +153,13 @@ class VideoClassifier(LightningModule):
         logits = self(clips)
         loss = self._compute_loss(logits, labels)
         self.log("train/loss", loss, batch_size=len(clips))
-        self._show(loss.detach(), len(clips))
-        return loss
-
-    def _show(self, loss: Tensor, clips: int) -> None:
-        """Shows the newest loss that the GPU has finished in the bar: for that of this step, Lightning would wait."""
+        # The bar shows the newest loss that the GPU has finished: for that of this step, Lightning would wait.
         if self._newest_loss is None:
-            self._newest_loss = torch.full_like(loss, math.nan, device="cpu", pin_memory=loss.is_cuda)
+            self._newest_loss = torch.full_like(loss.detach(), math.nan, device="cpu", pin_memory=loss.is_cuda)
         shown = self._newest_loss if loss.is_cuda else loss
-        self.log("loss", shown, prog_bar=True, logger=False, batch_size=clips)
-        self._newest_loss.copy_(loss, non_blocking=True)
+        self.log("loss", shown, prog_bar=True, logger=False, batch_size=len(clips))
+        self._newest_loss.copy_(loss.detach(), non_blocking=True)
+        return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self._evaluate(batch, self.val_metrics)
