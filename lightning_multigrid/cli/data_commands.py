@@ -198,8 +198,7 @@ def _videos(command: str, data: LightningDataModule | None, source: Source | Non
         return {"": VideoList(source).read()}
     if not isinstance(data, VideoDataModule):
         raise ManifestError(
-            f"The config has {type(data).__name__} as `data`; a VideoDataModule is required. Give the list or folder "
-            "of videos instead of the config."
+            f"`data` is {type(data).__name__}, a VideoDataModule is required. Give a list or folder of videos instead."
         )
     return {str(split): manifest for split, manifest in data.manifests().items()}
 

@@ -48,10 +48,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
     lists = {split: f"{stem}_{split}.csv" for split in ("train", "val")} if val is None else {}
     files = [str(path), *lists.values()]
     if there := ", ".join(filter(os.path.exists, files)):
-        raise ValueError(
-            f"`init` would write over {there}. Move or remove what is there, or give another `--output`, after "
-            "which the lists are named, too."
-        )
+        raise ValueError(f"`init` would write over {there}. Move it away, or give another `--output`.")
     manifest = VideoList(source).read()
     if not manifest.labelled:
         raise ManifestError(

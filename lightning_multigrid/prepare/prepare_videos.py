@@ -98,10 +98,7 @@ def prepare(
         jobs: list[TranscodeJob] = []
         for source, name in names.items():
             if os.path.realpath(source).startswith(os.path.join(root, "")):
-                raise ValueError(
-                    f"{source} lies in the output folder {root}, where it might be overwritten. Give a folder of its "
-                    "own as `output`."
-                )
+                raise ValueError(f"{source} lies in the output folder {root}. Give a folder of its own as `output`.")
             try:
                 made_from = _made_from(source, encoding)
             except OSError as error:
@@ -154,10 +151,7 @@ def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
         # The same for all names that a file system may take for one: some ignore case, or know only one form of `é`.
         known = unicodedata.normalize("NFC", unicodedata.normalize("NFC", names[source]).casefold())
         if (other := taken.setdefault(known, source)) != source:
-            raise ValueError(
-                f"{other} and {source} would have the same name in the output, or on some disks. Rename one of them, "
-                "or prepare them into different folders."
-            )
+            raise ValueError(f"{other} and {source} would have one name in the output, or on some disks. Rename one.")
     return names
 
 

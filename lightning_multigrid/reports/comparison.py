@@ -99,10 +99,8 @@ class Recorder(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step > 0:
             raise MisconfigurationException(
-                "A run that continues from a checkpoint has only a part of its time, so it can't be compared. "
-                "Leave the `Recorder` out, or train from the start."
+                "A run that continues has only a part of its time. Leave the `Recorder` out, or train from the start."
             )
-
         self.record.account = {START: self._seconds}
 
     @property

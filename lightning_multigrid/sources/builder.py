@@ -101,7 +101,7 @@ class ManifestBuilder:
             )
         if not rows:
             raise ManifestError(
-                f"{self._origin} lists no videos. At least one row, `path label`, is required, or a video in a folder."
+                f"{self._origin} lists no videos. Give it a row, `path label`, or a video in the folder."
             )
         if self._missing:
             counts = f"{self._missing:,} of the {self._missing + rows:,} videos"

@@ -14,10 +14,8 @@ def class_names(source: str) -> list[str]:
     _, folders, _ = next(os.walk(source, onerror=refuse_unlisted))
     names = sorted(name for name in folders if name[0] != ".")
     if names and all(name.lower() in _SPLITS for name in names):
-        raise ManifestError(
-            f"{source} holds a folder per split ({', '.join(names)}); a folder per class is required. "
-            f"Give one split: {os.path.join(source, names[0])}."
-        )
+        split = os.path.join(source, names[0])
+        raise ManifestError(f"{source} holds splits; a folder per class is required. Give one split, such as {split}.")
     return names
 
 

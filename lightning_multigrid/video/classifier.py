@@ -114,8 +114,7 @@ class VideoClassifier(LightningModule):
         require(loss != "bce" or not label_smoothing, "label_smoothing", label_smoothing, "0 with `loss='bce'`")
         if optimizer is not None and (lr, momentum, nesterov, fused_optimizer) != (0.1, 0.9, False, False):
             raise ValueError(
-                "`lr`, `momentum`, `nesterov` and `fused_optimizer` are for SGD, and would have no effect on the given "
-                "`optimizer`. Give them to the optimizer, or leave them out."
+                "`lr`, `momentum`, `nesterov` and `fused_optimizer` are for SGD. Give them to the `optimizer` instead."
             )
         _check_schedule(schedule, milestones, gamma, warmup_epochs)
         # The weights are in the checkpoint already: `VideoClassifier.load_from_checkpoint(path, model=...)`.
@@ -371,6 +370,5 @@ def _check_schedule(schedule: str, milestones: Sequence[float], gamma: float, wa
         )
     if milestones and warmup_epochs >= milestones[0]:
         raise ValueError(
-            f"`warmup_epochs={warmup_epochs}` must end before the first of `milestones={list(milestones)}`. "
-            "Shorten the warm-up."
+            f"`warmup_epochs={warmup_epochs}` must be below the first of `milestones={list(milestones)}`. Shorten it."
         )

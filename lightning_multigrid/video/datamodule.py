@@ -218,9 +218,8 @@ class VideoDataModule(LightningDataModule):
         self._refuse_idle()
         if self.sources[needed] is None:
             raise ValueError(
-                f"`{needed}` is None, but its videos are needed. Give `VideoDataModule` a list of `path label`, a "
-                f"folder with a folder per class, or a source such as `Kinetics`, as `{needed}`; on the command line, "
-                f"`--data.{needed} FOLDER`."
+                f"`{needed}` is None, but its videos are needed. Give a list of `path label`, a folder per class, or a "
+                f"source such as `Kinetics`, as `{needed}`; on the command line, `--data.{needed} FOLDER`."
             )
         try:
             train = self._read("train", classes=())

@@ -210,7 +210,7 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
     words = ["--config", path, *SMALL, f"--data.val={videos / 'train.csv'}"]
     with pytest.warns(UserWarning, match="no last checkpoint"):  # Lightning's
         said = failure(capsys, ["validate", *words, "--ckpt_path=last"])
-    assert "`--ckpt_path last` finds no checkpoint where the config's callbacks write theirs. Train first" in said
+    assert "`--ckpt_path last` finds no checkpoint of the config's callbacks. Train first" in said
     main(["fit", *words])
     main(["validate", *words, "--ckpt_path=last"])
     assert "warning: There" not in capsys.readouterr().err
@@ -219,9 +219,9 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("best", "`--ckpt_path best` is known only to the process that trained"),
-        ("text", "is no checkpoint, or only a part of one. Give a file that `fit` has written, such as last.ckpt"),
-        ("cut", "is no checkpoint, or only a part of one"),
+        ("best", "`--ckpt_path best` is known only while it trains"),
+        ("text", "is no checkpoint, or only a part. Give one of `fit`"),
+        ("cut", "is no checkpoint, or only a part"),
         ("tensors", "is no checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
         (
             "other",

@@ -340,12 +340,12 @@ class TestErrors:
             ({"schedule": "steps"}, r"belong together, got `schedule='steps'` and `milestones=\[\]`. Give both"),
             (
                 {"optimizer": torch.optim.AdamW, "lr": 0.3},
-                r"`lr`, .* are for SGD, and would have no effect",
+                r"`lr`, .* are for SGD\. Give them",
             ),
             ({"milestones": [2]}, r"belong together, got `schedule='cosine'` and `milestones=\[2\]`. Give both"),
             (
                 {"schedule": "steps", "milestones": [2, 4], "warmup_epochs": 2},
-                r"`warmup_epochs=2` must end before the first of `milestones=\[2, 4\]`. Shorten",
+                r"`warmup_epochs=2` must be below the first of `milestones=\[2, 4\]`. Shorten",
             ),
         ],
     )
