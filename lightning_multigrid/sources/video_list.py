@@ -149,7 +149,7 @@ def _add_list(builder: ManifestBuilder, path: str) -> None:
             raise builder.error(
                 where,
                 f"the label {quoted(label)} is not a number from 0, or several such as `1;5`. Put a path that holds "
-                "a separator in double quotes, name the columns `path` and `label`, or make a folder per class for names",
+                "a separator in double quotes, name the columns `path` and `label`, or use a folder per class",
             )
         start = _seconds(builder, where, fields.get("start") or 0.0)
         end = _seconds(builder, where, fields.get("end") or math.inf)

@@ -111,7 +111,7 @@ def test_reads_what_a_spreadsheet_writes(tmp_path_factory, rows, separator):
 NO_LISTS = {
     "empty": ("", r"list\.csv lists no videos\. Give it a row, `path label`"),
     "header only": ("path,label\n\n", "lists no videos"),
-    "name": ("a.mp4 1\nb.mp4 run\n", r"line 2: the label 'run' is not a number from 0\. .*folder per class"),
+    "name": ("a.mp4 1\nb.mp4 run\n", r"line 2: the label 'run' is not a number from 0, .*folder per class"),
     "other header": ("video,class\na.mp4,1\n", r"line 1: the label 'class' .* columns `path` and `label`"),
     "negative": ("a.mp4 1\n\nb.mp4 -1\n", r"line 3: the label '-1' is not a number from 0"),
     "float": ("a.mp4 1.0\n", r"line 1: the label '1\.0' is not a number"),
