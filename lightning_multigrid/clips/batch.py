@@ -76,11 +76,6 @@ class ClipBatch:
     def device(self) -> torch.device:
         return self.pieces[0].device
 
-    @property
-    def frames(self) -> int:
-        """Frames of each clip (T)."""
-        return self.formats[0].frames
-
     def crops(self) -> PackedCrops:
         """The crops, T x h x w x 3 each or YUV planes, as views of the bytes."""
         return PackedCrops(self.pieces, self.formats)

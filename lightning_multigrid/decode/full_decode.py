@@ -18,15 +18,7 @@ from av.video.frame import VideoFrame
 from typing_extensions import Self
 
 from lightning_multigrid.decode.frame_pixels import orientation_of
-from lightning_multigrid.decode.frame_table import (
-    MADE_BY,
-    Coding,
-    Damage,
-    FrameTable,
-    Integers,
-    Orientation,
-    checksum,
-)
+from lightning_multigrid.decode.frame_table import MADE_BY, Coding, Damage, FrameTable, Integers, Orientation, checksum
 from lightning_multigrid.decode.packets import decode_packets, give_number, needed_packets, number_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import StrPath
@@ -118,7 +110,11 @@ class FullDecode:
                     break
             if corrupt and self._container.format.name != "mpegts":  # a transport stream is cut anywhere
                 raise VideoError(self.file.path, "cut short: its last packet is not all there")
-            self._refuse_cut_short()
+            declared, ended = self._declared_seconds, self._seen.end
+            if 0 < ended < min(_SHARE * declared, declared - _LACK):  # none of its streams is as long as its head says
+                raise VideoError(
+                    self.file.path, f"cut short: it ends at {ended:.1f} s of the {declared:.1f} s that it declares"
+                )
             if not self._began:
                 raise refusal or VideoError(self.file.path, "holds no frame that can be decoded")
 
@@ -158,14 +154,6 @@ class FullDecode:
         seen.checksums.append(checksum(frame))
         seen.times.append(_UNKNOWN if frame.pts is None else frame.pts)
         seen.concealed += frame.is_corrupt
-
-    def _refuse_cut_short(self) -> None:
-        """Refuses a file none of whose streams is as long as the file's head says."""
-        declared, end = self._declared_seconds, self._seen.end
-        if 0 < end < min(_SHARE * declared, declared - _LACK):
-            raise VideoError(
-                self.file.path, f"cut short: it ends at {end:.1f} s of the {declared:.1f} s that it declares"
-            )
 
     @property
     def damage(self) -> Damage:

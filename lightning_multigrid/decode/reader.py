@@ -123,13 +123,10 @@ class VideoReader:
         BT.601's and BT.709's, and clips whose frames differ in these. The colours are those of `read` within 3 of 255.
         Arguments and errors are those of `read`; the box may begin at any pixel.
         """
-        return self._clip(indices, box, yuv=self._is_plain)
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether frames are shown as they are stored. FFmpeg's converter interpolates the chroma of odd heights."""
         table = self.table
-        return table.orientation == Orientation() and table.square_width == table.stored_width and self.height % 2 == 0
+        plain = table.orientation == Orientation() and table.square_width == table.stored_width
+        # FFmpeg's converter interpolates the chroma of odd heights.
+        return self._clip(indices, box, yuv=plain and self.height % 2 == 0)
 
     def _clip(self, indices: Sequence[int], box: Box | None, *, yuv: bool) -> YuvClip | Tensor:
         """Reads a clip as RGB, or if `yuv` and its frames allow that, as they are stored."""

@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 
 import av
@@ -123,7 +123,7 @@ def prepare(
         path = os.path.join(root, MANIFEST_NAME)
         if good and part is None:
             rows = [good.get(source) for source in sources]
-            save_manifest(renamed(replace(manifest, frame_rate=None), rows, path, folder), path)
+            save_manifest(renamed(manifest, rows, path, folder), path)
     if part is None and (len(broken) > max_bad_fraction * len(names) or not good):
         first = "; ".join(f"{path}: {reason}" for path, reason in islice(broken.items(), 3))
         raise BrokenVideosError(

@@ -156,12 +156,9 @@ class ManifestBuilder:
             raise self.error(where, "some rows have a label, and some have none. Give all videos a label, or none")
 
 
-def renamed(
-    manifest: Manifest, paths: Sequence[str | None], origin: StrPath, root: StrPath, classes: Sequence[str] = ()
-) -> Manifest:
-    """Returns the manifest with other `paths`, without the rows of None; `classes` count if it has none itself."""
-    names, multi_label = manifest.classes or classes, manifest.multi_label
-    builder = ManifestBuilder(origin, root, classes=names, multi_label=multi_label, frame_rate=manifest.frame_rate)
+def renamed(manifest: Manifest, paths: Sequence[str | None], origin: StrPath, root: StrPath) -> Manifest:
+    """Returns the manifest with other `paths`, of video files, without the rows of None."""
+    builder = ManifestBuilder(origin, root, classes=manifest.classes, multi_label=manifest.multi_label)
     for row, path in enumerate(paths):
         if path is not None:
             labels, spans = manifest.spans(row)

@@ -30,14 +30,7 @@ from lightning_multigrid.files import OutputError, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
-from lightning_multigrid.sources import (
-    Manifest,
-    ManifestError,
-    Source,
-    TableStore,
-    VideoList,
-    VideoSource,
-)
+from lightning_multigrid.sources import Manifest, ManifestError, Source, TableStore, VideoList, VideoSource
 from lightning_multigrid.video.broken_videos import BrokenVideos
 from lightning_multigrid.video.classifier import VideoClassifier
 
