@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from lightning_multigrid.files import FRAME_SUFFIXES
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
 
 
-class FrameFolder:
+class FrameFolder(AbstractContextManager["FrameFolder"]):
     """A folder of images as a video, with the attributes of a `VideoReader`. Its length is the number of images.
 
     Images are sorted by name, shorter names first, so that `9.jpg` comes before `10.jpg`. Hidden files, other files and
@@ -43,9 +43,6 @@ class FrameFolder:
         self._names = sorted(names, key=lambda name: (len(name), name))
         with self._opened(0) as first:
             self.width, self.height = first.size
-
-    def __enter__(self) -> "FrameFolder":
-        return self
 
     def __exit__(self, *error: object) -> None:
         """No file is held open."""

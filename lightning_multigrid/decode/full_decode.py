@@ -7,6 +7,7 @@ import time
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -15,7 +16,6 @@ import av
 import numpy as np
 from av.packet import Packet
 from av.video.frame import VideoFrame
-from typing_extensions import Self
 
 from lightning_multigrid.decode.frame_pixels import orientation_of
 from lightning_multigrid.decode.frame_table import MADE_BY, Coding, Damage, FrameTable, Integers, Orientation, checksum
@@ -50,7 +50,7 @@ class _Seen:
     end: float = 0.0  # seconds at which the last of the file's streams ends
 
 
-class FullDecode:
+class FullDecode(AbstractContextManager["FullDecode"]):
     """A video file that is decoded once, from its beginning, past damage. Iterate it for the frames as they are stored.
 
     A `VideoError` if the file is missing, cut short, no video, too slow, or has frames above 67 megapixels.
@@ -71,9 +71,6 @@ class FullDecode:
         self._began = False
         with self.file.faults():
             self._container, self._stream = self.file.open()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._container.close()
@@ -180,13 +177,6 @@ class FullDecode:
         Its frames have their `entries`, for which the file is decoded once more, or they are all decoded from the
         beginning.
         """
-        table = self._table()
-        if entries:
-            with self.file.faults():
-                table = self._with_entries(table)
-        return table
-
-    def _table(self) -> FrameTable:
         seen, codec = self._seen, self._stream.codec_context
         times = np.array(seen.times)
         rate = self.rate
@@ -196,7 +186,7 @@ class FullDecode:
             rate = float((len(times) - 1) / (int(times[-1] - times[0]) * self._stream.time_base))
         colours = int(codec.colorspace), int(codec.color_range), int(codec.color_primaries), int(codec.color_trc)
         coded = codec.name, codec.width, codec.height, codec.codec_tag, codec.bits_per_coded_sample
-        return FrameTable(
+        table = FrameTable(
             file_size=self.file.bytes.size,
             made_by=MADE_BY,
             codec=codec.codec.canonical_name,
@@ -218,6 +208,10 @@ class FullDecode:
             droppable=np.empty(0, np.int64),
             clock=np.array(seen.clock),
         )
+        if entries:
+            with self.file.faults():
+                table = self._with_entries(table)
+        return table
 
     def _with_entries(self, table: FrameTable) -> FrameTable:
         """The table with its entries, and without a container if a decoder finds as many of them so."""

@@ -3,7 +3,7 @@
 import operator
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 
 import torch
 from av.video.frame import VideoFrame
@@ -46,7 +46,7 @@ def read_frames(path: StrPath, indices: Sequence[int]) -> Tensor:
         return video.read(indices)
 
 
-class VideoReader:
+class VideoReader(AbstractContextManager["VideoReader"]):
     """A video file, open for reading until `close` or the end of a `with`. Its length is its number of frames.
 
     A `VideoError` if the file is missing, damaged, cut short, no video, too slow, or has frames above 67 megapixels.
@@ -86,9 +86,6 @@ class VideoReader:
             self.file = VideoFile(self.file.path)
         self.table, self.damage = table, table.damage
         self.rate, self.height, self.width = table.rate, table.height, table.width
-
-    def __enter__(self) -> "VideoReader":
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
