@@ -122,8 +122,7 @@ class ManifestBuilder:
         if not path or "\0" in path or "://" in path:
             raise self.error(
                 where,
-                f"{quoted(path)} is not the path of a file. Correct an empty field, save the list as UTF-8, and copy "
-                "videos at URLs to a disk",
+                f"{quoted(path)} is not the path of a file. Correct an empty field, save as UTF-8, or download URLs",
             )
         # The path is kept in its normal form, so that the path that was judged is the one that is opened.
         name = os.path.normpath(path)
@@ -146,10 +145,9 @@ class ManifestBuilder:
         if self._multi_label:
             return
         if len(labels) > 1:
+            numbers = ", ".join(map(str, labels))
             raise self.error(
-                where,
-                f"{len(labels)} labels ({', '.join(map(str, labels))}), one is required. "
-                "Pass `multi_label=True` for videos with several, or quote a path that holds a separator",
+                where, f"{len(labels)} labels ({numbers}), one is required. Pass `multi_label=True`, or quote the path"
             )
         rows = len(self._path_offsets) - 1
         if rows and bool(labels) != bool(self._labels):

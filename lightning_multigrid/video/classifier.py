@@ -364,10 +364,7 @@ def _check_schedule(schedule: str, milestones: Sequence[float], gamma: float, wa
     increasing = all(earlier < later for earlier, later in pairwise((0, *milestones)))
     require(increasing, "milestones", list(milestones), "above 0 and increasing")
     if (schedule == "steps") != bool(milestones):
-        raise ValueError(
-            f"`schedule='steps'` and `milestones` belong together, got `schedule={schedule!r}` and "
-            f"`milestones={list(milestones)}`. Give both, or neither."
-        )
+        raise ValueError(f"`schedule='steps'` and `milestones` belong together: {schedule!r} and {list(milestones)}.")
     if milestones and warmup_epochs >= milestones[0]:
         raise ValueError(
             f"`warmup_epochs={warmup_epochs}` must be below the first of `milestones={list(milestones)}`. Shorten it."

@@ -102,7 +102,7 @@ def test_paths_inside_the_root(given, kept):
 
 @pytest.mark.parametrize("path", ["", "a\0b", "s3://bucket/a.mp4", "file:///etc/passwd"])
 def test_what_is_no_path(path):
-    with pytest.raises(ManifestError, match=r"line 1: '.*' is not the path of a file\. .* copy videos at URLs"):
+    with pytest.raises(ManifestError, match=r"line 1: '.*' is not the path of a file\. .* download URLs"):
         build([(path, [0])], allow_outside_root=True)
 
 
