@@ -27,6 +27,7 @@ from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.cli.step_seconds import StepSeconds, measure_steps, seconds_by_points
 from lightning_multigrid.cli.terminal import say
+from lightning_multigrid.files import require
 from lightning_multigrid.reports import plan_figure
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
@@ -63,8 +64,7 @@ def plan(
             f"`plan` reads the baseline off a VideoDataModule, got {type(cli.datamodule).__name__}. With other "
             "data the schedule is printed when `fit` starts."
         )
-    if step_time is not None and step_time <= 0:
-        raise ValueError(f"`--step_time` must be above 0, got {step_time:g}.")
+    require(step_time is None or step_time > 0, "--step_time", step_time, "above 0")
     planned = preview(
         callback,
         trainer,

@@ -19,10 +19,7 @@ def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
     """Returns the values of a config by their dotted names."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        if isinstance(value, dict):
-            flat.update({f"{name}.{key}": inner for key, inner in value.items()})
-        else:
-            flat[str(name)] = value
+        flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {str(name): value}
     return flat
 
 

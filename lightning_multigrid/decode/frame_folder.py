@@ -66,11 +66,8 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
         for index, members in places.items():
             with self._opened(index) as image:
                 if image.size != (self.width, self.height):
-                    raise VideoError(
-                        self._path,
-                        f"{self._names[index]} has {image.height} x {image.width} pixels, but the first frame "
-                        f"{self.height} x {self.width}",
-                    )
+                    sizes = f"{image.height} x {image.width} pixels, but the first frame {self.height} x {self.width}"
+                    raise VideoError(self._path, f"{self._names[index]} has {sizes}")
                 if image.mode[0] == "I":  # Pillow's conversion would take all above 255 for white
                     raise VideoError(self._path, f"{self._names[index]} has 16 bits a channel, 8 are required")
                 shown = image.crop((left, top, left + width, top + height)).convert("RGB")

@@ -184,7 +184,7 @@ def test_plan_refusals(tmp_path, capsys):
     args = ["plan", "--config", config(tmp_path)]
     for options, said in (
         (["--data=lightning.pytorch.demos.boring_classes.BoringDataModule"], "got BoringDataModule"),
-        (["--step_time=0"], "`--step_time` must be above 0, got 0."),
+        (["--step_time=0"], "`--step_time` must be above 0, got 0.0"),
     ):
         assert said in failure(capsys, [*args, *options])
     said = failure(capsys, ["plan", "--like", "kinetics"])
