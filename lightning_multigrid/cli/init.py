@@ -112,7 +112,6 @@ def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:
 
 
 def _clip(looks: Sequence[Look]) -> dict[str, int]:
-    """Returns the shape of the baseline's clips."""
     machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
     _, rate, short = (median(column) for column in zip(*looks, strict=True))
     shortest = sorted(look.frames for look in looks)[len(looks) // 10]
@@ -125,7 +124,6 @@ def _clip(looks: Sequence[Look]) -> dict[str, int]:
 
 
 def _training(videos: int) -> dict[str, Any]:
-    """Returns the baseline's training on so many videos."""
     machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
     batch = next((clips for clips in (8, 4, 2, 1) if _LARGEST * clips <= videos), None)
     if batch is None:

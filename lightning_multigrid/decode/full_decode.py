@@ -279,7 +279,6 @@ def _find_droppable(file: VideoFile, table: FrameTable) -> Integers:
 
 
 def _frames_of(table: FrameTable) -> dict[int, list[int]]:
-    """The frames of each packet."""
     frames_of: dict[int, list[int]] = defaultdict(list)
     for frame, packet in enumerate(table.packets.tolist()):
         frames_of[packet].append(frame)

@@ -89,7 +89,6 @@ def number_of(frame: VideoFrame) -> int:
 
 
 def _bare_decoder(coding: Coding) -> VideoCodecContext:
-    """A decoder without a container."""
     codec = CodecContext.create(coding.decoder, "r")
     assert isinstance(codec, VideoCodecContext)
     # FFmpeg reads on behind the end, where PyAV (seen in 18.1) leaves what was in memory: these zeros stay there.

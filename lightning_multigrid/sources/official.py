@@ -222,7 +222,6 @@ class HMDB51:
 
 
 def _given_or_beside(given: StrPath | None, path: str, name: str) -> str:
-    """Returns a path that is given, or that of a file beside another one."""
     return os.path.join(os.path.dirname(path), name) if given is None else os.fspath(given)
 
 

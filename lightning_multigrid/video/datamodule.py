@@ -294,7 +294,6 @@ class VideoDataModule(LightningDataModule):
         return VideoList(source, self.root, multi_label=self.multi_label, allow_outside_root=outside).read(classes)
 
     def _refuse_idle(self) -> None:
-        """Refuses arguments of lists and folders where all videos come from sources, which have their own."""
         idle = all(source is None or isinstance(source, VideoSource) for source in self.sources.values())
         for name in ("root", "multi_label", "allow_outside_root") if idle else ():
             if getattr(self, name):
