@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
+from av.video.frame import VideoFrame
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
@@ -49,6 +50,11 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def __iter__(self) -> Iterator[VideoFrame]:
+        """Yields all frames, as a `FullDecode` does."""
+        for index in range(len(self)):
+            yield VideoFrame.from_ndarray(self.read([index])[0].numpy(), format="rgb24")
 
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one."""
