@@ -186,8 +186,7 @@ def _videos(command: str, data: LightningDataModule | None, source: Source | Non
     if (source is None) == (data is None):
         raise ArgumentError(
             None,
-            f"`{command}` needs either a list or folder of videos, or --config, a config of `fit`. "
-            f"See `lightning-multigrid {command} --help`",
+            f"`{command}` needs either a list or folder, or --config. See `lightning-multigrid {command} --help`",
         )
     if isinstance(source, VideoSource):
         return {"": source.read()}

@@ -187,11 +187,8 @@ class VideoBatch(Sequence[Any]):
         return 2
 
     def __getitem__(self, item: Any) -> Any:
-        labels: Tensor | list[str]
-        if self.labels is None:
-            labels = [path for path in self.paths for _ in range(self.per_video)]
-        else:
-            labels = self.labels.repeat_interleave(self.per_video, dim=0)
+        paths = [path for path in self.paths for _ in range(self.per_video)]
+        labels = paths if self.labels is None else self.labels.repeat_interleave(self.per_video, dim=0)
         return (self._clips, labels)[item]
 
     def chunks(self) -> Iterator[Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import av
@@ -59,22 +60,13 @@ def needed_packets(table: FrameTable, entry: int, wanted: Collection[int]) -> li
     return [entry + int(place) for place in np.flatnonzero(kept)]
 
 
-def _decode(
-    codec: VideoCodecContext, packets: Iterator[tuple[int, Packet[Any]]], references_only: bool
-) -> Iterator[Decoded]:
+def _decode(codec: VideoCodecContext, packets: Iterator[Packet[Any]], references_only: bool) -> Iterator[Decoded]:
     if references_only:
         codec.skip_frame = "NONREF"
-    for number, packet in packets:
-        give_number(packet, number)
-        yield from _given(codec, packet)
-    yield from _given(codec, None)
-
-
-def _given(codec: VideoCodecContext, packet: Packet[Any] | None) -> list[Decoded]:
-    try:
-        return [(number_of(frame), frame) for frame in codec.decode(packet)]
-    except av.FFmpegError:  # what comes out, or doesn't, is compared with the table
-        return []
+    given: Iterator[Packet[Any] | None] = chain(packets, [None])
+    for packet in given:
+        with suppress(av.FFmpegError):  # what comes out, or doesn't, is compared with the table
+            yield from [(number_of(frame), frame) for frame in codec.decode(packet)]
 
 
 def give_number(packet: Packet[Any], number: int) -> None:
@@ -128,19 +120,18 @@ class _Kept(threading.local):
 kept = _Kept()
 
 
-def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> Iterator[tuple[int, Packet[Any]]]:
+def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> Iterator[Packet[Any]]:
     positions, sizes = (column[numbers].tolist() for column in (table.positions, table.sizes))
     for number, position, size in zip(numbers, positions, sizes, strict=True):
         # Made by its size and then filled: behind the bytes that a packet is made of, PyAV (seen in 18.1) leaves no
         # zeros, and some decoders read on there.
         packet = Packet(size)
         packet.update(file.bytes.read(position, size))
-        yield number, packet
+        give_number(packet, number)
+        yield packet
 
 
-def _numbered(
-    packets: Iterator[Packet[Any]], table: FrameTable, numbers: Sequence[int]
-) -> Iterator[tuple[int, Packet[Any]]]:
+def _numbered(packets: Iterator[Packet[Any]], table: FrameTable, numbers: Sequence[int]) -> Iterator[Packet[Any]]:
     """Finds packets behind a seek: the first by its time, the others by counting on. Ends where they are others."""
     first, last, asked, number = numbers[0], numbers[-1], set(numbers), -1
     for packet in packets:
@@ -152,6 +143,7 @@ def _numbered(
         if packet.size != table.sizes[number] or packet.dts not in (None, table.clock[number]):
             return
         if number in asked:
-            yield number, packet
+            give_number(packet, number)
+            yield packet
         if number == last:
             return
