@@ -263,9 +263,7 @@ def _find_entries(file: VideoFile, table: FrameTable, keys: Sequence[int]) -> In
 def _find_droppable(file: VideoFile, table: FrameTable) -> Integers:
     """The packets that may be left out: FFmpeg says so, and some frames come out the same without the others."""
     droppable = np.zeros(len(table.sizes), np.uint8)
-    of_entry = np.split(
-        order := np.argsort(table.entries, kind="stable"), np.flatnonzero(np.diff(table.entries[order])) + 1
-    )
+    of_entry = [np.flatnonzero(table.entries == entry) for entry in np.unique(table.entries)]
     for members in of_entry:
         packets = table.packets[members].tolist()
         numbers = range(int(table.entries[members[0]]), max(packets) + 1)
