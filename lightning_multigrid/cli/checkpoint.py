@@ -17,17 +17,13 @@ def refuse_other_files(given: str) -> None:
     """Refuses a `--ckpt_path` that no training has written, before Lightning reads it."""
     if given == "best":
         raise ValueError(
-            "`--ckpt_path best` is known only to the process that trained, and each command is another one. Give the "
-            "file in the `dirpath` of the config's `ModelCheckpoint`: `--ckpt_path FILE`."
+            "`--ckpt_path best` is known only while it trains. Give the file in the `dirpath` of `ModelCheckpoint`."
         )
     if not Path(given).is_file():  # a word, a URL, a folder, or Lightning says that there is no such file
         return
     # torch writes archives, whose end says what is in them.
     if not zipfile.is_zipfile(given):
-        raise ValueError(
-            f"`--ckpt_path {given}` is no checkpoint, or only a part of one. Give a file that `fit` has written, "
-            "such as last.ckpt, or `last`."
-        )
+        raise ValueError(f"`--ckpt_path {given}` is no checkpoint, or only a part. Give one of `fit`, or `last`.")
     checkpoint = AtomicCheckpointIO().load_checkpoint(given, "meta")  # type: ignore[arg-type]  # as torch takes it
     if "state_dict" not in checkpoint:
         raise ValueError(
@@ -36,22 +32,17 @@ def refuse_other_files(given: str) -> None:
 
 
 class LoadedWeights(Callback):
-    """Warns if no checkpoint gives weights to what is evaluated, and refuses `last` if there is none.
+    """Warns if no checkpoint gives weights to what is evaluated, and refuses `last` if there is none."""
 
-    Args:
-        given: `--ckpt_path`.
-    """
-
-    def __init__(self, given: str | None) -> None:
-        self.given = given
+    def __init__(self, ckpt_path: str | None) -> None:
+        self.given = ckpt_path
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.ckpt_path is not None:
             return
         if self.given is not None:
             raise MisconfigurationException(
-                f"`--ckpt_path {self.given}` finds no checkpoint where the config's callbacks write theirs. Train "
-                "first, or give the file: `--ckpt_path FILE`."
+                f"`--ckpt_path {self.given}` finds no checkpoint of the config's callbacks. Train first, or give one."
             )
         if trainer.is_global_zero:
             say(

@@ -27,6 +27,7 @@ from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.cli.step_seconds import StepSeconds, measure_steps, seconds_by_points
 from lightning_multigrid.cli.terminal import say
+from lightning_multigrid.files import require
 from lightning_multigrid.reports import plan_figure
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
@@ -63,8 +64,7 @@ def plan(
             f"`plan` reads the baseline off a VideoDataModule, got {type(cli.datamodule).__name__}. With other "
             "data the schedule is printed when `fit` starts."
         )
-    if step_time is not None and step_time <= 0:
-        raise ValueError(f"`--step_time` must be above 0, got {step_time:g}.")
+    require(step_time is None or step_time > 0, "--step_time", step_time, "above 0")
     planned = preview(
         callback,
         trainer,
@@ -123,10 +123,9 @@ def migrate(source: str) -> None:
     print(translate_pyslowfast(source), end="")
 
 
-_OF_CONFIG: dict[str, Callable[..., None]] = {"plan": plan, "compare": compare_command}
 _OF_DATA: dict[str, Callable[..., None]] = {"prepare": prepare_videos, "check": check_videos, "index": index_videos}
 _OF_FILE: dict[str, Callable[..., None]] = {"init": init, "migrate": migrate}
-_OURS = _OF_CONFIG | _OF_DATA | _OF_FILE
+_OURS: dict[str, Callable[..., None]] = {"plan": plan, "compare": compare_command, **_OF_DATA, **_OF_FILE}
 _LIGHTNINGS = LightningCLI.subcommands()
 _FIRST_WORDS = {"predict": "data.predict", **dict.fromkeys((*_OF_DATA, *_OF_FILE), "source")}  # options that they are
 

@@ -17,7 +17,6 @@ from lightning_multigrid.schedule import duration
 
 Config = dict[str, Any]
 _LENGTHS = "max_epochs", "max_steps"
-_LR_LENGTHS = "milestones", "warmup_epochs"
 _CALLBACK, _RECORDER = "lightning_multigrid.MultigridCallback", "lightning_multigrid.reports.Recorder"
 
 
@@ -34,26 +33,27 @@ def compare(
     `config` is a whole config of `fit`, as plain values. Runs of another config in the folder are a `ValueError`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    variants = {MULTIGRID: with_callback(config), BASELINE: without_callback(config)}
-    for variant in (MULTIGRID, BASELINE, SHORTENED):
-        if variant == SHORTENED:
-            found = Comparison(folder, clock=clock)
-            # More seeds don't change its length.
-            before = [yaml.safe_load(run.config) for run in found.runs[SHORTENED]]
-            shortened = before[0] if before else shorten(variants[BASELINE], _share(found))
-            if shortened is None:
-                say(
-                    "The baseline of as much time is left out: compare shortens only the `max_epochs` or `max_steps` "
-                    "of the Trainer, and the LR of VideoClassifier."
-                )
-                continue
-            if _length(shortened) == _length(config):
-                say("The baseline of as much time is left out: it would be the whole baseline.")
-                continue
-            variants[SHORTENED] = shortened
+
+    def train(variant: str, config: Config) -> None:
         for seed in range(seeds):
-            _run(variants[variant], folder, variant, seed, _validations(folder) if variant != MULTIGRID else None)
+            _run(config, folder, variant, seed, _validations(folder) if variant != MULTIGRID else None)
             Comparison(folder, metric, mode, clock)  # refuses a metric that is not logged
+
+    baseline = without_callback(config)
+    train(MULTIGRID, with_callback(config))
+    train(BASELINE, baseline)
+    found = Comparison(folder, clock=clock)
+    before = [yaml.safe_load(run.config) for run in found.runs[SHORTENED]]  # more seeds don't change its length
+    shortened = before[0] if before else shorten(baseline, _share(found))
+    if shortened is None:
+        say(
+            "The baseline of as much time is left out: compare shortens only the `max_epochs` or `max_steps` of the "
+            "Trainer, and the LR of VideoClassifier."
+        )
+    elif all(shortened["trainer"].get(name) == config["trainer"].get(name) for name in _LENGTHS):
+        say("The baseline of as much time is left out: it would be the whole baseline.")
+    else:
+        train(SHORTENED, shortened)
     comparison = Comparison(folder, metric, mode, clock)
     say(str(comparison))
     return comparison
@@ -75,17 +75,13 @@ def without_callback(config: Config) -> Config:
     return made
 
 
-def _length(config: Config) -> list[Any]:
-    return [config["trainer"].get(name) for name in _LENGTHS]
-
-
 def _callbacks(config: Config) -> list[Config]:
     given = config["trainer"].get("callbacks") or []
     return list(given) if isinstance(given, list) else [given]
 
 
-def _name(callback: Config) -> str:
-    return str(callback.get("class_path", "")).rpartition(".")[2]
+def _name(part: Config) -> str:
+    return str(part.get("class_path", "")).rpartition(".")[2]
 
 
 def _is_multigrid(callback: Config) -> bool:
@@ -99,17 +95,14 @@ def shorten(config: Config, share: float) -> Config | None:
     """
     made = copy.deepcopy(config)
     trainer, arguments = made["trainer"], made["model"].get("init_args", {})
-    if str(made["model"].get("class_path", "")).rpartition(".")[2] != "VideoClassifier":
-        return None
     lengths = {name: trainer[name] for name in _LENGTHS if (trainer.get(name) or -1) > 0}
-    if not lengths:
+    if _name(made["model"]) != "VideoClassifier" or not lengths:
         return None
     length = next(iter(lengths.values()))
     exact = max(1, round(length * share)) / length
     trainer.update({name: max(1, round(value * exact)) for name, value in lengths.items()})
-    for name in _LR_LENGTHS:
-        value = arguments.get(name)
-        if value:
+    for name in ("milestones", "warmup_epochs"):
+        if value := arguments.get(name):
             arguments[name] = [mark * exact for mark in value] if isinstance(value, list) else value * exact
     return made
 
@@ -141,7 +134,11 @@ def _run(config: Config, folder: Path, variant: str, seed: int, validate_at: lis
             raise ValueError(f"{file} is a run of another config. Give another --output, or remove it to run it again.")
         return
     own.mkdir(parents=True, exist_ok=True)
-    made = _apart(config, own)
+    made = copy.deepcopy(config)
+    for callback in made["trainer"]["callbacks"]:
+        arguments = callback.get("init_args", {})
+        if arguments.get("dirpath"):  # such as ModelCheckpoint's: each run has its own
+            arguments["dirpath"] = str(own / Path(arguments["dirpath"]).name)
     made["seed_everything"] = seed
     made["trainer"]["default_root_dir"] = str(own)
     recorder = {"file": str(own / "run.json"), "variant": variant, "seed": seed, "validate_at": validate_at}
@@ -162,13 +159,3 @@ def _run(config: Config, folder: Path, variant: str, seed: int, validate_at: lis
     record.command, record.cpu, record.config = seconds, cpu_seconds(of_children=True) - cpu, described
     record.write(file)
     say(f"{variant}, seed {seed}: {duration(seconds)}.")
-
-
-def _apart(config: Config, folder: Path) -> Config:
-    """Gives the callbacks of a run that name a folder, such as ModelCheckpoint, one of their own."""
-    made = copy.deepcopy(config)
-    for callback in made["trainer"]["callbacks"]:
-        arguments = callback.get("init_args", {})
-        if arguments.get("dirpath"):
-            arguments["dirpath"] = str(folder / Path(arguments["dirpath"]).name)
-    return made

@@ -15,7 +15,6 @@ from lightning_multigrid.files import StrPath, printable
 from lightning_multigrid.prepare import (
     TASK_SECONDS,
     Encoding,
-    Progress,
     check,
     index,
     paths_without_own_table,
@@ -84,8 +83,7 @@ def prepare_videos(
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
     encoding = Encoding(short_side, crf, preset)
-    options: dict[str, Any] = {"part": part, "workers": workers, "timeout": timeout}
-    options |= {"max_bad_fraction": max_bad_fraction}
+    options = {"part": part, "workers": workers, "timeout": timeout, "max_bad_fraction": max_bad_fraction}
     written: dict[str, str] = {}
     for split, manifest in splits.items():
         folder = os.path.join(output, split) if split else output
@@ -123,17 +121,15 @@ def check_videos(
     broken: dict[str, str] = {}
     read = 0
     for split, manifest in splits.items():
-        of_split = 0
         with progress_bar() as bar:
             total = len({manifest.path(row) for row in range(len(manifest))})
             task = bar.add_task(split or "check", total=total, count="")
             for path, reason in check(manifest, workers=workers, timeout=timeout):
-                read += 1
                 if reason is not None:
                     broken[path] = reason
-                    of_split += 1
                     bar.console.print(printable(f"{path}: {reason}"), markup=False, highlight=False, soft_wrap=True)
-                bar.update(task, advance=1, count=f"{of_split:,} broken")
+                bar.update(task, advance=1, count=f"{len(broken):,} broken")
+        read += total
     if report is not None:
         write_report(report, broken)
     say(f"{read:,} videos read, {len(broken):,} broken.")
@@ -190,8 +186,7 @@ def _videos(command: str, data: LightningDataModule | None, source: Source | Non
     if (source is None) == (data is None):
         raise ArgumentError(
             None,
-            f"`{command}` needs either a list or folder of videos, or --config, a config of `fit`. "
-            f"See `lightning-multigrid {command} --help`",
+            f"`{command}` needs either a list or folder, or --config. See `lightning-multigrid {command} --help`",
         )
     if isinstance(source, VideoSource):
         return {"": source.read()}
@@ -202,8 +197,7 @@ def _videos(command: str, data: LightningDataModule | None, source: Source | Non
         return {"": VideoList(source).read()}
     if not isinstance(data, VideoDataModule):
         raise ManifestError(
-            f"The config has {type(data).__name__} as `data`; a VideoDataModule is required. Give the list or folder "
-            "of videos instead of the config."
+            f"`data` is {type(data).__name__}, a VideoDataModule is required. Give a list or folder of videos instead."
         )
     return {str(split): manifest for split, manifest in data.manifests().items()}
 
@@ -213,11 +207,8 @@ def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding, **option
     with progress_bar() as bar:
         looks = f"looking for {len(manifest):,} videos"
         task = bar.add_task(os.path.basename(os.path.normpath(folder)), total=None, count=looks)
-
-        def show(now: Progress) -> None:
-            bar.update(task, completed=now.done, total=now.total, count=str(now))
-
-        summary = prepare(manifest, folder, encoding, **options, progress=show)
+        options["progress"] = lambda now: bar.update(task, completed=now.done, total=now.total, count=str(now))
+        summary = prepare(manifest, folder, encoding, **options)
     there = f", {summary.kept:,} were there" if summary.kept else ""
     broken = f"; broken and left out: {len(summary.broken):,}, {summary.report} says why" if summary.broken else ""
     say(f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{broken}.")

@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from functools import partial
 from math import ceil
 from pathlib import Path
 from shlex import quote
@@ -28,6 +29,7 @@ _LARGEST = 16  # the clips of the largest mini-batch, for each of the baseline: 
 _STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # so many steps of the baseline, in 10 to 150 epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
 _PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
+_in_yaml = partial(json.dumps, ensure_ascii=False)  # on one line
 
 
 def init(source: str, val: str | None = None, output: str = "multigrid.yaml") -> None:
@@ -46,10 +48,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
     lists = {split: f"{stem}_{split}.csv" for split in ("train", "val")} if val is None else {}
     files = [str(path), *lists.values()]
     if there := ", ".join(filter(os.path.exists, files)):
-        raise ValueError(
-            f"`init` would write over {there}. Move or remove what is there, or give another `--output`, after "
-            "which the lists are named, too."
-        )
+        raise ValueError(f"`init` would write over {there}. Move it away, or give another `--output`.")
     manifest = VideoList(source).read()
     if not manifest.labelled:
         raise ManifestError(
@@ -107,24 +106,12 @@ def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:
     written = [("path", "label", "start", "end")]
     for row in rows:
         start, end = manifest.stretch(row)
-        written.append(
-            (
-                manifest.path(row),
-                str(manifest.label(row)),
-                str(start) if start else "",
-                "" if math.isinf(end) else str(end),
-            )
-        )
+        times = str(start) if start else "", "" if math.isinf(end) else str(end)
+        written.append((manifest.path(row), str(manifest.label(row)), *times))
     write_csv(path, written)
 
 
-def _in_yaml(value: str | Sequence[str]) -> str:
-    """Returns text, or a list of it, as YAML on one line."""
-    return json.dumps(value, ensure_ascii=False)
-
-
 def _clip(looks: Sequence[Look]) -> dict[str, int]:
-    """Returns the shape of the baseline's clips."""
     machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
     _, rate, short = (median(column) for column in zip(*looks, strict=True))
     shortest = sorted(look.frames for look in looks)[len(looks) // 10]
@@ -137,7 +124,6 @@ def _clip(looks: Sequence[Look]) -> dict[str, int]:
 
 
 def _training(videos: int) -> dict[str, Any]:
-    """Returns the baseline's training on so many videos."""
     machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
     batch = next((clips for clips in (8, 4, 2, 1) if _LARGEST * clips <= videos), None)
     if batch is None:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
 from operator import mul
 from statistics import mean
 from typing import Any, cast
@@ -60,31 +61,17 @@ class Preview:
         return self.plan.phase_steps if self.counted else None
 
     @property
-    def baseline_steps(self) -> int | None:
-        """Mini-batches of the baseline; None if the training videos are not known."""
-        return self.plan.baseline_steps if self.counted else None
-
-    @property
     def shapes(self) -> list[tuple[BatchShape, int]]:
         """Every shape of the baseline and the schedule once, with the number of clips that share BN statistics."""
         baseline = self.schedule.baseline.shape
         first = baseline, self.schedule.sub_batch_of(baseline, baseline)
         return list(dict([first, *self.schedule.grids_of_statistics]).items())
 
-    def phase_lrs(self, index: int) -> tuple[float, float]:
-        points = self.lrs[index * _POINTS_PER_PHASE : (index + 1) * _POINTS_PER_PHASE]
-        return points[0].lr, points[-1].lr
-
-    @property
-    def scaled_lr(self) -> float:
-        """The config's LR for the clips of a step on the devices of this plan, by the rule of the plan's own LRs."""
-        return self.lr * math.pow(self.plan.world / self.configured_world, _POWERS[self.schedule.lr_scaling])
-
     def table(self, seconds: StepSeconds) -> str:
         """The plan as text, with step times if the seconds of a step on each shape are known."""
         phases, steps, world = self.schedule.phases, self.steps, self.plan.world
-        lrs = [dict.fromkeys(f"{lr:.3g}" for lr in self.phase_lrs(index)) for index in range(len(phases))]
-        columns = {"LR": [" to ".join(ends) for ends in lrs]}
+        ends = zip(self.lrs[::_POINTS_PER_PHASE], self.lrs[_POINTS_PER_PHASE - 1 :: _POINTS_PER_PHASE], strict=True)
+        columns = {"LR": [" to ".join(dict.fromkeys(f"{point.lr:.3g}" for point in phase)) for phase in ends]}
         if steps:
             columns[self.plan.unit] = [str(number) for number in steps]
         where = f" on each of {world} devices" if world > 1 else ""
@@ -111,26 +98,27 @@ class Preview:
 
     def _totals(self, seconds: StepSeconds) -> list[str]:
         schedule, steps, baseline = self.schedule, self.steps, self.schedule.baseline.shape
-        parts = [] if steps is None else [f"{sum(steps)} {self.plan.unit} instead of {self.baseline_steps}"]
+        parts = [] if steps is None else [f"{sum(steps)} {self.plan.unit} instead of {self.plan.baseline_steps}"]
         parts += [
             f"{schedule.epochs} epochs instead of {float(schedule.baseline.epochs):g}",
             f"{schedule.iteration_reduction:.2f}x fewer iterations",
             f"{schedule.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
         ]
         lines = [", ".join(parts) + "."]
-        if seconds and steps and self.baseline_steps:
+        if seconds and steps:
             cycles = (self.schedule.cycle(phase.shape) for phase in schedule.phases)
             means = (mean(seconds[shape] for shape in cycle) for cycle in cycles)
-            own, whole = sum(map(mul, steps, means)), self.baseline_steps * seconds[baseline]
+            own, whole = sum(map(mul, steps, means)), self.plan.baseline_steps * seconds[baseline]
             lines.append(
                 f"About {duration(own)} of steps instead of {duration(whole)}, {whole / own:.2f}x faster if all "
                 "loaders together give these clips/s; validation and start-up come on top."
             )
         lines.append(self.lr_rule)
         if self.plan.world != self.configured_world:
+            scaled_lr = self.lr * (self.plan.world / self.configured_world) ** _POWERS[self.schedule.lr_scaling]
             lines.append(
                 f"The config is for {self.configured_world} devices x {baseline.clips} clips, at the LR {self.lr:g}. "
-                f"On {self.plan.world} write {self.scaled_lr:.3g}."
+                f"On {self.plan.world} write {scaled_lr:.3g}."
             )
         return lines
 
@@ -185,8 +173,7 @@ def preview(
         in_epochs = isinstance(module, VideoClassifier) and trainer.max_steps == -1
         if clips is None and not in_epochs and any(c.interval == "step" for c in trainer.lr_scheduler_configs):
             raise MisconfigurationException(
-                "The LR scheduler counts steps, but the training videos are not on this machine. Say how many there "
-                "are with `--clips`."
+                "The LR scheduler counts steps, but the videos are elsewhere. Say how many there are with `--clips`."
             )
         shape = BatchShape(data.batch_size, data.frames, data.size)
         plan = make_plan(callback, trainer, module, recipe, shape, data.stride, seed=0, world=world)
@@ -228,8 +215,7 @@ def _lr_points(schedule: MultigridSchedule, lr: BaselineLR) -> Iterator[LRPoint]
 
 def _places(schedule: MultigridSchedule) -> Iterator[tuple[Fraction, float]]:
     """Yields `_POINTS_PER_PHASE` positions of each phase, each with the scale of the LR."""
-    for phase in schedule.phases:
-        for part in range(_POINTS_PER_PHASE):
-            # The last point is just before the end, as the next phase starts there.
-            share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - Fraction(1, 10**6))
-            yield phase.start_epoch + share * (phase.end_epoch - phase.start_epoch), phase.lr_scale
+    for phase, part in product(schedule.phases, range(_POINTS_PER_PHASE)):
+        # The last point is just before the end, as the next phase starts there.
+        share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - Fraction(1, 10**6))
+        yield phase.start_epoch + share * (phase.end_epoch - phase.start_epoch), phase.lr_scale

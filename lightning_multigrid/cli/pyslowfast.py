@@ -19,10 +19,7 @@ def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
     """Returns the values of a config by their dotted names."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        if isinstance(value, dict):
-            flat.update({f"{name}.{key}": inner for key, inner in value.items()})
-        else:
-            flat[str(name)] = value
+        flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {str(name): value}
     return flat
 
 
@@ -35,10 +32,6 @@ _BY_HAND = (
 )
 
 
-class PySlowFastError(ValueError):
-    """A config that is not PySlowFast's, or asks for what this package does not have."""
-
-
 class _Config:
     """The values of a config by dotted names; remembers which were asked for."""
 
@@ -48,9 +41,9 @@ class _Config:
             with open(path, encoding="utf-8") as file:
                 tree = yaml.safe_load(file)
         except yaml.YAMLError as error:
-            raise PySlowFastError(f"{self.path} is not YAML: {error}") from error
+            raise ValueError(f"{self.path} is not YAML: {error}") from error
         if not isinstance(tree, dict) or not {"TRAIN", "SOLVER", "MODEL"} & set(tree):
-            raise PySlowFastError(
+            raise ValueError(
                 f"{self.path} has none of the sections TRAIN, SOLVER and MODEL, so it is not a config of PySlowFast."
             )
         self.given = _flat(tree)
@@ -70,11 +63,8 @@ class _Config:
         """The arguments of a part of a config of `fit` that only have other names in PySlowFast."""
         return {name: self[theirs] for name, theirs in _KNOWN["same"][part].items()}
 
-    def refuse(self, name: str, why: str) -> PySlowFastError:
-        return PySlowFastError(f"{self.path}: `{name}: {self.given.get(name, _DEFAULTS.get(name))}` {why}")
-
-    def left_over(self) -> list[str]:
-        return sorted(self.given.keys() - self.asked)
+    def refuse(self, name: str, why: str) -> ValueError:
+        return ValueError(f"{self.path}: `{name}: {self.given.get(name, _DEFAULTS.get(name))}` {why}")
 
 
 def translate_pyslowfast(path: StrPath) -> str:
@@ -96,7 +86,7 @@ def translate_pyslowfast(path: StrPath) -> str:
         "data": {"class_path": "lightning_multigrid.VideoDataModule", "init_args": _data(config, gpus)},
     }
     head = [f"From {os.path.basename(config.path)} of PySlowFast.", *config.notes]
-    head += [f"Not carried over: {name}: {config.given[name]}" for name in config.left_over()]
+    head += [f"Not carried over: {name}: {config.given[name]}" for name in sorted(config.given.keys() - config.asked)]
     comments = "".join(f"# {note}\n" for note in head)
     body: str = yaml.safe_dump(tree, sort_keys=False, default_flow_style=None, width=100)
     return f"{comments}\n{body}"
@@ -104,8 +94,7 @@ def translate_pyslowfast(path: StrPath) -> str:
 
 def _callbacks(config: _Config) -> list[dict[str, Any]]:
     callbacks = []
-    weights = config["TRAIN.CHECKPOINT_FILE_PATH"]
-    if weights:
+    if weights := config["TRAIN.CHECKPOINT_FILE_PATH"]:
         callbacks.append(_part("PretrainedWeights", path=weights))
     long, short = config["MULTIGRID.LONG_CYCLE"], config["MULTIGRID.SHORT_CYCLE"]
     precise = {"precise_bn_batches": config["BN.NUM_BATCHES_PRECISE"]} if config["BN.USE_PRECISE_STATS"] else {}

@@ -15,7 +15,7 @@ from torch.utils.data import get_worker_info
 from typing_extensions import Self
 
 from lightning_multigrid.clips.sampling import SourceGrid
-from lightning_multigrid.pixels import PackedCrops, PixelFormat, RgbFormat, YuvClip, to_device
+from lightning_multigrid.pixels import PackedCrops, YuvClip, to_device
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,9 @@ class ClipBatch:
     """
 
     def __init__(self, clips: Sequence[Clip]) -> None:
-        crops = [clip.crop for clip in clips]
-        self.pieces: tuple[Tensor, ...] = (_flat_bytes(crops),)
-        self.formats: tuple[PixelFormat, ...] = tuple(
-            crop.format if isinstance(crop, YuvClip) else RgbFormat(*crop.shape[:3]) for crop in crops
-        )
+        crops = PackedCrops.of([clip.crop for clip in clips])
+        self.pieces: tuple[Tensor, ...] = (_joined(crops.pieces),)
+        self.formats = crops.formats
         self.labels = tuple(clip.labels for clip in clips)
         self.indices = tuple(clip.index for clip in clips)
         self.flips = tuple(clip.flip for clip in clips)
@@ -77,11 +75,6 @@ class ClipBatch:
     @property
     def device(self) -> torch.device:
         return self.pieces[0].device
-
-    @property
-    def frames(self) -> int:
-        """Frames of each clip (T)."""
-        return self.formats[0].frames
 
     def crops(self) -> PackedCrops:
         """The crops, T x h x w x 3 each or YUV planes, as views of the bytes."""
@@ -108,15 +101,22 @@ class ClipBatch:
         """The mini-batch in memory from which the device copies on its own; the loader calls this."""
         return self._with(tuple(piece.pin_memory() for piece in self.pieces))
 
+    @staticmethod
+    def join(batches: "Sequence[ClipBatch]") -> "ClipBatch":
+        """Joins the parts of a mini-batch that several workers read, without copying the pixels."""
+        joined = copy.copy(batches[0])
+        for name in ("pieces", "formats", "labels", "indices", "flips", "seeds", "views", "broken"):
+            setattr(joined, name, tuple(chain.from_iterable(getattr(batch, name) for batch in batches)))
+        return joined
+
     def _with(self, pieces: tuple[Tensor, ...]) -> Self:
         batch = copy.copy(self)
         batch.pieces = pieces
         return batch
 
 
-def _flat_bytes(crops: Sequence[Tensor | YuvClip]) -> Tensor:
-    """The bytes of some crops in one tensor; a worker puts it where the main process finds it without a copy."""
-    data = [crop.data if isinstance(crop, YuvClip) else crop.reshape(-1) for crop in crops]
+def _joined(data: tuple[Tensor, ...]) -> Tensor:
+    """Flat bytes in one tensor; a worker puts it where the main process finds it without a copy."""
     flat = torch.empty(sum(map(len, data)), dtype=torch.uint8)
     if get_worker_info() is not None:
         flat.share_memory_()  # type: ignore[no-untyped-call]
@@ -141,19 +141,5 @@ def _copied_aside(pieces: Sequence[Tensor], device: torch.device) -> tuple[Tenso
     return copies
 
 
-class _CollateClips:
-    """Makes the mini-batch of some clips, which must not differ in frames or size."""
-
-    def __call__(self, clips: Sequence[Clip]) -> ClipBatch:
-        return ClipBatch(clips)
-
-    def join(self, batches: Sequence[ClipBatch]) -> ClipBatch:
-        """Joins the parts of a mini-batch that several workers read, without copying the pixels."""
-        joined = copy.copy(batches[0])
-        for name in ("pieces", "formats", "labels", "indices", "flips", "seeds", "views", "broken"):
-            setattr(joined, name, tuple(chain.from_iterable(getattr(batch, name) for batch in batches)))
-        return joined
-
-
-collate_clips = _CollateClips()
-"""The `collate_fn` of `VideoDataset`; `MultigridLoader` says what its `join` is for."""
+collate_clips = ClipBatch
+"""The `collate_fn` of `VideoDataset`, for clips of equal frames and size; `MultigridLoader` says what `join` is for."""

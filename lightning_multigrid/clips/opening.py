@@ -21,20 +21,8 @@ class Stretch:
 
     A frame is shown until the next one is, and belongs to the stretch in which the middle of that time lies. So
     stretches without a gap share no frame, even if times are rounded. Where that gives none, the frame shown at `start`
-    is the only one. An end after that of the video is its end.
-
-    Args:
-        video: The open video.
-        path: Its path, for errors.
-        seconds: Start and end, from the first frame.
-
-    Attributes:
-        height: H, in pixels.
-        width: W, in pixels.
-        rate: Mean frames per second of the whole video.
-
-    Raises:
-        VideoError: If it begins after the video's end, or the video's rate is unknown.
+    is the only one. An end after that of the video is its end. A `VideoError` if it begins after the video's end,
+    or the video's rate is unknown. The `rate` is that of the whole video.
     """
 
     def __init__(self, video: VideoReader | FrameFolder, path: str, seconds: tuple[float, float] = WHOLE) -> None:
@@ -87,13 +75,8 @@ class Stretch:
 @contextmanager
 def open_row(manifest: Manifest, row: int) -> Iterator[Stretch]:
     """Opens a row of a manifest for a `with`: a video or a folder of frames, or a stretch of it."""
-    path = manifest.path(row)
-    opened: VideoReader | FrameFolder
-    if manifest.frame_rate is None:
-        opened = VideoReader(path, frame_table(manifest, row))
-    else:
-        opened = FrameFolder(path, manifest.frame_rate)
-    with opened as video:
+    path, rate = manifest.path(row), manifest.frame_rate
+    with VideoReader(path, frame_table(manifest, row)) if rate is None else FrameFolder(path, rate) as video:
         yield Stretch(video, path, manifest.stretch(row))
 
 

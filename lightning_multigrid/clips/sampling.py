@@ -71,15 +71,12 @@ class ClipSampling:
             )
         if self.frame_rate is not None and not (0 < self.frame_rate < float("inf") and self.mode == "stride"):
             raise ValueError(
-                "`frame_rate` must be above 0 (frames per second) and beside `sampling='stride'`, or None, got "
-                f"{self.frame_rate} and {self.mode!r}."
+                f"`frame_rate` must be above 0 and beside `sampling='stride'`, got {self.frame_rate} and {self.mode!r}."
             )
         low, high = self.short_side_range(self.size)
         if not self.size <= low <= high:
-            raise ValueError(
-                f"`short_side` must be two increasing numbers of pixels, not below `size={self.size}`: a crop of this "
-                f"size is taken from a frame of that short side. Got {self.short_side}."
-            )
+            required = f"two increasing numbers of pixels, not below `size={self.size}`, that of the crop"
+            raise ValueError(f"`short_side` must be {required}, got {self.short_side}.")
 
     def short_side_range(self, size: int) -> tuple[float, float]:
         """Smallest and largest short side for clips of a size, in pixels."""

@@ -5,13 +5,12 @@ names the broken ones. No file is held open, so workers may be forked or spawned
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_multigrid.clips.batch import BrokenVideo, Clip
@@ -20,7 +19,6 @@ from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.views import Views, cut_out, share_frames
 from lightning_multigrid.decode import BrokenVideosError, VideoError
 from lightning_multigrid.loading import ClipRequest, derive_seed, visits
-from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.schedule import span
 from lightning_multigrid.sources import Manifest
 
@@ -89,9 +87,15 @@ class VideoDataset(Dataset[Clip]):
 
     def _decode(self, requests: Sequence[ClipRequest], row: int, video: Stretch) -> list[Clip]:
         grids = [self.sampling.in_source(self._grid(request, video), video) for request in requests]
+        if len(grids) == 1:
+            crops = [video.read(grids[0].indices, grids[0].box, self.pixels)]
+        else:  # frames that clips share are decoded once
+            frames, box, moved = share_frames(grids)
+            shared = video.read(frames, box, self.pixels)
+            crops = [cut_out(shared, grid) for grid in moved]
         return [
             Clip(crop, request.size, grid.flip, self._labels_seen(row, grid, video), row, seed=request.seed)
-            for request, grid, crop in zip(requests, grids, self._crops(video, grids), strict=True)
+            for request, grid, crop in zip(requests, grids, crops, strict=True)
         ]
 
     def _grid(self, request: ClipRequest, video: Stretch) -> SourceGrid:
@@ -103,14 +107,6 @@ class VideoDataset(Dataset[Clip]):
         start = random.Random(derive_seed(request.visit, 2)).randint(0, length - longest)
         grid = self.sampling.draw(longest, *frame, request.frames, request.size, draws)
         return replace(grid, indices=tuple(start + index for index in grid.indices))
-
-    def _crops(self, video: Stretch, grids: Sequence[SourceGrid]) -> list[Tensor | YuvClip]:
-        """Reads the crops under some grids; frames that they share are decoded once."""
-        if len(grids) == 1:
-            return [video.read(grids[0].indices, grids[0].box, self.pixels)]
-        frames, box, moved = share_frames(grids)
-        shared = video.read(frames, box, self.pixels)
-        return [cut_out(shared, grid) for grid in moved]
 
     def _labels_seen(self, row: int, grid: SourceGrid, video: Stretch) -> tuple[int, ...]:
         """Labels that hold anywhere between a clip's first frame and its last; all, if the video's rate is unknown."""
@@ -156,7 +152,9 @@ def _first_readable(
 ) -> list[Clip]:
     """Decodes a row, or the first other one that can be read, in an order drawn from the seed."""
     broken: list[BrokenVideo] = []
-    for row in _candidates(len(data), index, seed):
+    # Without replacement, so that a small dataset with one readable video finds it.
+    others = random.Random(derive_seed(seed, 1)).sample(range(len(data)), min(_ATTEMPTS, len(data)))
+    for row in (index, *(other for other in others if other != index)):
         path = data.manifest.path(row)
         try:
             with open_row(data.manifest, row) as video:
@@ -173,11 +171,3 @@ def _first_readable(
         f"None of {len(broken)} videos of {len(data)} can be read, at least one must be. Check the paths and "
         f"`root`. The first: {broken[0].path}: {broken[0].reason}"
     )
-
-
-def _candidates(length: int, index: int, seed: int) -> Iterator[int]:
-    yield index
-    # Without replacement, so that a small dataset with one readable video finds it.
-    for other in random.Random(derive_seed(seed, 1)).sample(range(length), min(_ATTEMPTS, length)):
-        if other != index:
-            yield other

@@ -88,17 +88,15 @@ class Views:
         """Where the views of a video of `length` x `height` x `width` lie in it: all crops of a clip, then the next."""
         size, short_side = self.pixels(sampling)
         side = crop_side(height, width, size, short_side)
-        boxes = [Box(top, left, side, side) for top, left in self._corners(height - side, width - side)]
+        top, left = (height - side) // 2, (width - side) // 2
+        corners = [(top, left)]
+        if self.crops == 3 and height > width:
+            corners = [(0, left), (top, left), (height - side, left)]
+        elif self.crops == 3:
+            corners = [(top, 0), (top, left), (top, width - side)]
+        boxes = [Box(*corner, side, side) for corner in corners]
         clips = [tuple(self._frames(sampling, length, clip)) for clip in range(self.clips)]
         return tuple(SourceGrid(indices, box, flip=False) for indices in clips for box in boxes)
-
-    def _corners(self, spare_rows: int, spare_columns: int) -> list[tuple[int, int]]:
-        top, left = spare_rows // 2, spare_columns // 2
-        if self.crops == 1:
-            return [(top, left)]
-        if spare_rows > spare_columns:
-            return [(0, left), (top, left), (spare_rows, left)]
-        return [(top, 0), (top, left), (top, spare_columns)]
 
     def _frames(self, sampling: ClipSampling, length: int, clip: int) -> Sequence[int]:
         frames, stride = sampling.frames, sampling.stride
@@ -189,11 +187,8 @@ class VideoBatch(Sequence[Any]):
         return 2
 
     def __getitem__(self, item: Any) -> Any:
-        labels: Tensor | list[str]
-        if self.labels is None:
-            labels = [path for path in self.paths for _ in range(self.per_video)]
-        else:
-            labels = self.labels.repeat_interleave(self.per_video, dim=0)
+        paths = [path for path in self.paths for _ in range(self.per_video)]
+        labels = paths if self.labels is None else self.labels.repeat_interleave(self.per_video, dim=0)
         return (self._clips, labels)[item]
 
     def chunks(self) -> Iterator[Tensor]:

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
+from av.video.frame import VideoFrame
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from lightning_multigrid.files import FRAME_SUFFIXES
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
 
 
-class FrameFolder:
+class FrameFolder(AbstractContextManager["FrameFolder"]):
     """A folder of images as a video, with the attributes of a `VideoReader`. Its length is the number of images.
 
     Images are sorted by name, shorter names first, so that `9.jpg` comes before `10.jpg`. Hidden files, other files and
@@ -44,14 +45,16 @@ class FrameFolder:
         with self._opened(0) as first:
             self.width, self.height = first.size
 
-    def __enter__(self) -> "FrameFolder":
-        return self
-
     def __exit__(self, *error: object) -> None:
         """No file is held open."""
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def __iter__(self) -> Iterator[VideoFrame]:
+        """Yields all frames, as a `FullDecode` does."""
+        for index in range(len(self)):
+            yield VideoFrame.from_ndarray(self.read([index])[0].numpy(), format="rgb24")
 
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one."""
@@ -69,11 +72,8 @@ class FrameFolder:
         for index, members in places.items():
             with self._opened(index) as image:
                 if image.size != (self.width, self.height):
-                    raise VideoError(
-                        self._path,
-                        f"{self._names[index]} has {image.height} x {image.width} pixels, but the first frame "
-                        f"{self.height} x {self.width}",
-                    )
+                    sizes = f"{image.height} x {image.width} pixels, but the first frame {self.height} x {self.width}"
+                    raise VideoError(self._path, f"{self._names[index]} has {sizes}")
                 if image.mode[0] == "I":  # Pillow's conversion would take all above 255 for white
                     raise VideoError(self._path, f"{self._names[index]} has 16 bits a channel, 8 are required")
                 shown = image.crop((left, top, left + width, top + height)).convert("RGB")

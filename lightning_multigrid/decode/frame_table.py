@@ -36,11 +36,6 @@ class Orientation(NamedTuple):
     upside_down: bool = False
     mirrored: bool = False
 
-    @property
-    def quarter_turns(self) -> int:
-        """Of 90 degrees, counter-clockwise, as the angle of a display matrix counts them."""
-        return (3, 1)[self.upside_down] if self.transposed else 2 * self.mirrored
-
 
 class Damage(NamedTuple):
     """What is damaged in a video; false if nothing is."""
@@ -52,8 +47,6 @@ class Damage(NamedTuple):
         return bool(self.concealed or self.refused)
 
     def __str__(self) -> str:
-        if not self:
-            return "no damage met"
         return f"damaged (frames that FFmpeg conceals: {self.concealed}, packets that it can't decode: {self.refused})"
 
 
@@ -188,31 +181,25 @@ def _narrow(column: Integers) -> Integers:
 
 def checksum(frame: VideoFrame) -> int:
     """Of all that the pixels of a frame depend on: its planes as they were decoded, and how to read them."""
-    layout = _layout(frame.format.name)
-    if layout.has_palette or any(plane.line_size < 0 for plane in frame.planes):  # rows may be stored upside down
+    bits = _bits(frame.format.name)
+    if not bits or any(plane.line_size < 0 for plane in frame.planes):  # rows may be stored upside down
         frame = frame.reformat(format="gbrp", threads=1)
-        layout = _layout("gbrp")
-    about = (
-        f"{layout.name} {frame.width} {frame.height} {frame.colorspace} {frame.color_range} {frame.interlaced_frame}"
-    )
-    digest = xxhash.xxh3_64(about.encode())
+        bits = _bits("gbrp")
+    about = frame.format.name, frame.width, frame.height, frame.colorspace, frame.color_range, frame.interlaced_frame
+    digest = xxhash.xxh3_64(" ".join(map(str, about)).encode())
     for plane in frame.planes:
         stride, height = plane.line_size, plane.height
-        used = min((plane.width * layout.bits + 7) // 8, stride)  # what lies behind them in a row may be anything
+        used = min((plane.width * bits + 7) // 8, stride)  # what lies behind them in a row may be anything
         rows: Any = np.ndarray((height, used), np.uint8, cast("Any", plane), strides=(stride, 1))
         digest.update(cast("Any", np.ascontiguousarray(rows)))
     return digest.intdigest() & 0xFFFFFFFF
 
 
-class _Layout(NamedTuple):
-    name: str
-    bits: int  # of a pixel in each plane
-    has_palette: bool
-
-
 @cache
-def _layout(name: str) -> _Layout:
+def _bits(name: str) -> int:
+    """Bits of a pixel in each plane of a format; 0 if it has a palette."""
     format = VideoFormat(name)
-    planar = 1 + max(component.plane for component in format.components)
-    bits = (format.components[0].bits + 7) // 8 * 8 if planar > 1 else format.padded_bits_per_pixel
-    return _Layout(name, bits, format.has_palette)
+    if format.has_palette:
+        return 0
+    planar = any(component.plane for component in format.components)
+    return (format.components[0].bits + 7) // 8 * 8 if planar else format.padded_bits_per_pixel

@@ -7,6 +7,7 @@ import time
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -15,17 +16,9 @@ import av
 import numpy as np
 from av.packet import Packet
 from av.video.frame import VideoFrame
-from typing_extensions import Self
 
 from lightning_multigrid.decode.frame_pixels import orientation_of
-from lightning_multigrid.decode.frame_table import (
-    MADE_BY,
-    Coding,
-    Damage,
-    FrameTable,
-    Integers,
-    checksum,
-)
+from lightning_multigrid.decode.frame_table import MADE_BY, Coding, Damage, FrameTable, Integers, Orientation, checksum
 from lightning_multigrid.decode.packets import decode_packets, give_number, needed_packets, number_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import StrPath
@@ -57,7 +50,7 @@ class _Seen:
     end: float = 0.0  # seconds at which the last of the file's streams ends
 
 
-class FullDecode:
+class FullDecode(AbstractContextManager["FullDecode"]):
     """A video file that is decoded once, from its beginning, past damage. Iterate it for the frames as they are stored.
 
     A `VideoError` if the file is missing, cut short, no video, too slow, or has frames above 67 megapixels.
@@ -76,20 +69,10 @@ class FullDecode:
         self.file = VideoFile(os.fspath(path))
         self._seen = _Seen()
         self._began = False
-        try:
-            with self.file.faults():
-                self._container, self._stream = self.file.open()
-        except BaseException:
-            self.file.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
+        with self.file.faults():
+            self._container, self._stream = self.file.open()
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self._container.close()
         self.file.close()
 
@@ -124,7 +107,11 @@ class FullDecode:
                     break
             if corrupt and self._container.format.name != "mpegts":  # a transport stream is cut anywhere
                 raise VideoError(self.file.path, "cut short: its last packet is not all there")
-            self._refuse_cut_short()
+            declared, ended = self._declared_seconds, self._seen.end
+            if 0 < ended < min(_SHARE * declared, declared - _LACK):  # none of its streams is as long as its head says
+                raise VideoError(
+                    self.file.path, f"cut short: it ends at {ended:.1f} s of the {declared:.1f} s that it declares"
+                )
             if not self._began:
                 raise refusal or VideoError(self.file.path, "holds no frame that can be decoded")
 
@@ -153,30 +140,17 @@ class FullDecode:
         seen, count = self._seen, number_of(frame)
         if not self._began:
             self._began, self.orientation = True, orientation_of(frame)
-            square = round(frame.width * self._aspect())
+            aspect = self._stream.sample_aspect_ratio or Fraction(1)  # width of a pixel in heights of it
+            square = round(frame.width * (aspect if Fraction(1, _WIDEST) <= aspect <= _WIDEST else 1))
             self.stored_height, self.stored_width, self.square_width = frame.height, frame.width, square
             shown = frame.height, square
             self.height, self.width = shown[::-1] if self.orientation.transposed else shown
-        # Frames without a display matrix ask for no turn.
-        elif round(frame.rotation / 90) % 4 not in (0, self.orientation.quarter_turns):
+        elif orientation_of(frame) not in (self.orientation, Orientation()):  # without a matrix it asks for no turn
             raise VideoError(self.file.path, f"frame {len(seen.times)} is to be turned otherwise than the first")
         seen.packets.append(len(seen.sizes) - 1 if count < 0 else count)
         seen.checksums.append(checksum(frame))
         seen.times.append(_UNKNOWN if frame.pts is None else frame.pts)
         seen.concealed += frame.is_corrupt
-
-    def _aspect(self) -> Fraction:
-        """Width of a pixel in heights of it."""
-        aspect = self._stream.sample_aspect_ratio or Fraction(1)
-        return aspect if Fraction(1, _WIDEST) <= aspect <= _WIDEST else Fraction(1)
-
-    def _refuse_cut_short(self) -> None:
-        """Refuses a file none of whose streams is as long as the file's head says."""
-        declared, end = self._declared_seconds, self._seen.end
-        if 0 < end < min(_SHARE * declared, declared - _LACK):
-            raise VideoError(
-                self.file.path, f"cut short: it ends at {end:.1f} s of the {declared:.1f} s that it declares"
-            )
 
     @property
     def damage(self) -> Damage:
@@ -203,12 +177,6 @@ class FullDecode:
         Its frames have their `entries`, for which the file is decoded once more, or they are all decoded from the
         beginning.
         """
-        with self.file.faults():
-            table = self._table()
-            return self._with_entries(table) if entries else table
-        raise AssertionError  # for the type checker: `faults` swallows nothing
-
-    def _table(self) -> FrameTable:
         seen, codec = self._seen, self._stream.codec_context
         times = np.array(seen.times)
         rate = self.rate
@@ -217,20 +185,12 @@ class FullDecode:
         if len(times) > 1 and self._stream.time_base is not None:
             rate = float((len(times) - 1) / (int(times[-1] - times[0]) * self._stream.time_base))
         colours = int(codec.colorspace), int(codec.color_range), int(codec.color_primaries), int(codec.color_trc)
-        coding = Coding(
-            decoder=codec.name,
-            width=codec.width,
-            height=codec.height,
-            tag=codec.codec_tag,
-            bits=codec.bits_per_coded_sample,
-            colours=colours,
-            extradata=bytes(codec.extradata or b""),
-        )
-        return FrameTable(
+        coded = codec.name, codec.width, codec.height, codec.codec_tag, codec.bits_per_coded_sample
+        table = FrameTable(
             file_size=self.file.bytes.size,
             made_by=MADE_BY,
             codec=codec.codec.canonical_name,
-            coding=coding,
+            coding=Coding(*coded, colours, bytes(codec.extradata or b"")),
             rate=rate,
             stored_height=self.stored_height,
             stored_width=self.stored_width,
@@ -248,6 +208,10 @@ class FullDecode:
             droppable=np.empty(0, np.int64),
             clock=np.array(seen.clock),
         )
+        if entries:
+            with self.file.faults():
+                table = self._with_entries(table)
+        return table
 
     def _with_entries(self, table: FrameTable) -> FrameTable:
         """The table with its entries, and without a container if a decoder finds as many of them so."""
@@ -299,9 +263,7 @@ def _find_entries(file: VideoFile, table: FrameTable, keys: Sequence[int]) -> In
 def _find_droppable(file: VideoFile, table: FrameTable) -> Integers:
     """The packets that may be left out: FFmpeg says so, and some frames come out the same without the others."""
     droppable = np.zeros(len(table.sizes), np.uint8)
-    of_entry = np.split(
-        order := np.argsort(table.entries, kind="stable"), np.flatnonzero(np.diff(table.entries[order])) + 1
-    )
+    of_entry = [np.flatnonzero(table.entries == entry) for entry in np.unique(table.entries)]
     for members in of_entry:
         packets = table.packets[members].tolist()
         numbers = range(int(table.entries[members[0]]), max(packets) + 1)
@@ -315,7 +277,6 @@ def _find_droppable(file: VideoFile, table: FrameTable) -> Integers:
 
 
 def _frames_of(table: FrameTable) -> dict[int, list[int]]:
-    """The frames of each packet."""
     frames_of: dict[int, list[int]] = defaultdict(list)
     for frame, packet in enumerate(table.packets.tolist()):
         frames_of[packet].append(frame)

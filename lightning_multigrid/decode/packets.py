@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import av
@@ -13,9 +14,10 @@ from av.codec.context import CodecContext, Flags
 from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
 
 from lightning_multigrid.decode.frame_table import Coding, FrameTable
-from lightning_multigrid.decode.video_file import DECODER_OPTIONS, VideoFile, demuxed
+from lightning_multigrid.decode.video_file import DECODER_OPTIONS, VideoFile
 
 _MOST_PIXELS = 1 << 20  # of the kept decoders, one frame of each: a dozen of 340 x 256, which take some 30 MB
 _PADDING = 64  # FFmpeg's AV_INPUT_BUFFER_PADDING_SIZE
@@ -33,18 +35,18 @@ def decode_packets(
     `references_only` it gives out no frame that no other one refers to, as far as FFmpeg knows.
     """
     if table.direct:
-        codec = _bare_decoder(table.coding) if new else _kept.take(table.coding)
+        codec = _bare_decoder(table.coding) if new else kept.take(table.coding)
         try:
             yield from _decode(codec, _from_file(file, table, numbers), references_only)
         finally:
             if not references_only:
-                _kept.put(table.coding, codec)
+                kept.put(table.coding, codec)
         return
     container, stream = file.open()
     with container, suppress(av.FFmpegError):  # it can't be sought, or not be read on
         if numbers[0]:
             container.seek(int(table.clock[numbers[0]]), stream=stream)
-        packets = _numbered(demuxed(container, stream), table, numbers)
+        packets = _numbered(container.demux(stream), table, numbers)
         yield from _decode(stream.codec_context, packets, references_only)
 
 
@@ -58,22 +60,13 @@ def needed_packets(table: FrameTable, entry: int, wanted: Collection[int]) -> li
     return [entry + int(place) for place in np.flatnonzero(kept)]
 
 
-def _decode(
-    codec: VideoCodecContext, packets: Iterator[tuple[int, Packet[Any]]], references_only: bool
-) -> Iterator[Decoded]:
+def _decode(codec: VideoCodecContext, packets: Iterator[Packet[Any]], references_only: bool) -> Iterator[Decoded]:
     if references_only:
         codec.skip_frame = "NONREF"
-    for number, packet in packets:
-        give_number(packet, number)
-        yield from _given(codec, packet)
-    yield from _given(codec, None)
-
-
-def _given(codec: VideoCodecContext, packet: Packet[Any] | None) -> list[Decoded]:
-    try:
-        return [(number_of(frame), frame) for frame in codec.decode(packet)]
-    except av.FFmpegError:  # what comes out, or doesn't, is compared with the table
-        return []
+    given: Iterator[Packet[Any] | None] = chain(packets, [None])
+    for packet in given:
+        with suppress(av.FFmpegError):  # what comes out, or doesn't, is compared with the table
+            yield from [(number_of(frame), frame) for frame in codec.decode(packet)]
 
 
 def give_number(packet: Packet[Any], number: int) -> None:
@@ -88,7 +81,6 @@ def number_of(frame: VideoFrame) -> int:
 
 
 def _bare_decoder(coding: Coding) -> VideoCodecContext:
-    """A decoder without a container."""
     codec = CodecContext.create(coding.decoder, "r")
     assert isinstance(codec, VideoCodecContext)
     # FFmpeg reads on behind the end, where PyAV (seen in 18.1) leaves what was in memory: these zeros stay there.
@@ -106,9 +98,13 @@ def _bare_decoder(coding: Coding) -> VideoCodecContext:
 
 
 class _Kept(threading.local):
-    """The decoders that each thread keeps, as to open one costs as much as some packets. Only checksums trust them."""
+    """What each thread keeps: decoders, as to open one costs as much as some packets, and a scaler, of megabytes.
+
+    Only what has its checksum is taken from these decoders.
+    """
 
     def __init__(self) -> None:
+        self.scaler = VideoReformatter()
         self._decoders: dict[Coding, VideoCodecContext] = {}
 
     def take(self, coding: Coding) -> VideoCodecContext:
@@ -117,35 +113,37 @@ class _Kept(threading.local):
     def put(self, coding: Coding, codec: VideoCodecContext) -> None:
         codec.flush_buffers()
         self._decoders[coding] = codec  # at the end, so that the first is the least recently used
-        while sum(kept.width * kept.height for kept in self._decoders) > _MOST_PIXELS and len(self._decoders) > 1:
+        while sum(coding.width * coding.height for coding in self._decoders) > _MOST_PIXELS and len(self._decoders) > 1:
             del self._decoders[next(iter(self._decoders))]
 
 
-_kept = _Kept()
+kept = _Kept()
 
 
-def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> Iterator[tuple[int, Packet[Any]]]:
+def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> Iterator[Packet[Any]]:
     positions, sizes = (column[numbers].tolist() for column in (table.positions, table.sizes))
     for number, position, size in zip(numbers, positions, sizes, strict=True):
         # Made by its size and then filled: behind the bytes that a packet is made of, PyAV (seen in 18.1) leaves no
         # zeros, and some decoders read on there.
         packet = Packet(size)
         packet.update(file.bytes.read(position, size))
-        yield number, packet
+        give_number(packet, number)
+        yield packet
 
 
-def _numbered(
-    packets: Iterator[Packet[Any]], table: FrameTable, numbers: Sequence[int]
-) -> Iterator[tuple[int, Packet[Any]]]:
+def _numbered(packets: Iterator[Packet[Any]], table: FrameTable, numbers: Sequence[int]) -> Iterator[Packet[Any]]:
     """Finds packets behind a seek: the first by its time, the others by counting on. Ends where they are others."""
     first, last, asked, number = numbers[0], numbers[-1], set(numbers), -1
     for packet in packets:
+        if not packet.size:  # it would end decoding
+            continue
         if number < 0 and first and not (packet.is_keyframe and packet.dts == table.clock[first]):
             continue
         number = first if number < 0 else number + 1
         if packet.size != table.sizes[number] or packet.dts not in (None, table.clock[number]):
             return
         if number in asked:
-            yield number, packet
+            give_number(packet, number)
+            yield packet
         if number == last:
             return

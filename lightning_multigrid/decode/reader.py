@@ -2,26 +2,24 @@
 
 import operator
 import os
-import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 
 import torch
 from av.video.frame import VideoFrame
-from av.video.reformatter import VideoReformatter
 from torch import Tensor
 
 from lightning_multigrid.decode.frame_pixels import Box, Pixels, rgb_pixels, show, stored, yuv_format, yuv_planes
 from lightning_multigrid.decode.frame_table import FrameTable, Orientation, checksum
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.own_table import own_table
-from lightning_multigrid.decode.packets import decode_packets, needed_packets
+from lightning_multigrid.decode.packets import decode_packets, kept, needed_packets
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
 
 _ATTEMPTS = "at once", "by a new decoder", "from the start"
-_HELD_BYTES = 1 << 26  # most of the frames that a reader which makes its own table keeps
+_HELD_BYTES = 1 << 26  # most of the frames that a reader which makes its own table keeps: small files are decoded once
 
 
 def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[int]]:
@@ -48,7 +46,7 @@ def read_frames(path: StrPath, indices: Sequence[int]) -> Tensor:
         return video.read(indices)
 
 
-class VideoReader:
+class VideoReader(AbstractContextManager["VideoReader"]):
     """A video file, open for reading until `close` or the end of a `with`. Its length is its number of frames.
 
     A `VideoError` if the file is missing, damaged, cut short, no video, too slow, or has frames above 67 megapixels.
@@ -78,23 +76,16 @@ class VideoReader:
             table = own_table(self.file.bytes) if table is None else table
         if table is None or table.file_size != self.file.bytes.size or not table.is_current:
             self.file.close()
-            table = self._decode_all()
+            held = 0
+            with FullDecode(self.file.path) as decode:
+                for index, frame in enumerate(decode):
+                    held += sum(plane.buffer_size for plane in frame.planes)
+                    if held <= _HELD_BYTES:
+                        self._held[index] = frame
+                table = decode.table(entries=False)
             self.file = VideoFile(self.file.path)
         self.table, self.damage = table, table.damage
         self.rate, self.height, self.width = table.rate, table.height, table.width
-
-    def _decode_all(self) -> FrameTable:
-        """Makes a table without entries. Holds the frames of a small file, so that they are decoded once."""
-        with FullDecode(self.file.path) as decode:
-            held = 0
-            for index, frame in enumerate(decode):
-                held += sum(plane.buffer_size for plane in frame.planes)
-                if held <= _HELD_BYTES:
-                    self._held[index] = frame
-            return decode.table(entries=False)
-
-    def __enter__(self) -> "VideoReader":
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -129,13 +120,10 @@ class VideoReader:
         BT.601's and BT.709's, and clips whose frames differ in these. The colours are those of `read` within 3 of 255.
         Arguments and errors are those of `read`; the box may begin at any pixel.
         """
-        return self._clip(indices, box, yuv=self._is_plain)
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether frames are shown as they are stored. FFmpeg's converter interpolates the chroma of odd heights."""
         table = self.table
-        return table.orientation == Orientation() and table.square_width == table.stored_width and self.height % 2 == 0
+        plain = table.orientation == Orientation() and table.square_width == table.stored_width
+        # FFmpeg's converter interpolates the chroma of odd heights.
+        return self._clip(indices, box, yuv=plain and self.height % 2 == 0)
 
     def _clip(self, indices: Sequence[int], box: Box | None, *, yuv: bool) -> YuvClip | Tensor:
         """Reads a clip as RGB, or if `yuv` and its frames allow that, as they are stored."""
@@ -160,8 +148,12 @@ class VideoReader:
                         clip = own.view(torch.empty(own.nbytes, dtype=torch.uint8))
                         chroma = clip.chroma.numpy()
                         targets = clip.luma.numpy(), chroma[:, 0], chroma[:, 1]
-                rgb = self._rgb(frame)[top : top + height, left : left + width] if own is None else None
-                for target, part in zip(targets, yuv_planes(frame, shown) if rgb is None else (rgb,), strict=True):
+                if own is None:  # square, and scaled to the size of the first frame if it has another
+                    rgb = rgb_pixels(frame, kept.scaler, self.table.stored_height, self.table.square_width)
+                    parts: tuple[Pixels, ...] = (rgb[top : top + height, left : left + width],)
+                else:
+                    parts = yuv_planes(frame, shown)
+                for target, part in zip(targets, parts, strict=True):
                     for place in places[index]:
                         target[place] = part
         return show(clip, self.table.orientation) if targets and isinstance(clip, Tensor) else clip
@@ -169,10 +161,6 @@ class VideoReader:
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
         return self.table.time_of(frame)
-
-    def _rgb(self, frame: VideoFrame) -> Pixels:
-        """Pixels of a stored frame, square, and scaled to the size of the first frame if it has another."""
-        return rgb_pixels(frame, _scalers.scaler, self.table.stored_height, self.table.square_width)
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the frames `wanted`, each with its number. Hands out only what is as the table says."""
@@ -196,15 +184,14 @@ class VideoReader:
                     break
                 self.fallbacks += 1
             else:
-                raise VideoError(self.file.path, self._reason(min(missing)))
-
-    def _reason(self, index: int) -> str:
-        if self.table.damage:
-            return f"damaged: frame {index} of {len(self)} is decoded otherwise each time"
-        return (
-            f"changed: frame {index} of {len(self)} is not the one that was found when the file was decoded first. "
-            "Run `lightning-multigrid index` or `prepare` again"
-        )
+                frame_of = f"frame {min(missing)} of {len(self)}"
+                if self.table.damage:
+                    raise VideoError(self.file.path, f"damaged: {frame_of} is decoded otherwise each time")
+                raise VideoError(
+                    self.file.path,
+                    f"changed: {frame_of} is not the one that was found when the file was decoded first. Run "
+                    "`lightning-multigrid index` or `prepare` again",
+                )
 
     def _decoded(self, attempt: str, entry: int, missing: set[int]) -> Generator[tuple[int, VideoFrame], None, None]:
         """Decodes frames, and yields those that are missing and as the table says, each with its number.
@@ -229,13 +216,3 @@ class VideoReader:
             if (places := of_packet.get(number)) is not None:
                 value = checksum(frame)
                 yield from [(index, frame) for index in places if index in missing and table.checksums[index] == value]
-
-
-class _Scalers(threading.local):
-    """The scaler of each thread, as it is not thread-safe. It holds megabytes."""
-
-    def __init__(self) -> None:
-        self.scaler = VideoReformatter()
-
-
-_scalers = _Scalers()

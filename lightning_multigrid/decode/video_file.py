@@ -9,12 +9,11 @@ from contextlib import contextmanager
 import av
 from av.codec.context import Flags
 from av.container import InputContainer
-from av.packet import Packet
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.frame_table import MAX_PIXELS
-from lightning_multigrid.files import Cursor, InputFile
+from lightning_multigrid.files import Cursor, InputFile, printable
 
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
 # name other files and hosts, whatever the name of their file.
@@ -39,8 +38,7 @@ class VideoError(ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        text = f"{self.path}: {self.reason}"
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        return printable(f"{self.path}: {self.reason}").replace("\n", "\\n")
 
 
 class VideoFile:
@@ -85,33 +83,20 @@ class VideoFile:
         """Opens the file's container and its video, at the beginning, with a new decoder."""
         if (claimed := _claimed(self.bytes)) > self.bytes.size:
             raise VideoError(self.path, f"damaged: its frames claim {claimed} bytes, {self.bytes.size} are there")
+        # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.
+        suffix = os.path.splitext(self.path)[1]
+        suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
+        options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"}
+        source = Cursor(self.bytes, f"video{suffix}")
         try:
-            container = self._container()
+            container = av.open(source, "r", container_options=options, metadata_errors="replace")
         except av.FFmpegError as error:
             self.check_reads()
             if error.errno == errno.EINVAL:
                 raise VideoError(self.path, f"not a video in one of the containers {_CONTAINERS}") from error
             raise VideoError(self.path, f"no video, or damaged, or cut short ({error.strerror})") from error
-        try:
-            return container, self._video_of(container)
-        except BaseException:
-            container.close()
-            raise
-
-    def _container(self) -> InputContainer:
-        # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.
-        suffix = os.path.splitext(self.path)[1]
-        suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
-        return av.open(
-            Cursor(self.bytes, f"video{suffix}"),
-            "r",
-            container_options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
-            metadata_errors="replace",
-        )
-
-    def _video_of(self, container: InputContainer) -> VideoStream:
-        # FFmpeg takes the cover picture of a sound file for video.
         best = container.streams.best("video")
+        # FFmpeg takes the cover picture of a sound file for video.
         if not isinstance(best, VideoStream) or best.disposition & Disposition.attached_pic:
             raise VideoError(self.path, "holds no video, only other streams")
         codec = best.codec_context
@@ -124,7 +109,7 @@ class VideoFile:
         codec.thread_count = 1  # a loader has workers; FFmpeg's own threads would cost more than they gain
         codec.options = DECODER_OPTIONS
         codec.flags |= Flags.copy_opaque  # frames say from which packet they are
-        return best
+        return container, best
 
 
 def _claimed(file: InputFile) -> int:
@@ -147,13 +132,6 @@ def _claimed(file: InputFile) -> int:
             of_fragments += sum(int.from_bytes(count, "big") for count in runs)
         at += size
     return max(of_track, of_fragments)
-
-
-def demuxed(container: InputContainer, stream: VideoStream) -> "Iterator[Packet[VideoStream]]":
-    """Reads packets in decoding order. The last is empty, and makes the decoder give out the frames it still holds."""
-    for packet in container.demux(stream):
-        if packet.size or packet.dts is None:  # an empty sample before the end would end decoding
-            yield packet
 
 
 def _reason(error: Exception) -> str:

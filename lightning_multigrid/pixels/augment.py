@@ -6,8 +6,7 @@ frames of a clip are augmented in the same way.
 Legend: B clips, T frames, S size of a mini-batch, K classes.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -109,15 +108,8 @@ class Augmentation:
         ]
         # The mixers take images only. Frames passed as channels share their weight and rectangle.
         images = clips.flatten(1, 2)
-        with _drawn_from(sum(seeds) % 2**63):
+        with torch.random.fork_rng(devices=()):  # torchvision draws from torch's random state on the CPU
+            # Not `torch.manual_seed`: it would reseed the GPUs too, and with them the dropout of the model.
+            torch.default_generator.manual_seed(sum(seeds) % 2**63)
             mixed, probabilities = v2.RandomChoice(mixers)(images, labels)
         return mixed.view_as(clips), probabilities
-
-
-@contextmanager
-def _drawn_from(seed: int) -> Iterator[None]:
-    """Seeds torch's random state on the CPU, from which torchvision draws, and restores the state at the end."""
-    with torch.random.fork_rng(devices=()):
-        # Not `torch.manual_seed`: it would reseed the GPUs too, and with them the dropout of the model.
-        torch.default_generator.manual_seed(seed)
-        yield

@@ -25,8 +25,6 @@ _OTHERS = ("posterize", "solarize", "autocontrast", "equalize")
 OPERATIONS = ("identity", *_MOVES, *_BLENDS, *_OTHERS)
 """Those of RandAugment (Cubuk et al. 2020, arXiv:1909.13719), with the strengths of torchvision's."""
 
-_IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-
 
 def draw_edits(draws: Random, rounds: int, probability: float) -> list[tuple[str, int]]:
     """Draws the operations for a clip, and in which direction each goes."""
@@ -35,13 +33,9 @@ def draw_edits(draws: Random, rounds: int, probability: float) -> list[tuple[str
 
 
 def rand_augment(clips: Tensor, edits: Sequence[Sequence[tuple[str, int]]], magnitude: int, fill: Tensor) -> Tensor:
-    """Applies each clip's operations, one round after the other.
+    """Applies operations to clips B x 3 x T x S x S, in rounds: `edits` has for each what each clip gets.
 
-    Args:
-        clips: B x 3 x T x S x S.
-        edits: For each round what each clip gets, as drawn by `draw_edits`.
-        magnitude: Strength of all operations, from 0 to 30.
-        fill: Colour of pixels from outside a frame, 3.
+    `magnitude` is their strength, from 0 to 30; `fill` is the colour of pixels from outside a frame, 3.
     """
     strength, size, device = magnitude / (MAGNITUDES - 1), clips.shape[-1], clips.device
     whole = at = list(range(len(clips)))  # which clip is where
@@ -84,7 +78,7 @@ def _move(name: str, sign: int, strength: float, size: int) -> tuple[float, ...]
         "translate x": (1.0, 0.0, shift, 0.0, 1.0, 0.0),
         "translate y": (1.0, 0.0, 0.0, 0.0, 1.0, shift),
         "rotate": (turn, lean, 0.0, -lean, turn, 0.0),
-    }.get(name, _IDENTITY)
+    }.get(name, (1.0, 0.0, 0.0, 0.0, 1.0, 0.0))
 
 
 def _moved(clips: Tensor, matrices: Tensor, fill: Tensor) -> Tensor:

@@ -129,8 +129,6 @@ def _checked(crops: Crops, flips: Sequence[bool] | None) -> PackedCrops:
         if isinstance(crop, Tensor) and (crop.ndim != 4 or crop.shape[3] != 3 or 0 in crop.shape):
             raise ValueError(f"Crops must be frames x height x width x 3, got {tuple(crop.shape)} for crop {index}.")
     packed = PackedCrops.of(crops)
-    lengths = [format.frames for format in packed.formats]
-    for index, length in enumerate(lengths):
-        if length != lengths[0]:
-            raise ValueError(f"Crops must have one length: crop 0 has {lengths[0]} frames, {index} has {length}.")
+    if len(lengths := {format.frames for format in packed.formats}) > 1:
+        raise ValueError(f"Crops must have one length, got crops of {' and '.join(map(str, sorted(lengths)))} frames.")
     return packed

@@ -110,19 +110,14 @@ class YuvClip:
         luma = self.luma.new_zeros(1, len(self), 2 * rows, 2 * columns)
         down, across = slice(top, top + self.format.height), slice(left, left + self.format.width)
         luma[0, :, down, across] = self.luma
-        factors = to_device(
-            torch.tensor([weights(self.format.matrix, self.format.full_range)], dtype=torch.float32), self.device
-        )
-        return colours(luma, self.chroma.unsqueeze(0), factors)[0, :, :, down, across]
+        factors = torch.tensor([weights(self.format.matrix, self.format.full_range)], dtype=torch.float32)
+        return colours(luma, self.chroma.unsqueeze(0), to_device(factors, self.device))[0, :, :, down, across]
 
 
 def colours(luma: Tensor, chroma: Tensor, factors: Tensor) -> Tensor:
-    """The colours of clips, B x 3 x T x H x W float32 from 0 to 255. See `YuvClip.rgb`.
+    """The colours of clips, B x 3 x T x H x W float32 from 0 to 255, H and W even. See `YuvClip.rgb`.
 
-    Args:
-        luma: B x T x H x W, H and W even.
-        chroma: B x T x 2 x H/2 x W/2.
-        factors: The `weights` of each clip, B x 6.
+    `luma` is B x T x H x W, `chroma` B x T x 2 x H/2 x W/2; `factors` are the `weights` of each clip, B x 6.
     """
     luma_scale, black, cr_red, cr_green, cb_green, cb_blue = factors.view(-1, 6, 1, 1, 1).unbind(1)
     y = torch.addcmul(black, luma.float(), luma_scale)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from lightning_multigrid.decode import FrameFolder, FrameTable, FullDecode, VideoError
+from lightning_multigrid.decode import FrameFolder, FullDecode, VideoError
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
 from lightning_multigrid.sources import Manifest, ManifestError
 
@@ -17,18 +17,12 @@ def check_video(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> 
     `task` is its path, and where its stretches start, in s. A `VideoError` if it is damaged, or ends before one starts.
     """
     path, starts = task
-    video: FrameFolder | FrameTable
-    if frame_rate is not None:
-        video = FrameFolder(path, frame_rate)
-        for frame in range(len(video)):
-            video.read([frame])
-    else:
-        with FullDecode(path) as decode:
-            for _ in decode:
-                pass
-            if decode.damage:
-                raise VideoError(path, str(decode.damage))
-            video = decode.table(entries=False)
+    with FullDecode(path) if frame_rate is None else FrameFolder(path, frame_rate) as decode:
+        for _ in decode:
+            pass
+        if decode.damage:
+            raise VideoError(path, str(decode.damage))
+        video = decode.table(entries=False) if isinstance(decode, FullDecode) else decode
     end = video.time_of(len(video)) if video.rate else 0.0
     if late := [start for start in starts if start and start >= end]:
         known = f"ends at {end:g} s" if video.rate else "has no known frame rate, and may end"

@@ -11,9 +11,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 
 import av
@@ -27,9 +28,9 @@ from lightning_multigrid.files import (
     printable,
     quoted,
     remove_partial,
+    require,
     write_csv,
 )
-from lightning_multigrid.prepare.names import names_of
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
 from lightning_multigrid.prepare.progress import Progress
 from lightning_multigrid.prepare.transcode import ENCODER, Encoding, TranscodeJob, transcode
@@ -84,8 +85,7 @@ def prepare(
             name, or this FFmpeg has no encoder.
     """
     number, parts = (1, 1) if part is None else _part(part)
-    if not 0 <= max_bad_fraction <= 1:
-        raise ValueError(f"`max_bad_fraction` must be in [0, 1], got {max_bad_fraction}.")
+    require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "in [0, 1]")
     av.Codec(ENCODER, "w")  # a ValueError if FFmpeg has none
     root = os.path.realpath(path_argument("output", output))
     folder = os.path.join(root, "videos")
@@ -98,10 +98,7 @@ def prepare(
         jobs: list[TranscodeJob] = []
         for source, name in names.items():
             if os.path.realpath(source).startswith(os.path.join(root, "")):
-                raise ValueError(
-                    f"{source} lies in the output folder {root}, where it might be overwritten. Give a folder of its "
-                    "own as `output`."
-                )
+                raise ValueError(f"{source} lies in the output folder {root}. Give a folder of its own as `output`.")
             try:
                 made_from = _made_from(source, encoding)
             except OSError as error:
@@ -126,7 +123,7 @@ def prepare(
         path = os.path.join(root, MANIFEST_NAME)
         if good and part is None:
             rows = [good.get(source) for source in sources]
-            save_manifest(renamed(replace(manifest, frame_rate=None), rows, path, folder), path)
+            save_manifest(renamed(manifest, rows, path, folder), path)
     if part is None and (len(broken) > max_bad_fraction * len(names) or not good):
         first = "; ".join(f"{path}: {reason}" for path, reason in islice(broken.items(), 3))
         raise BrokenVideosError(
@@ -136,6 +133,26 @@ def prepare(
         )
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
     return Summary(path, report, len(good) - kept, kept, broken, size)
+
+
+def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
+    """Returns a path for each source, a whole path, below the folder of prepared videos; a ValueError if two share one.
+
+    >>> names_of(["/in/run/a.avi", "/other/b.mp4"], "/in")
+    {'/in/run/a.avi': 'run/a.avi.mp4', '/other/b.mp4': 'outside/other/b.mp4'}
+    """
+    names: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    for source in dict.fromkeys(sources):
+        path = os.path.normpath(source)
+        inside = path.removeprefix(os.path.join(root, ""))
+        name = inside if inside != path else os.path.join("outside", path.lstrip(os.sep))
+        names[source] = name if name.lower().endswith(".mp4") else f"{name}.mp4"
+        # The same for all names that a file system may take for one: some ignore case, or know only one form of `é`.
+        known = unicodedata.normalize("NFC", unicodedata.normalize("NFC", names[source]).casefold())
+        if (other := taken.setdefault(known, source)) != source:
+            raise ValueError(f"{other} and {source} would have one name in the output, or on some disks. Rename one.")
+    return names
 
 
 def _part(text: str) -> tuple[int, int]:

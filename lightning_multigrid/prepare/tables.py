@@ -58,7 +58,6 @@ def index(paths: Iterable[str], store: TableStore, workers: int = 0, timeout: fl
 
 
 def _table_of(path: str) -> bytes:
-    """A task of `run_tasks`."""
     return make_table(path).to_bytes()
 
 

@@ -4,7 +4,6 @@ Packets cost time (see `decode`), so they become few and cheap: short groups of 
 one refers to, and no costly coding tools (arithmetic coding, loop filter, weighted prediction).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import BinaryIO, Final
@@ -71,8 +70,7 @@ class Encoding:
             "sc_threshold": "0",
             "bf": "15",
             "b_strategy": "0",
-            # In small videos x264's macroblock trees are a little different each time: it reads memory that was never
-            # set.
+            # In small videos x264's macroblock trees are a little different each time, as if from unset memory.
             "x264-params": "b-pyramid=none:mbtree=0",
         }
 
@@ -91,11 +89,8 @@ class TranscodeJob:
 def transcode(job: TranscodeJob) -> None:
     """Re-encodes a video: frame i of the target is frame i of the source, shown at the same time after the first.
 
-    The source is decoded once, the target once more for its table, which stands behind it.
-
-    Raises:
-        OutputError: If the target can't be written.
-        VideoError: If the source can't be read, or is damaged; then there is no target.
+    The source is decoded once, the target once more for its table, which stands behind it. A `VideoError` if the source
+    can't be read, or is damaged; then there is no target.
     """
     with new_file(job.target) as file:
         try:
@@ -111,44 +106,32 @@ def transcode(job: TranscodeJob) -> None:
 
 def _encode(job: TranscodeJob, file: BinaryIO) -> tuple[int, int, int]:
     """Writes all frames of a video or a folder of them; returns their number, height and width."""
-    if job.frame_rate is not None:
-        folder = FrameFolder(job.source, job.frame_rate)
-        images = (folder.read([index])[0].numpy() for index in range(len(folder)))
-        frames = (VideoFrame.from_ndarray(image, format="rgb24") for image in images)
-        return _write(job.encoding, file, folder, frames)
-    with FullDecode(job.source) as source:
-        written = _write(job.encoding, file, source, iter(source))
-        if source.damage:
-            raise VideoError(job.source, str(source.damage))
-    return written
-
-
-def _write(
-    encoding: Encoding, file: BinaryIO, source: FullDecode | FrameFolder, frames: Iterator[VideoFrame]
-) -> tuple[int, int, int]:
     number = height = width = 0
     scaler = VideoReformatter()
-    # Frames per second for the encoder, which uses them only to share out the bytes among frames.
-    rate = Fraction(min(max(source.rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
-    clock = _Clock(1 / rate)
-    # Neither the muxer's version nor the time of day goes into the file.
-    with av.open(file, "w", format="mp4", options={"fflags": "+bitexact"}) as container:
-        stream = container.add_stream(ENCODER, rate=rate, options=encoding.options())
-        for number, frame in enumerate(frames, 1):
-            turn = source.orientation  # known once the first frame is there
-            ticks = clock.ticks(frame)  # before the frame is scaled, which may leave it as it is
-            if number == 1:
-                height, width = encoding.size(source.height, source.width)
-            picture = _picture(scaler, frame, (width, height) if turn.transposed else (height, width), turn)
-            if number == 1:
-                codec = stream.codec_context
-                codec.width, codec.height, codec.pix_fmt = picture.width, picture.height, "yuv420p"
-                codec.thread_count = 1  # there are other processes; and equal input makes equal bytes
-                codec.colorspace, codec.color_range = picture.colorspace, ColorRange.MPEG
-                stream.time_base = codec.time_base = clock.base
-            picture.pts, picture.time_base = ticks, clock.base
-            container.mux(stream.encode(picture))
-        container.mux(stream.encode())
+    with FullDecode(job.source) if job.frame_rate is None else FrameFolder(job.source, job.frame_rate) as source:
+        # Frames per second for the encoder, which uses them only to share out the bytes among frames.
+        rate = Fraction(min(max(source.rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
+        clock = _Clock(1 / rate)
+        # Neither the muxer's version nor the time of day goes into the file.
+        with av.open(file, "w", format="mp4", options={"fflags": "+bitexact"}) as container:
+            stream = container.add_stream(ENCODER, rate=rate, options=job.encoding.options())
+            for number, frame in enumerate(source, 1):
+                turn = source.orientation  # known once the first frame is there
+                ticks = clock.ticks(frame)  # before the frame is scaled, which may leave it as it is
+                if number == 1:
+                    height, width = job.encoding.size(source.height, source.width)
+                picture = _picture(scaler, frame, (width, height) if turn.transposed else (height, width), turn)
+                if number == 1:
+                    codec = stream.codec_context
+                    codec.width, codec.height, codec.pix_fmt = picture.width, picture.height, "yuv420p"
+                    codec.thread_count = 1  # there are other processes; and equal input makes equal bytes
+                    codec.colorspace, codec.color_range = picture.colorspace, ColorRange.MPEG
+                    stream.time_base = codec.time_base = clock.base
+                picture.pts, picture.time_base = ticks, clock.base
+                container.mux(stream.encode(picture))
+            container.mux(stream.encode())
+        if source.damage:
+            raise VideoError(job.source, str(source.damage))
     return number, height, width
 
 

@@ -87,25 +87,20 @@ class Recorder(Callback):
     def __init__(self, file: str, variant: str, seed: int = 0, validate_at: Sequence[float] | None = None) -> None:
         if variant not in VARIANTS:
             raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}, got {variant!r}.")
-        self._file, self._named, self._validate_at = Path(file), (variant, seed), validate_at
-        self._begin()
-
-    def _begin(self) -> None:
-        self.record, self._began, self._cpu = RunRecord(*self._named), time.perf_counter(), cpu_seconds()
+        self._file, self._validate_at, self.record = Path(file), validate_at, RunRecord(variant, seed)
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            self._begin()
+            self.record = RunRecord(self.record.variant, self.record.seed)
+            self._began, self._cpu = time.perf_counter(), cpu_seconds()
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step > 0:
             raise MisconfigurationException(
-                "A run that continues from a checkpoint has only a part of its time, so it can't be compared. "
-                "Leave the `Recorder` out, or train from the start."
+                "A run that continues has only a part of its time. Leave the `Recorder` out, or train from the start."
             )
-
         self.record.account = {START: self._seconds}
 
     @property

@@ -41,7 +41,13 @@ def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
             axes.axvline(start, color=_GREY, linewidth=0.8, linestyle=":")
         axes.spines[["top", "right"]].set_visible(False)
     _draw_shapes(shapes_axes, schedule)
-    _draw_lrs(lr_axes, lrs)
+    positions, baseline_lrs = [point.position for point in lrs], [point.baseline_lr for point in lrs]
+    lr_axes.plot(positions, [point.lr for point in lrs], color=_COLOURS[0], label="multigrid")
+    lr_axes.plot(positions, baseline_lrs, "--", color=_GREY, label="baseline, at the corresponding epoch")
+    if all(point.lr > 0 and point.baseline_lr > 0 for point in lrs):
+        lr_axes.set_yscale("log")
+    lr_axes.set_ylabel("LR")
+    _legend(lr_axes, 2)
     lr_axes.set_xlabel(f"epoch of the multigrid training (baseline: {float(schedule.baseline.epochs):g} epochs)")
     lr_axes.set_xlim(0, schedule.epochs)
     return figure
@@ -64,16 +70,6 @@ def _draw_shapes(axes: Axes, schedule: MultigridSchedule) -> None:
     axes.set_yticks([], minor=True)
     axes.set_ylabel("clips per mini-batch\n(shade: short cycle)")
     _legend(axes, min(4, len(colours)), f"base shape: clips {_TIMES} frames {_TIMES} size (dotted: a stage begins)")
-
-
-def _draw_lrs(axes: Axes, lrs: Sequence[LRPoint]) -> None:
-    positions, baseline_lrs = [point.position for point in lrs], [point.baseline_lr for point in lrs]
-    axes.plot(positions, [point.lr for point in lrs], color=_COLOURS[0], label="multigrid")
-    axes.plot(positions, baseline_lrs, "--", color=_GREY, label="baseline, at the corresponding epoch")
-    if all(point.lr > 0 and point.baseline_lr > 0 for point in lrs):
-        axes.set_yscale("log")
-    axes.set_ylabel("LR")
-    _legend(axes, 2)
 
 
 def _legend(axes: Axes, columns: int, title: str | None = None) -> None:

@@ -101,7 +101,7 @@ class ManifestBuilder:
             )
         if not rows:
             raise ManifestError(
-                f"{self._origin} lists no videos. At least one row, `path label`, is required, or a video in a folder."
+                f"{self._origin} lists no videos. Give it a row, `path label`, or a video in the folder."
             )
         if self._missing:
             counts = f"{self._missing:,} of the {self._missing + rows:,} videos"
@@ -122,8 +122,7 @@ class ManifestBuilder:
         if not path or "\0" in path or "://" in path:
             raise self.error(
                 where,
-                f"{quoted(path)} is not the path of a file. Correct an empty field, save the list as UTF-8, and copy "
-                "videos at URLs to a disk",
+                f"{quoted(path)} is not the path of a file. Correct an empty field, save as UTF-8, or download URLs",
             )
         # The path is kept in its normal form, so that the path that was judged is the one that is opened.
         name = os.path.normpath(path)
@@ -146,22 +145,18 @@ class ManifestBuilder:
         if self._multi_label:
             return
         if len(labels) > 1:
+            numbers = ", ".join(map(str, labels))
             raise self.error(
-                where,
-                f"{len(labels)} labels ({', '.join(map(str, labels))}), one is required. "
-                "Pass `multi_label=True` for videos with several, or quote a path that holds a separator",
+                where, f"{len(labels)} labels ({numbers}), one is required. Pass `multi_label=True`, or quote the path"
             )
         rows = len(self._path_offsets) - 1
         if rows and bool(labels) != bool(self._labels):
             raise self.error(where, "some rows have a label, and some have none. Give all videos a label, or none")
 
 
-def renamed(
-    manifest: Manifest, paths: Sequence[str | None], origin: StrPath, root: StrPath, classes: Sequence[str] = ()
-) -> Manifest:
-    """Returns the manifest with other `paths`, without the rows of None; `classes` count if it has none itself."""
-    names, multi_label = manifest.classes or classes, manifest.multi_label
-    builder = ManifestBuilder(origin, root, classes=names, multi_label=multi_label, frame_rate=manifest.frame_rate)
+def renamed(manifest: Manifest, paths: Sequence[str | None], origin: StrPath, root: StrPath) -> Manifest:
+    """Returns the manifest with other `paths`, of video files, without the rows of None."""
+    builder = ManifestBuilder(origin, root, classes=manifest.classes, multi_label=manifest.multi_label)
     for row, path in enumerate(paths):
         if path is not None:
             labels, spans = manifest.spans(row)

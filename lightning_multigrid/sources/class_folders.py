@@ -4,20 +4,18 @@ import os
 from collections.abc import Iterator
 
 from lightning_multigrid.files import FRAME_SUFFIXES, VIDEO_SUFFIXES
-from lightning_multigrid.sources.text import ManifestError
+from lightning_multigrid.sources.text import ManifestError, refuse_unlisted
 
 _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 
 
 def class_names(source: str) -> list[str]:
     """Names of the folders in `source`, sorted, without hidden ones."""
-    _, folders, _ = next(os.walk(source, onerror=_refuse))
+    _, folders, _ = next(os.walk(source, onerror=refuse_unlisted))
     names = sorted(name for name in folders if name[0] != ".")
     if names and all(name.lower() in _SPLITS for name in names):
-        raise ManifestError(
-            f"{source} holds a folder per split ({', '.join(names)}); a folder per class is required. "
-            f"Give one split: {os.path.join(source, names[0])}."
-        )
+        split = os.path.join(source, names[0])
+        raise ManifestError(f"{source} holds splits; a folder per class is required. Give one split, such as {split}.")
     return names
 
 
@@ -28,7 +26,7 @@ def videos_below(folder: str, *, frames: bool) -> Iterator[str]:
     """
     suffixes = FRAME_SUFFIXES if frames else VIDEO_SUFFIXES
     seen = set()
-    for place, folders, names in os.walk(folder, followlinks=True, onerror=_refuse):
+    for place, folders, names in os.walk(folder, followlinks=True, onerror=refuse_unlisted):
         real = os.path.realpath(place)
         if real in seen:
             folders.clear()
@@ -40,7 +38,3 @@ def videos_below(folder: str, *, frames: bool) -> Iterator[str]:
             yield place
         elif not frames:
             yield from (os.path.join(place, name) for name in files)
-
-
-def _refuse(error: OSError) -> None:
-    raise ManifestError(f"{error.filename} can't be listed: {error.strerror}.") from error

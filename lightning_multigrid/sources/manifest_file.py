@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from lightning_multigrid.files import StrPath, new_file, path_argument
 from lightning_multigrid.sources.builder import ManifestBuilder
@@ -17,7 +16,6 @@ from lightning_multigrid.sources.text import ManifestError, read_json
 
 MANIFEST_NAME = "manifest.json"
 
-_OLDER_NAMES = ("manifest.safetensors", "manifest.packed", "packets.index")
 _VERSION = 5
 
 
@@ -39,19 +37,11 @@ def save_manifest(manifest: Manifest, path: StrPath) -> None:
 
 
 def prepared_manifest(path: str) -> str | None:
-    """Returns the manifest file of a prepared folder, given either of them; None for anything else.
-
-    A `ManifestError` if an older version prepared it.
-    """
+    """Returns the manifest file of a prepared folder, given either of them; None for anything else."""
     if os.path.basename(path) == MANIFEST_NAME:
         return path
     file = os.path.join(path, MANIFEST_NAME)
-    if os.path.isfile(file):
-        return file
-    # Its videos would be taken for a folder per class.
-    if any(os.path.isfile(os.path.join(path, name)) for name in _OLDER_NAMES):
-        raise ManifestError(f"{path} was prepared by an older version. Run `lightning-multigrid prepare` again.")
-    return None
+    return file if os.path.isfile(file) else None
 
 
 def load_manifest(path: StrPath, classes: Sequence[str] = (), *, existing_only: bool = False) -> Manifest:
@@ -62,7 +52,22 @@ def load_manifest(path: StrPath, classes: Sequence[str] = (), *, existing_only: 
     path = path_argument("path", path)
     content = read_json(path)
     try:
-        return _load(path, content, classes, existing_only)
+        if content["version"] != _VERSION:
+            raise ValueError(f"it is of version {content['version']}, and version {_VERSION} is required")
+        root = os.path.normpath(content["root"])
+        if os.path.isabs(root) or root.split(os.sep)[0] == os.pardir:
+            raise ValueError("`root` leads out of its folder")
+        builder = ManifestBuilder(
+            path,
+            os.path.join(os.path.dirname(os.path.abspath(path)), root),
+            classes=content["classes"] or classes,
+            multi_label=content["multi_label"],
+            existing_only=existing_only,
+        )
+        for number, (name, labels, spans, start, end) in enumerate(content["rows"], start=1):
+            stretch, spans = (start, math.inf if end is None else end), [(low, high) for low, high in spans]
+            builder.add(name, labels, where=f"row {number}", spans=spans, stretch=stretch)
+        return replace(builder.build(), prepared=True)
     except ManifestError:
         raise
     except (ValueError, TypeError, LookupError, OverflowError) as error:
@@ -70,23 +75,3 @@ def load_manifest(path: StrPath, classes: Sequence[str] = (), *, existing_only: 
             f"{path} is no manifest of prepared videos, or damaged ({type(error).__name__}: {error}). Run "
             "`lightning-multigrid prepare` again, which keeps the finished videos."
         ) from None
-
-
-def _load(path: str, content: Any, classes: Sequence[str], existing_only: bool) -> Manifest:
-    if content["version"] != _VERSION:
-        raise ValueError(f"it is of version {content['version']}, and version {_VERSION} is required")
-    root = os.path.normpath(content["root"])
-    if os.path.isabs(root) or root.split(os.sep)[0] == os.pardir:
-        raise ValueError("`root` leads out of its folder")
-    folder = os.path.join(os.path.dirname(os.path.abspath(path)), root)
-    builder = ManifestBuilder(
-        path,
-        folder,
-        classes=content["classes"] or classes,
-        multi_label=content["multi_label"],
-        existing_only=existing_only,
-    )
-    for number, (name, labels, spans, start, end) in enumerate(content["rows"], start=1):
-        stretch = start, math.inf if end is None else end
-        builder.add(name, labels, where=f"row {number}", spans=[(low, high) for low, high in spans], stretch=stretch)
-    return replace(builder.build(), prepared=True)

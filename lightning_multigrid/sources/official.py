@@ -9,7 +9,7 @@ from typing import Literal
 from lightning_multigrid.files import StrPath, path_argument, quoted, require
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError, csv_table, names_in, read_json, read_text
+from lightning_multigrid.sources.text import ManifestError, csv_table, read_json, read_text, refuse_unlisted
 
 _ACTION = re.compile(r"c(\d{3}) (\d+(?:\.\d+)?) (\d+(?:\.\d+)?)", re.ASCII)
 
@@ -203,7 +203,8 @@ class HMDB51:
         folder = path_argument("annotations", self.annotations)
         require(self.subset in ("train", "test"), "subset", self.subset, "'train' or 'test'")
         ending = f"_test_split{self.split}.txt"
-        names = [file.removesuffix(ending) for file in names_in(folder) if file.endswith(ending)]
+        _, _, files = next(os.walk(folder, onerror=refuse_unlisted))
+        names = [file.removesuffix(ending) for file in sorted(files) if file.endswith(ending)]
         if not names:
             raise ManifestError(f"{folder} holds no <class>{ending}. Give the folder testTrainMulti_7030_splits.")
         builder = ManifestBuilder(folder, self.videos, classes=names, existing_only=self.existing_only)
@@ -221,7 +222,6 @@ class HMDB51:
 
 
 def _given_or_beside(given: StrPath | None, path: str, name: str) -> str:
-    """Returns a path that is given, or that of a file beside another one."""
     return os.path.join(os.path.dirname(path), name) if given is None else os.fspath(given)
 
 

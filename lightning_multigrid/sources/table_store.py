@@ -23,14 +23,14 @@ class TableStore:
     def read(self, path: str) -> bytes:
         """Returns the table of a video, not checked; empty if there is none. An OSError if it can't be read."""
         try:
-            with open(self._file(path), "rb") as file:
+            with open(os.path.join(self.folder, _name(path)), "rb") as file:
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return b""
 
     def add(self, path: str, table: bytes) -> None:
         """Adds the table of a video, or replaces it; an `OutputError` if it can't be written."""
-        file = self._file(path)
+        file = os.path.join(self.folder, _name(path))
         temporary = temporary_name(os.path.dirname(file))
         with output_errors(self.folder):
             os.makedirs(os.path.dirname(file), exist_ok=True)
@@ -42,9 +42,6 @@ class TableStore:
         """Returns the paths without a table, each once."""
         there = set(glob(f"??/*{_SUFFIX}", root_dir=self.folder))
         return [path for path in dict.fromkeys(paths) if _name(path) not in there]
-
-    def _file(self, path: str) -> str:
-        return os.path.join(self.folder, _name(path))
 
 
 def _name(path: str) -> str:

@@ -59,9 +59,6 @@ def csv_table(path: str, *required: str) -> Iterator[tuple[int, dict[str, str]]]
         yield reader.line_num, row
 
 
-def names_in(folder: str) -> list[str]:
-    """Names of what a folder holds, sorted."""
-    try:
-        return sorted(os.listdir(folder))
-    except OSError as error:
-        raise ManifestError(f"{folder} can't be listed: {error.strerror}.") from error
+def refuse_unlisted(error: OSError) -> None:
+    """The `onerror` of `os.walk`."""
+    raise ManifestError(f"{error.filename} can't be listed: {error.strerror}.") from error

@@ -148,9 +148,8 @@ def _add_list(builder: ManifestBuilder, path: str) -> None:
         if label and not _LABELS.fullmatch(label):
             raise builder.error(
                 where,
-                f"the label {quoted(label)} is not a number from 0. Labels are whole numbers (several are `1;5`), a "
-                "path that holds a space, comma or tab is put in double quotes, and a first row may name the columns "
-                "`path` and `label`; for names use a folder per class",
+                f"the label {quoted(label)} is not a number from 0, or several such as `1;5`. Put a path that holds "
+                "a separator in double quotes, name the columns `path` and `label`, or use a folder per class",
             )
         start = _seconds(builder, where, fields.get("start") or 0.0)
         end = _seconds(builder, where, fields.get("end") or math.inf)

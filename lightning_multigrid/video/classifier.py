@@ -114,8 +114,7 @@ class VideoClassifier(LightningModule):
         require(loss != "bce" or not label_smoothing, "label_smoothing", label_smoothing, "0 with `loss='bce'`")
         if optimizer is not None and (lr, momentum, nesterov, fused_optimizer) != (0.1, 0.9, False, False):
             raise ValueError(
-                "`lr`, `momentum`, `nesterov` and `fused_optimizer` are for SGD, and would have no effect on the given "
-                "`optimizer`. Give them to the optimizer, or leave them out."
+                "`lr`, `momentum`, `nesterov` and `fused_optimizer` are for SGD. Give them to the `optimizer` instead."
             )
         _check_schedule(schedule, milestones, gamma, warmup_epochs)
         # The weights are in the checkpoint already: `VideoClassifier.load_from_checkpoint(path, model=...)`.
@@ -153,16 +152,13 @@ class VideoClassifier(LightningModule):
         logits = self(clips)
         loss = self._compute_loss(logits, labels)
         self.log("train/loss", loss, batch_size=len(clips))
-        self._show(loss.detach(), len(clips))
-        return loss
-
-    def _show(self, loss: Tensor, clips: int) -> None:
-        """Shows the newest loss that the GPU has finished in the bar: for that of this step, Lightning would wait."""
+        # The bar shows the newest loss that the GPU has finished: for that of this step, Lightning would wait.
         if self._newest_loss is None:
-            self._newest_loss = torch.full_like(loss, math.nan, device="cpu", pin_memory=loss.is_cuda)
+            self._newest_loss = torch.full_like(loss.detach(), math.nan, device="cpu", pin_memory=loss.is_cuda)
         shown = self._newest_loss if loss.is_cuda else loss
-        self.log("loss", shown, prog_bar=True, logger=False, batch_size=clips)
-        self._newest_loss.copy_(loss, non_blocking=True)
+        self.log("loss", shown, prog_bar=True, logger=False, batch_size=len(clips))
+        self._newest_loss.copy_(loss.detach(), non_blocking=True)
+        return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self._evaluate(batch, self.val_metrics)
@@ -368,12 +364,8 @@ def _check_schedule(schedule: str, milestones: Sequence[float], gamma: float, wa
     increasing = all(earlier < later for earlier, later in pairwise((0, *milestones)))
     require(increasing, "milestones", list(milestones), "above 0 and increasing")
     if (schedule == "steps") != bool(milestones):
-        raise ValueError(
-            f"`schedule='steps'` and `milestones` belong together, got `schedule={schedule!r}` and "
-            f"`milestones={list(milestones)}`. Give both, or neither."
-        )
+        raise ValueError(f"`schedule='steps'` and `milestones` belong together: {schedule!r} and {list(milestones)}.")
     if milestones and warmup_epochs >= milestones[0]:
         raise ValueError(
-            f"`warmup_epochs={warmup_epochs}` must end before the first of `milestones={list(milestones)}`. "
-            "Shorten the warm-up."
+            f"`warmup_epochs={warmup_epochs}` must be below the first of `milestones={list(milestones)}`. Shorten it."
         )

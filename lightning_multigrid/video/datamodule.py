@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, Literal, cast
 
@@ -29,14 +30,7 @@ from lightning_multigrid.files import OutputError, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
-from lightning_multigrid.sources import (
-    Manifest,
-    ManifestError,
-    Source,
-    TableStore,
-    VideoList,
-    VideoSource,
-)
+from lightning_multigrid.sources import Manifest, ManifestError, Source, TableStore, VideoList, VideoSource
 from lightning_multigrid.video.broken_videos import BrokenVideos
 from lightning_multigrid.video.classifier import VideoClassifier
 
@@ -192,19 +186,15 @@ class VideoDataModule(LightningDataModule):
         """Makes the frame tables that the videos of `fit` lack; evaluation alone reads each of them once only."""
         if self.index and (self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING):
             paths = map(paths_without_own_table, self.manifests("train", "val").values())
-            self._make_tables(list(dict.fromkeys(chain(*paths))))
-
-    def _make_tables(self, paths: Sequence[str]) -> None:
-        """Makes the frame tables that some videos lack; if they can't be kept, a warning says so."""
-        try:
-            if said := index_in_subprocess(paths, self._tables_folder()):
-                rank_zero_info(said)
-        except OutputError as error:
-            warnings.warn(
-                f"{error.strerror} So videos that are not prepared are read from their beginning, three to five "
-                "times as slowly. `index` may be another folder for frame tables; `index=False` accepts that.",
-                stacklevel=3,
-            )
+            try:
+                if said := index_in_subprocess(list(dict.fromkeys(chain(*paths))), self._tables_folder()):
+                    rank_zero_info(said)
+            except OutputError as error:
+                warnings.warn(
+                    f"{error.strerror} So videos that are not prepared are read from their beginning, three to five "
+                    "times as slowly. `index` may be another folder for frame tables; `index=False` accepts that.",
+                    stacklevel=2,
+                )
 
     def _tables_folder(self) -> str:
         return self.index if isinstance(self.index, str) else tables_folder()
@@ -221,11 +211,15 @@ class VideoDataModule(LightningDataModule):
         self._refuse_idle()
         if self.sources[needed] is None:
             raise ValueError(
-                f"`{needed}` is None, but its videos are needed. Give `VideoDataModule` a list of `path label`, a "
-                f"folder with a folder per class, or a source such as `Kinetics`, as `{needed}`; on the command line, "
-                f"`--data.{needed} FOLDER`."
+                f"`{needed}` is None, but its videos are needed. Give a list of `path label`, a folder per class, or a "
+                f"source such as `Kinetics`, as `{needed}`; on the command line, `--data.{needed} FOLDER`."
             )
-        train = self._read_train(stage)
+        try:
+            train = self._read("train", classes=())
+        except ManifestError:  # a machine that predicts need not have these videos
+            if stage != "predict":  # else labels count the classes of the split, wrongly if it lacks one
+                raise
+            train = None
         self._classes = train.classes if train else ()
         for split in _SPLITS[stage]:
             # Prediction does not use labels, so they may be of unknown classes.
@@ -236,11 +230,13 @@ class VideoDataModule(LightningDataModule):
             if split != "predict":
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
                 self._check_labels(split, manifest, classes)
-            videos, sampling, pixels = self._with_tables(manifest), self.clip_sampling, self._pixels()
+            if self.index and manifest.frame_rate is None and not manifest.prepared:  # prepared ones have their own
+                manifest = replace(manifest, tables=TableStore(self._tables_folder()))
+            sampling, pixels = self.clip_sampling, self._pixels()
             if split == "train":
-                self._datasets[split] = VideoDataset(videos, sampling, pixels)
+                self._datasets[split] = VideoDataset(manifest, sampling, pixels)
             else:
-                self._datasets[split] = ViewDataset(videos, sampling, self._views(split), pixels)
+                self._datasets[split] = ViewDataset(manifest, sampling, self._views(split), pixels)
 
     def manifests(self, *splits: Split) -> dict[Split, Manifest]:
         """The videos of the splits, or of all, that have a source; no video is opened.
@@ -265,10 +261,7 @@ class VideoDataModule(LightningDataModule):
         it does (`is_defined` in `data_connector.py`, 2.5.3 to 2.6.6). An empty list of loaders would be public, but
         counts as validation: `Trainer.enable_validation` is true then, and a warning says that its length is zero.
         """
-        return super().val_dataloader if self.sources["val"] is None else self._val_loader
-
-    def _val_loader(self) -> DataLoader[Any]:
-        return self._loader("val")
+        return super().val_dataloader if self.sources["val"] is None else partial(self._loader, "val")
 
     @override
     def test_dataloader(self) -> DataLoader[Any]:
@@ -291,15 +284,6 @@ class VideoDataModule(LightningDataModule):
         # Of the two hooks Lightning calls the data module's only. The module's default one returns the batch.
         return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)
 
-    def _read_train(self, stage: str) -> Manifest | None:
-        """Reads `train`; None if it is not given, or if this machine predicts and does not have the videos."""
-        try:
-            return self._read("train", classes=())
-        except ManifestError:
-            if stage != "predict":  # else labels count the classes of the split, wrongly if it lacks one
-                raise
-            return None
-
     def _read(self, split: Split, classes: tuple[str, ...]) -> Manifest | None:
         source = self.sources[split]
         if source is None:
@@ -309,14 +293,7 @@ class VideoDataModule(LightningDataModule):
         outside = self.allow_outside_root
         return VideoList(source, self.root, multi_label=self.multi_label, allow_outside_root=outside).read(classes)
 
-    def _with_tables(self, manifest: Manifest) -> Manifest:
-        """Returns a manifest with the frame tables that are kept of its videos; prepared ones have their own."""
-        if manifest.frame_rate is not None or manifest.prepared or not self.index:
-            return manifest
-        return replace(manifest, tables=TableStore(self._tables_folder()))
-
     def _refuse_idle(self) -> None:
-        """Refuses arguments of lists and folders where all videos come from sources, which have their own."""
         idle = all(source is None or isinstance(source, VideoSource) for source in self.sources.values())
         for name in ("root", "multi_label", "allow_outside_root") if idle else ():
             if getattr(self, name):
@@ -396,18 +373,16 @@ class VideoDataModule(LightningDataModule):
 
     def _training_clips(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
         assert self.num_classes is not None
+        mean, std = self.mean, self.std
         clips = resample_clips(
-            batch.crops(), batch.size, flips=batch.flips, mean=self.mean, std=self.std, antialias=self.antialias
+            batch.crops(), batch.size, flips=batch.flips, mean=mean, std=std, antialias=self.antialias
         )
-        labels = self._labels("train", batch)
-        clips, labels = self.augment.apply(
-            clips, labels, batch.seeds, num_classes=self.num_classes, mean=self.mean, std=self.std
-        )
+        labels, classes = self._labels("train", batch), self.num_classes
+        clips, labels = self.augment.apply(clips, labels, batch.seeds, num_classes=classes, mean=mean, std=std)
         return self._converted(clips), labels
 
     def _resample(self, crops: Sequence[Tensor | YuvClip], size: int) -> Tensor:
-        clips = resample_clips(crops, size, mean=self.mean, std=self.std, antialias=self.antialias)
-        return self._converted(clips)
+        return self._converted(resample_clips(crops, size, mean=self.mean, std=self.std, antialias=self.antialias))
 
     def _converted(self, clips: Tensor) -> Tensor:
         assert self.trainer is not None

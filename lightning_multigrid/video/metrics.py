@@ -30,7 +30,9 @@ class VideoMean(Metric):
 
     def update(self, values: Tensor, videos: Tensor | None = None) -> None:
         """Takes a value of each of B videos, and the videos' indices; without indices every row counts."""
-        self._keep(values, videos)
+        new = torch.full((len(values),), _UNNUMBERED, device=values.device)
+        self.videos.append(new if videos is None else videos)  # type: ignore[operator, union-attr]
+        self.rows.append(values)  # type: ignore[operator, union-attr]
 
     def compute(self) -> Tensor:
         """Computes the metric of all videos; NaN if there is nothing to average."""
@@ -40,11 +42,6 @@ class VideoMean(Metric):
         first = torch.ones_like(ordered, dtype=torch.bool)
         first[1:] = ordered[1:] != ordered[:-1]
         return self._measure(rows[order[first | (ordered == _UNNUMBERED)]])
-
-    def _keep(self, rows: Tensor, videos: Tensor | None) -> None:
-        new = torch.full((len(rows),), _UNNUMBERED, device=rows.device)
-        self.videos.append(new if videos is None else videos)  # type: ignore[operator, union-attr]
-        self.rows.append(rows)  # type: ignore[operator, union-attr]
 
     def _measure(self, rows: Tensor) -> Tensor:
         return rows.mean()
@@ -66,7 +63,7 @@ class VideoAccuracy(VideoMean):
         right, label = probabilities.gather(1, labels[:, None]), labels[:, None]
         classes = torch.arange(probabilities.shape[1], device=labels.device)
         behind = (probabilities < right) | ((probabilities == right) & (classes >= label))
-        self._keep((~behind).sum(dim=1), videos)
+        super().update((~behind).sum(dim=1), videos)
 
     def _measure(self, places: Tensor) -> Tensor:
         return (places < self.top_k).float().mean()
@@ -86,7 +83,7 @@ class MeanAveragePrecision(VideoMean):
 
     def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:  # type: ignore[override]
         """Takes probabilities and 0/1 labels, both B x C, and the videos' indices; without indices every row counts."""
-        self._keep(torch.stack([probabilities, labels.to(probabilities.dtype)], dim=1), videos)
+        super().update(torch.stack([probabilities, labels.to(probabilities.dtype)], dim=1), videos)
 
     def _measure(self, rows: Tensor) -> Tensor:
         probabilities, labels = rows[:, 0], rows[:, 1].int()

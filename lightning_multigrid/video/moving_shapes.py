@@ -106,22 +106,19 @@ class MovingShapesDataModule(VideoDataModule):
         They appear all at once: an interrupted call leaves nothing that a later one takes for the dataset, and
         processes that write at the same time end with the same files.
         """
-        if not self.folder.is_dir():
-            self._write_folder()
-        super().prepare_data()
-
-    def _write_folder(self) -> None:
         folder = self.folder
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its place, so that moving it there is a single step of the file system.
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
-            unfinished = Path(temporary, folder.name)
-            self._write_videos(unfinished)
-            try:
-                os.replace(unfinished, folder)
-            except OSError:
-                if not folder.is_dir():  # else another process has written the same videos first
-                    raise
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            # Beside its place, so that moving it there is a single step of the file system.
+            with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+                unfinished = Path(temporary, folder.name)
+                self._write_videos(unfinished)
+                try:
+                    os.replace(unfinished, folder)
+                except OSError:
+                    if not folder.is_dir():  # else another process has written the same videos first
+                        raise
+        super().prepare_data()
 
     def _write_videos(self, folder: Path) -> None:
         classes = list(product(SHAPES, DIRECTIONS))

@@ -54,8 +54,7 @@ class PredictionWriter(BasePredictionWriter):
         folder = os.path.dirname(self.path)
         if os.path.isdir(self.path) or not os.access(folder, os.W_OK | os.X_OK):
             raise MisconfigurationException(
-                f"The predictions can't be written to {self.path}. Give `PredictionWriter` a `path` in a folder that "
-                "exists and may be written to."
+                f"{self.path} can't be written. Give `PredictionWriter` a `path` in a folder that may be written to."
             )
 
     @override
@@ -71,8 +70,7 @@ class PredictionWriter(BasePredictionWriter):
     ) -> None:
         if not isinstance(batch, VideoBatch):
             raise MisconfigurationException(
-                f"PredictionWriter names the videos of a VideoDataModule, but the mini-batch is a "
-                f"{type(batch).__name__}. With other data, write the predictions in a callback of your own."
+                f"PredictionWriter is for a VideoDataModule, and got a {type(batch).__name__}. Write one of your own."
             )
         if prediction.ndim != 2 or len(prediction) != len(batch.paths):
             raise MisconfigurationException(

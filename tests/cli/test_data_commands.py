@@ -149,7 +149,7 @@ def test_other_data_is_refused(source, capsys):
     (source / "config.yaml").write_text(text)
     with pytest.raises(SystemExit, match="1"):
         main(["check", f"--config={source / 'config.yaml'}", *SERIAL])
-    assert "has BoringDataModule as `data`; a VideoDataModule is required" in capsys.readouterr().err
+    assert "`data` is BoringDataModule, a VideoDataModule is required" in capsys.readouterr().err
 
 
 def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, cache):

@@ -144,8 +144,8 @@ def test_splits_that_are_there_are_taken(videos, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["videos", "--output", "there.yaml"], "`init` would write over there.yaml. Move or remove"),
-        (["videos", "--output", "their.yaml"], "would write over their_train.csv, their_val.csv. Move or remove"),
+        (["videos", "--output", "there.yaml"], "`init` would write over there.yaml. Move it away"),
+        (["videos", "--output", "their.yaml"], "would write over their_train.csv, their_val.csv. Move it away"),
         (["nowhere"], "nowhere"),
         (["few/jump"], "few/jump have no labels. Give a list of `path label`, or a folder per class"),
         (["few"], "too few for the large mini-batches"),

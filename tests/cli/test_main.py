@@ -131,7 +131,6 @@ def test_plan_on_other_devices_than_the_config_says(tmp_path, given, world):
     assert preview.plan.world == world
     assert preview.steps == Plan(KINETICS, 48_000 // world).phase_steps
     assert preview.lr == 0.4
-    assert preview.scaled_lr == pytest.approx(0.4 * world / 16)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_plan_draws_the_figure(tmp_path, capsys, monkeypatch):
 def test_plan_of_a_preset():
     preview, _ = planned("--like", "kinetics-i3d-1gpu", "--clips=240000")
     assert preview.schedule.baseline.shape == BatchShape(8, 8, 224)
-    assert preview.baseline_steps == 1_200_000  # Sec. 5
+    assert preview.plan.baseline_steps == 1_200_000  # Sec. 5
     assert sum(preview.steps) == pytest.approx(343_000, rel=0.02)  # of the published code, in whole epochs
 
 
@@ -185,7 +184,7 @@ def test_plan_refusals(tmp_path, capsys):
     args = ["plan", "--config", config(tmp_path)]
     for options, said in (
         (["--data=lightning.pytorch.demos.boring_classes.BoringDataModule"], "got BoringDataModule"),
-        (["--step_time=0"], "`--step_time` must be above 0, got 0."),
+        (["--step_time=0"], "`--step_time` must be above 0, got 0.0"),
     ):
         assert said in failure(capsys, [*args, *options])
     said = failure(capsys, ["plan", "--like", "kinetics"])
@@ -211,7 +210,7 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
     words = ["--config", path, *SMALL, f"--data.val={videos / 'train.csv'}"]
     with pytest.warns(UserWarning, match="no last checkpoint"):  # Lightning's
         said = failure(capsys, ["validate", *words, "--ckpt_path=last"])
-    assert "`--ckpt_path last` finds no checkpoint where the config's callbacks write theirs. Train first" in said
+    assert "`--ckpt_path last` finds no checkpoint of the config's callbacks. Train first" in said
     main(["fit", *words])
     main(["validate", *words, "--ckpt_path=last"])
     assert "warning: There" not in capsys.readouterr().err
@@ -220,9 +219,9 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("best", "`--ckpt_path best` is known only to the process that trained"),
-        ("text", "is no checkpoint, or only a part of one. Give a file that `fit` has written, such as last.ckpt"),
-        ("cut", "is no checkpoint, or only a part of one"),
+        ("best", "`--ckpt_path best` is known only while it trains"),
+        ("text", "is no checkpoint, or only a part. Give one of `fit`"),
+        ("cut", "is no checkpoint, or only a part"),
         ("tensors", "is no checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
         (
             "other",

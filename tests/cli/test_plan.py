@@ -88,15 +88,15 @@ def test_planned_lrs_are_those_of_the_fit(videos):
         assert all(min(lrs) * 0.999 <= lr <= max(lrs) * 1.001 for lr in seen)
         assert all(point.baseline_lr * schedule.phases[index].lr_scale == pytest.approx(point.lr) for point in points)
         position += steps
-    assert plan.phase_lrs(0)[0] == pytest.approx(8 * 0.04)
-    assert plan.phase_lrs(len(schedule.phases) - 1)[1] == pytest.approx(0.4 * 0.1**2)
+    assert plan.lrs[0].lr == pytest.approx(8 * 0.04)
+    assert plan.lrs[-1].lr == pytest.approx(0.4 * 0.1**2)
 
 
 def test_without_videos_there_are_no_steps_but_all_else(videos):
     of_module = {"schedule": "steps", "milestones": [1.25, 2]}
     arguments = classifier(**of_module), trainer(max_epochs=3), data_of(None)
     plan = planned(None, *arguments, clips=None)
-    assert plan.steps is plan.baseline_steps is None
+    assert plan.steps is None
     assert [float(milestone) for milestone in plan.schedule.baseline.milestones] == [1.25, 2]
 
 
@@ -195,7 +195,7 @@ def test_a_shortened_baseline_has_exactly_its_steps(steps, clips, world, callbac
     host = trainer(max_epochs=-1, max_steps=steps)
     arguments = host, classifier(schedule="constant"), data_of(videos)
     plan = preview(callback, *arguments, clips=clips, world=world, configured_world=world)
-    assert sum(plan.steps) == plan.baseline_steps == steps
+    assert sum(plan.steps) == plan.plan.baseline_steps == steps
 
 
 # --- Presets ---

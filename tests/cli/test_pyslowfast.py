@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.cli.pyslowfast import PySlowFastError, translate_pyslowfast
+from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.clips import ClipSampling, Views
 from lightning_multigrid.schedule import BatchShape
 from tests.helpers.planned import planned
@@ -224,7 +224,7 @@ def test_what_differs_is_noted(tmp_path):
     ],
 )
 def test_what_has_no_counterpart_is_refused(change, message, tmp_path):
-    with pytest.raises(PySlowFastError, match=message):
+    with pytest.raises(ValueError, match=message):
         translated(tmp_path, changed(SMALL, **change))
 
 
@@ -239,7 +239,7 @@ def test_what_has_no_counterpart_is_refused(change, message, tmp_path):
 def test_other_files_are_refused(content, message, tmp_path):
     path = tmp_path / "other.yaml"
     path.write_bytes(content)
-    with pytest.raises(PySlowFastError, match=message):
+    with pytest.raises(ValueError, match=message):
         translate_pyslowfast(path)
 
 

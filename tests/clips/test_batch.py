@@ -16,7 +16,7 @@ def test_a_mini_batch_gives_the_crops_back():
     batch = collate_clips(clips)
     assert batch.pieces[0].shape == (2 * 3 * (5 * 6 + 8 * 9 + 2 * 3),)
     assert all(torch.equal(a, b.crop) for a, b in zip(batch.crops(), clips, strict=True))
-    assert (len(batch), batch.frames, batch.size) == (3, 2, 4)
+    assert (len(batch), batch.formats[0].frames, batch.size) == (3, 2, 4)
     assert (batch.flips, batch.indices, batch.labels) == ((True, False, False), (3, 4, 9), ((7,), (1,), (0,)))
     assert batch.class_ids().tolist() == [7, 1, 0]
 

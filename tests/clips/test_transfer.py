@@ -94,7 +94,11 @@ def test_mini_batches_are_the_same_for_any_number_of_workers(folder, repeats, wo
             alone = contents(batches[0])
             assert all(contents(batch) == alone for batch in batches[1:])
             clips = step.shape.clips
-            assert (len(batches[0]), batches[0].frames, batches[0].size) == (clips, step.shape.frames, step.shape.size)
+            assert (len(batches[0]), batches[0].formats[0].frames, batches[0].size) == (
+                clips,
+                step.shape.frames,
+                step.shape.size,
+            )
             if repeats == 1:
                 assert [len(batch.pieces) for batch in batches] == [min(max(number, 1), clips) for number in workers]
 

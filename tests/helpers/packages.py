@@ -24,7 +24,7 @@ MULTIGRID = {
 VIDEOS = {
     "files": ((), ()),
     "pixels": ((), ("numpy", "torch", "torchvision")),
-    "decode": (("files", "pixels"), ("PIL", "av", "numpy", "safetensors", "torch", "typing_extensions", "xxhash")),
+    "decode": (("files", "pixels"), ("PIL", "av", "numpy", "safetensors", "torch", "xxhash")),
     "sources": (("files",), ("numpy", "torch")),
     "clips": (("decode", "loading", "pixels", "schedule", "sources"), ("torch", "typing_extensions")),
     "prepare": (("decode", "files", "sources"), ("av", "numpy", "pebble", "rich", "torch")),

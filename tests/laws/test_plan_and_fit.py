@@ -197,7 +197,7 @@ def compare(config, monkeypatch):
     assert [shape for shape, _ in run] == [shape for shape, _ in plan]
     assert [lr for _, lr in run] == pytest.approx([lr for _, lr in plan], rel=1e-9)
     if config.callback in ("none", "baseline"):
-        assert made.baseline_steps == len(run) or config.max_steps != -1 or config.world > 1
+        assert made.plan.baseline_steps == len(run) or config.max_steps != -1 or config.world > 1
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
-from lightning_multigrid.prepare.prepare_videos import prepare
+from lightning_multigrid.prepare.prepare_videos import names_of, prepare
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.builder import renamed
 from lightning_multigrid.sources.manifest_file import load_manifest
@@ -176,7 +178,7 @@ def test_nothing_is_written_outside_the_output_folder(tmp_path):
 
 def test_sources_in_the_output_are_refused(tmp_path):
     source = videos(tmp_path / "out" / "videos", ["a.mp4"])
-    with pytest.raises(ValueError, match="lies in the output folder .*, where it might be overwritten"):
+    with pytest.raises(ValueError, match="lies in the output folder .*Give a folder of its own"):
         prepare(source, tmp_path / "out", FAST)
 
 
@@ -311,3 +313,38 @@ def test_a_disk_that_is_full_wherever_that_happens_and_then_read_only(tmp_path):
         assert "No space left on device while writing to" in error
     assert "Read-only file system while writing to" in read_only
     assert "Check the disk and its permissions." in read_only
+
+
+# --- Names: each its own, in every file system, and none out of the folder ---
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=60)
+PARTS = TEXT.filter(lambda part: part not in (".", ".."))
+PATHS = st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: os.path.join("/data", *parts))
+
+
+@given(st.lists(PATHS, max_size=6))
+def test_names_lie_inside_and_are_different_or_refused(paths):
+    try:
+        names = names_of([*paths, *paths], root="/data")
+    except ValueError:  # two would share a name
+        return
+    assert list(names) == list(dict.fromkeys(paths))
+    assert len({name.casefold() for name in names.values()}) == len(names)
+    for name in names.values():
+        parts = name.split(os.sep)
+        assert all(part not in ("", ".", "..") for part in parts)
+        assert parts[-1].lower().endswith(".mp4")
+
+
+@pytest.mark.parametrize("pair", [("a.avi", "a.avi.mp4"), ("b.mp4", "B.mp4"), ("\u00e9.mp4", "e\u0301.mp4")])
+def test_names_that_some_file_systems_take_for_one(pair):
+    """The file system of a Mac knows no case, and one form of an accent only."""
+    with pytest.raises(ValueError, match="would have one name in the output, or on some disks. Rename one"):
+        names_of([f"/data/{name}" for name in pair], root="/data")
+
+
+def test_what_lies_elsewhere_keeps_its_whole_path():
+    assert names_of(["/other/a.avi", "/data/b.mp4"], root="/data") == {
+        "/other/a.avi": "outside/other/a.avi.mp4",
+        "/data/b.mp4": "b.mp4",
+    }

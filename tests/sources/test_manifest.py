@@ -102,7 +102,7 @@ def test_paths_inside_the_root(given, kept):
 
 @pytest.mark.parametrize("path", ["", "a\0b", "s3://bucket/a.mp4", "file:///etc/passwd"])
 def test_what_is_no_path(path):
-    with pytest.raises(ManifestError, match=r"line 1: '.*' is not the path of a file\. .* copy videos at URLs"):
+    with pytest.raises(ManifestError, match=r"line 1: '.*' is not the path of a file\. .* download URLs"):
         build([(path, [0])], allow_outside_root=True)
 
 
@@ -148,7 +148,7 @@ def test_root_does_not_move_with_the_working_directory(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "arguments", "match"),
     [
-        ([], {}, r"list\.csv lists no videos\. At least one row"),
+        ([], {}, r"list\.csv lists no videos\. Give it a row"),
         ([("a", [-1])], {}, r"line 1: label -1 is not from 0 to inf"),
         ([("a", [2])], {"classes": ["x", "y"]}, r"label 2 is not from 0 to 1\. Number classes from 0"),
         ([("a", [1, 5])], {}, r"2 labels \(1, 5\), one is required\. Pass `multi_label=True`"),

@@ -109,9 +109,9 @@ def test_reads_what_a_spreadsheet_writes(tmp_path_factory, rows, separator):
 
 
 NO_LISTS = {
-    "empty": ("", r"list\.csv lists no videos\. At least one row, `path label`"),
+    "empty": ("", r"list\.csv lists no videos\. Give it a row, `path label`"),
     "header only": ("path,label\n\n", "lists no videos"),
-    "name": ("a.mp4 1\nb.mp4 run\n", r"line 2: the label 'run' is not a number from 0\. .*folder per class"),
+    "name": ("a.mp4 1\nb.mp4 run\n", r"line 2: the label 'run' is not a number from 0, .*folder per class"),
     "other header": ("video,class\na.mp4,1\n", r"line 1: the label 'class' .* columns `path` and `label`"),
     "negative": ("a.mp4 1\n\nb.mp4 -1\n", r"line 3: the label '-1' is not a number from 0"),
     "float": ("a.mp4 1.0\n", r"line 1: the label '1\.0' is not a number"),
@@ -290,10 +290,10 @@ def test_folders_of_frames_per_class(tmp_path):
 @pytest.mark.parametrize(
     ("names", "arguments", "match"),
     [
-        ([], {}, r"lists no videos\. At least one row"),
+        ([], {}, r"lists no videos\. Give it a row"),
         (["run/a.mp4", "swim/a.txt"], {}, r"swim holds no videos\. Add some, or remove the folder"),
         (["run/a.mp4"], {"frame_rate": 24}, r"run holds no folders of images\. Add some"),
-        (["train/run/a.mp4", "val/run/b.mp4"], {}, r"a folder per split \(train, val\); .* Give one split: .*train\."),
+        (["train/run/a.mp4", "val/run/b.mp4"], {}, r"holds splits; .* Give one split, such as .*train\."),
         (["run/a.mp4"], {"root": "/data"}, r"`root` is for lists, and .* is a folder\. Leave `root` out"),
     ],
 )

@@ -151,13 +151,13 @@ def test_a_writer_starts_anew_with_each_prediction(folder, tmp_path):
 @pytest.mark.parametrize("path", ["", "missing/out.csv"])
 def test_a_place_that_cannot_be_written_to_is_refused_before_the_first_video(tmp_path, path):
     writer = PredictionWriter(str(tmp_path / path))
-    with pytest.raises(MisconfigurationException, match=r"can't be written to .*a `path` in a folder that exists"):
+    with pytest.raises(MisconfigurationException, match=r"can't be written\. .*a `path` in a folder that may be"):
         trainer(writer).predict(VideoClassifier(Colours(), 7), torch.utils.data.DataLoader([torch.zeros(3, 1, 2, 2)]))
 
 
 def test_data_without_paths_are_refused(tmp_path):
     host = trainer(PredictionWriter(str(tmp_path / "out.csv")))
-    with pytest.raises(MisconfigurationException, match=r"videos of a VideoDataModule, but the mini-batch is a Tensor"):
+    with pytest.raises(MisconfigurationException, match=r"is for a VideoDataModule, and got a Tensor"):
         host.predict(VideoClassifier(Colours(), 7), torch.utils.data.DataLoader([torch.zeros(3, 1, 2, 2)]))
     assert os.listdir(tmp_path) == []
 
