@@ -16,6 +16,7 @@ from lightning_multigrid.sources.text import ManifestError, read_json
 
 MANIFEST_NAME = "manifest.json"
 
+_OLDER_NAMES = ("manifest.safetensors", "manifest.packed", "packets.index")
 _VERSION = 5
 
 
@@ -41,7 +42,11 @@ def prepared_manifest(path: str) -> str | None:
     if os.path.basename(path) == MANIFEST_NAME:
         return path
     file = os.path.join(path, MANIFEST_NAME)
-    return file if os.path.isfile(file) else None
+    if os.path.isfile(file):
+        return file
+    if any(os.path.isfile(os.path.join(path, name)) for name in _OLDER_NAMES):  # no folder per class
+        raise ManifestError(f"{path} was prepared by an older version. Run `lightning-multigrid prepare` again.")
+    return None
 
 
 def load_manifest(path: StrPath, classes: Sequence[str] = (), *, existing_only: bool = False) -> Manifest:
