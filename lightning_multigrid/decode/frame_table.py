@@ -36,6 +36,11 @@ class Orientation(NamedTuple):
     upside_down: bool = False
     mirrored: bool = False
 
+    @property
+    def quarter_turns(self) -> int:
+        """Of 90 degrees, counter-clockwise, as the angle of a display matrix counts them."""
+        return (3, 1)[self.upside_down] if self.transposed else 2 * self.mirrored
+
 
 class Damage(NamedTuple):
     """What is damaged in a video; false if nothing is."""

@@ -7,7 +7,7 @@ import time
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -18,7 +18,7 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 
 from lightning_multigrid.decode.frame_pixels import orientation_of
-from lightning_multigrid.decode.frame_table import MADE_BY, Coding, Damage, FrameTable, Integers, Orientation, checksum
+from lightning_multigrid.decode.frame_table import MADE_BY, Coding, Damage, FrameTable, Integers, checksum
 from lightning_multigrid.decode.packets import decode_packets, give_number, needed_packets, number_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import StrPath
@@ -69,8 +69,10 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         self.file = VideoFile(os.fspath(path))
         self._seen = _Seen()
         self._began = False
-        with self.file.faults():
+        with ExitStack() as opened, self.file.faults():
+            opened.callback(self.file.close)
             self._container, self._stream = self.file.open()
+            opened.pop_all()
 
     def __exit__(self, *error: object) -> None:
         self._container.close()
@@ -145,7 +147,8 @@ class FullDecode(AbstractContextManager["FullDecode"]):
             self.stored_height, self.stored_width, self.square_width = frame.height, frame.width, square
             shown = frame.height, square
             self.height, self.width = shown[::-1] if self.orientation.transposed else shown
-        elif orientation_of(frame) not in (self.orientation, Orientation()):  # without a matrix it asks for no turn
+        # Frames without a display matrix ask for no turn. `side_data` (PyAV 18.1) would keep each frame in memory.
+        elif round(frame.rotation / 90) % 4 not in (0, self.orientation.quarter_turns):
             raise VideoError(self.file.path, f"frame {len(seen.times)} is to be turned otherwise than the first")
         seen.packets.append(len(seen.sizes) - 1 if count < 0 else count)
         seen.checksums.append(checksum(frame))

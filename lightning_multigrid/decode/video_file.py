@@ -4,7 +4,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import av
 from av.codec.context import Flags
@@ -95,20 +95,23 @@ class VideoFile:
             if error.errno == errno.EINVAL:
                 raise VideoError(self.path, f"not a video in one of the containers {_CONTAINERS}") from error
             raise VideoError(self.path, f"no video, or damaged, or cut short ({error.strerror})") from error
-        best = container.streams.best("video")
-        # FFmpeg takes the cover picture of a sound file for video.
-        if not isinstance(best, VideoStream) or best.disposition & Disposition.attached_pic:
-            raise VideoError(self.path, "holds no video, only other streams")
-        codec = best.codec_context
-        if codec is None:
-            raise VideoError(self.path, "holds video that this FFmpeg has no decoder for")
-        if codec.width * codec.height > MAX_PIXELS:
-            raise VideoError(
-                self.path, f"declares frames of {codec.width} x {codec.height} pixels, more than {MAX_PIXELS}"
-            )
-        codec.thread_count = 1  # a loader has workers; FFmpeg's own threads would cost more than they gain
-        codec.options = DECODER_OPTIONS
-        codec.flags |= Flags.copy_opaque  # frames say from which packet they are
+        with ExitStack() as opened:
+            opened.enter_context(container)  # to close it if it is refused
+            best = container.streams.best("video")
+            # FFmpeg takes the cover picture of a sound file for video.
+            if not isinstance(best, VideoStream) or best.disposition & Disposition.attached_pic:
+                raise VideoError(self.path, "holds no video, only other streams")
+            codec = best.codec_context
+            if codec is None:
+                raise VideoError(self.path, "holds video that this FFmpeg has no decoder for")
+            if codec.width * codec.height > MAX_PIXELS:
+                raise VideoError(
+                    self.path, f"declares frames of {codec.width} x {codec.height} pixels, more than {MAX_PIXELS}"
+                )
+            codec.thread_count = 1  # a loader has workers; FFmpeg's own threads would cost more than they gain
+            codec.options = DECODER_OPTIONS
+            codec.flags |= Flags.copy_opaque  # frames say from which packet they are
+            opened.pop_all()
         return container, best
 
 
