@@ -121,6 +121,7 @@ def check_videos(
     broken: dict[str, str] = {}
     read = 0
     for split, manifest in splits.items():
+        before = len(broken)
         with progress_bar() as bar:
             total = len({manifest.path(row) for row in range(len(manifest))})
             task = bar.add_task(split or "check", total=total, count="")
@@ -128,7 +129,7 @@ def check_videos(
                 if reason is not None:
                     broken[path] = reason
                     bar.console.print(printable(f"{path}: {reason}"), markup=False, highlight=False, soft_wrap=True)
-                bar.update(task, advance=1, count=f"{len(broken):,} broken")
+                bar.update(task, advance=1, count=f"{len(broken) - before:,} broken")
         read += total
     if report is not None:
         write_report(report, broken)

@@ -5,7 +5,7 @@ names the broken ones. No file is held open, so workers may be forked or spawned
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -152,9 +152,7 @@ def _first_readable(
 ) -> list[Clip]:
     """Decodes a row, or the first other one that can be read, in an order drawn from the seed."""
     broken: list[BrokenVideo] = []
-    # Without replacement, so that a small dataset with one readable video finds it.
-    others = random.Random(derive_seed(seed, 1)).sample(range(len(data)), min(_ATTEMPTS, len(data)))
-    for row in (index, *(other for other in others if other != index)):
+    for row in _candidates(len(data), index, seed):
         path = data.manifest.path(row)
         try:
             with open_row(data.manifest, row) as video:
@@ -171,3 +169,11 @@ def _first_readable(
         f"None of {len(broken)} videos of {len(data)} can be read, at least one must be. Check the paths and "
         f"`root`. The first: {broken[0].path}: {broken[0].reason}"
     )
+
+
+def _candidates(length: int, index: int, seed: int) -> Iterator[int]:
+    yield index
+    # Without replacement, so that a small dataset with one readable video finds it.
+    for other in random.Random(derive_seed(seed, 1)).sample(range(length), min(_ATTEMPTS, length)):
+        if other != index:
+            yield other

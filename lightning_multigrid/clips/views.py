@@ -187,9 +187,9 @@ class VideoBatch(Sequence[Any]):
         return 2
 
     def __getitem__(self, item: Any) -> Any:
-        paths = [path for path in self.paths for _ in range(self.per_video)]
-        labels = paths if self.labels is None else self.labels.repeat_interleave(self.per_video, dim=0)
-        return (self._clips, labels)[item]
+        if self.labels is None:
+            return (self._clips, [path for path in self.paths for _ in range(self.per_video)])[item]
+        return (self._clips, self.labels.repeat_interleave(self.per_video, dim=0))[item]
 
     def chunks(self) -> Iterator[Tensor]:
         """The clips of all views, at most `most` at a time: n x 3 x T x S x S."""

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from lightning_utilities.core.rank_zero import rank_zero_info
@@ -47,13 +49,19 @@ class RunReport:
         self.tell: Callable[[str], None] = rank_zero_info  # on the way; with a progress bar, above it
         self._closing: list[str] = []  # messages for the time when the progress bar is gone
 
+    @cached_property
+    def _left_from(self) -> list[int]:
+        """Mini-batches that are left at the start of each epoch, and at the end."""
+        epochs = map(self._plan.batches_of, reversed(range(self._plan.epochs)))
+        return list(accumulate(epochs, initial=0))[::-1]
+
     def begin(self, first: Step) -> None:
         self.account.turn(WAITING)
         if self._began is None:
             self._position = self._plan.position(first)
             self._began, self._whole = time.perf_counter(), self._position == 0
         epoch, batch = first.place
-        self._left = sum(map(self._plan.batches_of, range(epoch, self._plan.epochs))) - batch
+        self._left = self._left_from[min(epoch, self._plan.epochs)] - batch
 
     def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
         for mini_batch in self._timer.timed(mini_batches):

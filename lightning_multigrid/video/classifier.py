@@ -364,7 +364,8 @@ def _check_schedule(schedule: str, milestones: Sequence[float], gamma: float, wa
     increasing = all(earlier < later for earlier, later in pairwise((0, *milestones)))
     require(increasing, "milestones", list(milestones), "above 0 and increasing")
     if (schedule == "steps") != bool(milestones):
-        raise ValueError(f"`schedule='steps'` and `milestones` belong together: {schedule!r} and {list(milestones)}.")
+        given = f"{schedule!r} and {list(milestones)}"
+        raise ValueError(f"`schedule='steps'` and `milestones` belong together, got {given}. Give both, or neither.")
     if milestones and warmup_epochs >= milestones[0]:
         raise ValueError(
             f"`warmup_epochs={warmup_epochs}` must be below the first of `milestones={list(milestones)}`. Shorten it."

@@ -14,6 +14,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.multiprocessing import start_processes
 
 from lightning_multigrid import MultigridCallback, NewestCheckpoint
+from lightning_multigrid.training.checkpoints import newest_checkpoint
 from tests.helpers.launchers import variables_of_torchrun
 from tests.helpers.processes import start_method, wait_for
 from tests.helpers.tiny import Module, fit, loader
@@ -139,15 +140,18 @@ class Failing(BestAtFirst):
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_run_that_fails_keeps_its_steps_and_without_any_leaves_what_was_there(tmp_path, monkeypatch):
-    keep = NewestCheckpoint(tmp_path, minutes=60)
+    keep, said = NewestCheckpoint(tmp_path, minutes=60), []
+    monkeypatch.setattr(newest_checkpoint, "rank_zero_info", said.append)
     with pytest.raises(RuntimeError, match="on purpose"):
         train(str(tmp_path), newest=keep, kind=Failing)
+    assert said == [f"`ckpt_path='last'` continues from {tmp_path / 'last.ckpt'}."]
     kept = (tmp_path / "last.ckpt").read_bytes()
     assert step(tmp_path / "last.ckpt") == 4  # three steps of the first epoch, and one
     monkeypatch.setattr(Failing, "after", [])
     with pytest.raises(RuntimeError, match="on purpose"):
         train(str(tmp_path), newest=keep, kind=Failing)
     assert (tmp_path / "last.ckpt").read_bytes() == kept
+    assert len(said) == 1
 
 
 class Signalled(L.Callback):

@@ -337,12 +337,12 @@ class TestErrors:
             ({"warmup_epochs": -1}, "`warmup_epochs` must be at least 0, got -1"),
             ({"milestones": [2, 2]}, r"`milestones` must be above 0 and increasing, got \[2, 2\]"),
             ({"loss": "bce", "label_smoothing": 0.1}, "`label_smoothing` must be 0 with `loss='bce'`, got 0.1"),
-            ({"schedule": "steps"}, r"belong together: 'steps' and \[\]"),
+            ({"schedule": "steps"}, r"belong together, got 'steps' and \[\]"),
             (
                 {"optimizer": torch.optim.AdamW, "lr": 0.3},
                 r"`lr`, .* are for SGD\. Give them",
             ),
-            ({"milestones": [2]}, r"belong together: 'cosine' and \[2\]"),
+            ({"milestones": [2]}, r"belong together, got 'cosine' and \[2\]"),
             (
                 {"schedule": "steps", "milestones": [2, 4], "warmup_epochs": 2},
                 r"`warmup_epochs=2` must be below the first of `milestones=\[2, 4\]`. Shorten",

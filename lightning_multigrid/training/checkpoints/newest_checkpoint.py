@@ -112,15 +112,20 @@ class NewestCheckpoint(ModelCheckpoint):
         # failed at different steps: they would wait for each other.
         if self._trained and trainer.world_size == 1:
             self._write(trainer)
+        if self._trained and not self._anew:  # it has written
+            rank_zero_info(f"`ckpt_path='last'` continues from {self._path}.")
+
+    @property
+    def _path(self) -> str:
+        return os.path.join(str(self.dirpath), self.CHECKPOINT_NAME_LAST + self.FILE_EXTENSION)
 
     def _write(self, trainer: Trainer) -> None:
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        path = os.path.join(str(self.dirpath), self.CHECKPOINT_NAME_LAST + self.FILE_EXTENSION)
         if self._anew and trainer.is_global_zero:
-            _keep_earlier(Path(path))
+            _keep_earlier(Path(self._path))
         self._anew = False
-        trainer.save_checkpoint(path, weights_only=False)
+        trainer.save_checkpoint(self._path, weights_only=False)
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:  # see `slurms_checkpoint`
         found: set[str] = super()._find_last_checkpoints(trainer)
