@@ -70,8 +70,8 @@ class PredictionWriter(BasePredictionWriter):
     ) -> None:
         if not isinstance(batch, VideoBatch):
             raise MisconfigurationException(
-                f"PredictionWriter is for a VideoDataModule, and got a {type(batch).__name__}. Write a callback of your "
-                "own."
+                f"PredictionWriter is for a VideoDataModule, and got a {type(batch).__name__}. Write a callback "
+                "of your own."
             )
         if prediction.ndim != 2 or len(prediction) != len(batch.paths):
             raise MisconfigurationException(
