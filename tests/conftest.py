@@ -22,6 +22,12 @@ else:
     settings.load_profile("patient")
 
 
+def pytest_configure():
+    # A shell without a terminal lets jobs in the background ignore Ctrl-C, and so do all processes that they start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(items):
     if not torch.cuda.is_available():
         for item in items:
