@@ -135,16 +135,13 @@ class PySlowFast(Peer):
 
 def our_turns(videos: Videos, batches: int, options: argparse.Namespace) -> Turn:
     """The loader of multigrid training, in a phase on the coarse grid."""
-    frames, size = COARSE
-    # The last stage has no long cycle.
-    baseline = Baseline(BatchShape(options.clips, FRAMES, SIZE), epochs=1000, milestones=(500,))
-    schedule = MultigridSchedule(baseline, LongCycle(((frames / FRAMES, size / SIZE),)), ShortCycle((1,)))
-    shape = schedule.phases[0].shape
-    assert (shape.frames, shape.size) == COARSE
+    shape = BatchShape(coarse_clips(options), *COARSE)
+    # Each turn is an epoch on this grid alone, and a pass.
+    schedule = MultigridSchedule(Baseline(shape, 1000), LongCycle(((1, 1),)), ShortCycle((1,)), epoch_factor=1)
     clips = batches * shape.clips
 
-    def order(epoch: int) -> list[int]:
-        return [row % videos.number for row in range(epoch * clips, (epoch + 1) * clips)]
+    def order(number: int) -> list[int]:
+        return [row % videos.number for row in range(number * clips, (number + 1) * clips)]
 
     manifest = manifest_of(videos)
     data = VideoDataset(manifest, SAMPLING, "yuv")

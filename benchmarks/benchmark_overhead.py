@@ -13,6 +13,7 @@ import argparse
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -27,10 +28,10 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule, convert_sub_batchnorm
-from lightning_multigrid.loading import FixedClips, MultigridLoader, MultigridSampler, epoch_order
+from lightning_multigrid.loading import FixedClips, MultigridLoader, MultigridSampler, shuffled_order
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.norm import set_sub_batch
-from lightning_multigrid.schedule import Plan
+from lightning_multigrid.schedule import Place, Plan
 
 CLASSES, SEED = 8, 0
 
@@ -102,7 +103,7 @@ class Runs:
         self.schedule = MultigridSchedule(self.baseline)
 
     def loader(self) -> DataLoader:
-        return DataLoader(self.data, self.options.clips, shuffle=True, drop_last=True)
+        return DataLoader(self.data, self.options.clips, shuffle=True)
 
     def classifier(self) -> Classifier:
         return Classifier(self.options.width, self.clock).to(self.device)
@@ -113,16 +114,14 @@ class Runs:
             bare_loop(classifier, self.loader(), lambda epoch, batch: None, self.options.epochs)
             return classifier
         convert_sub_batchnorm(classifier)
-        number = len(self.data)
-        sampler = MultigridSampler(
-            Plan(self.schedule, number, seed=SEED, drop_last=True), lambda epoch: epoch_order(SEED, epoch, number)
-        )
+        clips = len(self.data)
+        sampler = MultigridSampler(Plan(self.schedule, clips, seed=SEED), partial(shuffled_order, SEED, length=clips))
         loader = MultigridLoader(FixedClips(self.data, None), sampler, self.loader())
 
         def set_up(epoch: int, batch: int) -> None:
             if batch == 0:
                 sampler.set_epoch(epoch)
-            set_sub_batch(classifier, sampler.plan.epoch(epoch)[batch].sub_batch)
+            set_sub_batch(classifier, sampler.plan.step(Place(epoch, batch)).sub_batch)
 
         bare_loop(classifier, loader, set_up, self.schedule.epochs)
         return classifier

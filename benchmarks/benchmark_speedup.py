@@ -81,18 +81,12 @@ class Grid:
     sub_batch: int
 
 
-def plan_steps(schedule: MultigridSchedule, clips: int) -> dict[Grid, float]:
-    """Steps of each grid in a whole training; the tail of an epoch counts by its share of the clips."""
-    seen: Counter[tuple[int, int, int]] = Counter()
-    full: dict[tuple[int, int, int], int] = {}
-    for epoch in range(schedule.epochs):
-        for step in Plan(schedule, clips).epoch(epoch):
-            key = (step.shape.frames, step.shape.size, step.sub_batch)
-            seen[key] += step.shape.clips
-            full[key] = max(full.get(key, 0), step.shape.clips)
-    return {
-        Grid(BatchShape(full[key], key[0], key[1]), key[2]): total / full[key] for key, total in sorted(seen.items())
-    }
+def plan_steps(schedule: MultigridSchedule, clips: int) -> dict[Grid, int]:
+    """Steps of each grid in a whole training, from coarse to fine."""
+    plan = Plan(schedule, clips)
+    every = (step for epoch in range(plan.epochs) for step in plan.epoch(epoch))
+    found = Counter(Grid(step.shape, step.sub_batch) for step in every)
+    return dict(sorted(found.items(), key=lambda item: (item[0].shape.frames, item[0].shape.size, item[0].sub_batch)))
 
 
 def flops_per_clip(setting: Setting, grids: Sequence[Grid]) -> dict[tuple[int, int], float]:
@@ -234,7 +228,10 @@ def measure(
     baseline = replace(setting.baseline, shape=shape)
     schedule = MultigridSchedule(baseline)
     plain = Grid(shape, 0)
-    steps = {plain: float(baseline.epochs) * setting.clips / shape.clips, **plan_steps(schedule, setting.clips)}
+    steps: dict[Grid, float] = {
+        plain: float(baseline.epochs) * setting.clips / shape.clips,
+        **plan_steps(schedule, setting.clips),
+    }
     of_clip = flops_per_clip(setting, list(steps))
     flops = {grid: grid.shape.clips * of_clip[grid.shape.frames, grid.shape.size] for grid in steps}
     result: dict[str, Any] = {
@@ -262,7 +259,7 @@ def measure(
         for grid, spent in times.items():
             spent.append(bench.seconds(grid, options.steps))
         add_times(result, times)
-        add_totals(result, steps, times, schedule.epochs * setting.clips)
+        add_totals(result, steps, times)
         save(result)
     if options.profile:
         for row, grid in zip(result["grids"], steps, strict=True):
@@ -282,8 +279,8 @@ def add_times(result: dict[str, Any], times: dict[Grid, list[float]]) -> None:
         grid["clips_per_second"] = shape.shape.clips / seconds
 
 
-def add_totals(result: dict[str, Any], steps: dict[Grid, float], times: dict[Grid, list[float]], clips: float) -> None:
-    """Adds the times of both trainings; `clips` are all of a multigrid training on a device."""
+def add_totals(result: dict[str, Any], steps: dict[Grid, float], times: dict[Grid, list[float]]) -> None:
+    """Adds the times of both trainings, on a device."""
     seconds = {grid: median(spent) for grid, spent in times.items()}
     plain, *multigrid = steps
     hours = sum(steps[grid] * seconds[grid] for grid in multigrid) / 3600
@@ -297,7 +294,7 @@ def add_totals(result: dict[str, Any], steps: dict[Grid, float], times: dict[Gri
         "multigrid_hours": hours,
         "speedup": steps[plain] * seconds[plain] / 3600 / hours,
         "speedup_of_rounds": ratios,
-        "clips_per_second_mean": clips / 3600 / hours,
+        "clips_per_second_mean": sum(steps[grid] * grid.shape.clips for grid in multigrid) / 3600 / hours,
         "clips_per_second_most": max(grid.shape.clips / seconds[grid] for grid in multigrid),
     }
 

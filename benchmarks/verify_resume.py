@@ -223,7 +223,7 @@ def choose_moments(kills: int, validations: int, writes: int, draw: random.Rando
     """The moments at which to kill, of each kind in turn."""
     plan = Plan(MultigridSchedule(Baseline(BatchShape(4, 8, 32), EPOCHS, (2, 3))), CLIPS)
     steps = [step for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
-    edges = {number for number, step in enumerate(steps) if step.offset == 0}
+    edges = {number for number, step in enumerate(steps) if step.place.batch == 0}
     edges |= {number for number in range(1, len(steps)) if steps[number].phase != steps[number - 1].phase}
     near = sorted({number + side for number in edges for side in (-1, 0, 1)} & set(range(len(steps))))
     draw.shuffle(near)

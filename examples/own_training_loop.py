@@ -25,7 +25,7 @@ from lightning_multigrid import (
     resample_clips,
 )
 from lightning_multigrid.clips import collate_clips
-from lightning_multigrid.loading import MultigridLoader, MultigridSampler, epoch_order
+from lightning_multigrid.loading import MultigridLoader, MultigridSampler, shuffled_order
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.schedule import Plan
@@ -44,7 +44,7 @@ def own_loop(dataset):
     """Losses of a multigrid training by hand."""
     plan = Plan(SCHEDULE, len(dataset), seed=SEED)
     print(plan)
-    sampler = MultigridSampler(plan, lambda epoch: epoch_order(SEED, epoch, len(dataset)))
+    sampler = MultigridSampler(plan, lambda number: shuffled_order(SEED, number, len(dataset)))
     loader = MultigridLoader(dataset, sampler, like=DataLoader(dataset, num_workers=1, collate_fn=collate_clips))
 
     model = convert_sub_batchnorm(new_model())
@@ -53,14 +53,14 @@ def own_loop(dataset):
     for epoch in range(plan.epochs):
         sampler.set_epoch(epoch)
         for step, batch in zip(plan.epoch(epoch), loader, strict=True):
-            # The baseline's LR at the epoch that corresponds to this step, times the scale of the phase.
+            # The baseline's LR, times the scale of the phase. Fine-tuning begins with the LR of the stage before.
             stage = sum(step.baseline_epoch >= milestone for milestone in BASELINE.milestones)
             optimizer.param_groups[0]["lr"] = LR * 0.1**stage * step.lr_scale
             set_sub_batch(model, step.sub_batch, of=step.shape.clips, baseline_batches=step.baseline_batches)
             clips = resample_clips(batch.crops(), batch.size, flips=batch.flips)
             loss = cross_entropy(model(clips), batch.class_ids())
             optimizer.zero_grad()
-            (loss * step.gradient_scale).backward()  # below 1 for the tail of an epoch
+            loss.backward()
             optimizer.step()
             losses.append(loss.item())
             print(f"epoch {epoch}  {step.shape} (clips x frames x size)  loss {loss.item():.4f}")

@@ -23,7 +23,6 @@ from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.schedule import Place
 
 BATCH = 4
 # Okabe and Ito's blue and vermilion, which colour-blind people can tell apart.
@@ -74,10 +73,9 @@ def train(epochs, warmup, milestones, number, folder):
 
 
 def draw(plan, logged):
-    """The figure: both LRs over the run, with the scale of each phase, and the baseline's epochs above."""
+    """The figure: both LRs over the run, with the scale of each phase."""
     schedule = plan.schedule
-    places = [Place(epoch, batch) for epoch in range(plan.epochs) for batch in range(len(plan.epoch(epoch)))]
-    positions = [float(plan.position(place)) for place in places]
+    positions = [float(plan.position(step.place)) for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
     figure = Figure(figsize=(9, 4.6), layout="constrained")
     axes = figure.subplots()
     ends = [*positions[1:], plan.epochs]  # of the steps
@@ -95,13 +93,8 @@ def draw(plan, logged):
         new_stage = phase.stage != before.stage
         axes.axvline(float(phase.start_epoch), color=GREY, linewidth=1.2 if new_stage else 0.6, linestyle=":")
     axes.set_ylabel("LR")
-    axes.set_xlabel("epoch of the run (dotted: phases, with the scale of their LR)")
-    clock = axes.secondary_xaxis("top")
-    ticks = sorted({0, *range(0, int(schedule.baseline.epochs) + 1, 5), float(schedule.baseline.warmup_epochs)})
-    clock.set_xticks([float(schedule.position_of(tick)) for tick in ticks], [f"{tick:g}" for tick in ticks])
-    clock.set_xlabel("epoch of the baseline")
-    for side in (axes, clock):
-        side.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("epoch (dotted: phases, with the scale of their LR)")
+    axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     return figure
 

@@ -29,7 +29,7 @@ from lightning_multigrid.cli.step_seconds import StepSeconds, measure_steps, sec
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import require
 from lightning_multigrid.reports import plan_figure
-from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
+from lightning_multigrid.training import AtomicCheckpointIO, BaselineCallback, MultigridCallback
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
 _PRESETS = Path(__file__).parent / "presets"
@@ -56,7 +56,8 @@ def plan(
         like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
     """
     trainer = cli.trainer
-    callback = next((c for c in trainer.callbacks if isinstance(c, MultigridCallback)), None)  # type: ignore[attr-defined]
+    known = MultigridCallback, BaselineCallback
+    callback = next((c for c in trainer.callbacks if isinstance(c, known)), None)  # type: ignore[attr-defined]
     if callback is None:
         say("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", sys.stderr)
     if not isinstance(cli.datamodule, VideoDataModule):

@@ -116,7 +116,11 @@ def _share(comparison: Comparison) -> float:
 
 
 def _validations(folder: Path) -> list[float]:
-    """The shares of the clock at which multigrid validates. So does what it is compared with: validations take time."""
+    """The shares of the training at which multigrid validates. So does what it is compared with.
+
+    Validations take time, and where `val_check_interval` counts mini-batches, variants by themselves may have more or
+    fewer of them.
+    """
     run = Comparison(folder).runs[MULTIGRID][0]
     shares = [share for _, share, _ in run.validations]
     while shares and run.done < 1 and shares[-1] < 1:  # it was stopped early; others are watched to their end

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 from operator import mul
 from statistics import mean
 from typing import Any, cast
@@ -19,12 +19,23 @@ from lightning_multigrid.cli.step_seconds import StepSeconds
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.norm import ranks_needed
 from lightning_multigrid.reports import LRPoint
-from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase, Plan, duration, text_table
+from lightning_multigrid.schedule import (
+    BatchShape,
+    LongCycle,
+    MultigridSchedule,
+    Phase,
+    Plan,
+    ShortCycle,
+    duration,
+    text_table,
+)
 from lightning_multigrid.training import (
+    BaselineCallback,
     BaselineLR,
     Changes,
     MultigridCallback,
     attach,
+    check_steps,
     lr_rule,
     make_plan,
     read_recipe,
@@ -45,6 +56,7 @@ class Preview:
     """What will happen in a training."""
 
     plan: Plan  # for an assumed number of clips, if it is not known
+    baseline: bool  # whether there is no MultigridCallback: then the plan is only for its shapes and LRs
     counted: bool  # whether the number of clips is known
     lrs: tuple[LRPoint, ...]  # over the training, `_POINTS_PER_PHASE` per phase
     lr: float  # the baseline's, without warm-up and decay
@@ -58,7 +70,12 @@ class Preview:
     @property
     def steps(self) -> list[int] | None:
         """Mini-batches of each phase; None if the training videos are not known."""
-        return self.plan.phase_steps if self.counted else None
+        if not self.counted:
+            return None
+        if not self.baseline:
+            return self.plan.phase_steps
+        ends = (math.ceil(self.plan.baseline_length.batches * phase.end_epoch) for phase in self.schedule.phases)
+        return [end - start for start, end in pairwise([0, *ends])]
 
     @property
     def shapes(self) -> list[tuple[BatchShape, int]]:
@@ -100,7 +117,7 @@ class Preview:
         schedule, steps, baseline = self.schedule, self.steps, self.schedule.baseline.shape
         parts = [] if steps is None else [f"{sum(steps)} {self.plan.unit} instead of {self.plan.baseline_steps}"]
         parts += [
-            f"{schedule.epochs} epochs instead of {float(schedule.baseline.epochs):g}",
+            f"{float(schedule.passes(schedule.baseline.epochs)):g} passes over the data in {schedule.length}",
             f"{schedule.iteration_reduction:.2f}x fewer iterations",
             f"{schedule.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
         ]
@@ -145,7 +162,7 @@ def count_clips(data: VideoDataModule) -> int | None:
 
 
 def preview(
-    callback: MultigridCallback | None,
+    callback: MultigridCallback | BaselineCallback | None,
     trainer: Trainer,
     module: LightningModule,
     data: VideoDataModule,
@@ -159,14 +176,17 @@ def preview(
 
     `clips` is the number of videos, `configured_world` that of the devices that the LR of the config is for. `callback`
     is None for a baseline without one, and then `sync_batchnorm` says whether all devices share BatchNorm statistics.
-    Too few videos for the first mini-batch, and a scheduler that counts steps of an unknown number, are refused.
+    Epochs of too few steps, and a scheduler that counts steps of an unknown number, are refused.
     """
     with Changes() as changes:
         attach(trainer, module, changes)
         known = clips * data.repeats if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
-        if callback is None:
-            # BatchNorm is plain, or the same everywhere.
-            callback = MultigridCallback.baseline(sub_batch=data.batch_size * (world if sync_batchnorm else 1))
+        baseline = callback is None or isinstance(callback, BaselineCallback)
+        if callback is None or isinstance(callback, BaselineCallback):
+            # Without a callback, BatchNorm is plain, or the same everywhere.
+            shared = data.batch_size * (world if sync_batchnorm else 1) if callback is None else callback.sub_batch
+            off = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "fine_tuning": False}
+            callback = MultigridCallback(epoch_factor=1, sub_batch=shared, **off)  # type: ignore[arg-type]
         recipe = read_recipe(trainer, _stand_in(data, known), world)
         replace_loader(trainer, _stand_in(data, math.ceil(known / world)), changes)
         _configure(trainer)
@@ -177,6 +197,8 @@ def preview(
             )
         shape = BatchShape(data.batch_size, data.frames, data.size)
         plan = make_plan(callback, trainer, module, recipe, shape, data.stride, seed=0, world=world)
+        if not baseline and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            check_steps(plan)
         quick = plan
         if in_epochs and recipe.epoch.batches > _CURVE_BATCHES:
             # The module's arguments are in epochs, so shorter epochs give the same curve.
@@ -187,10 +209,9 @@ def preview(
         configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
         rule = lr_rule(callback, plan.schedule, trainer.optimizers)
         lr = BaselineLR(quick, trainer)
-        lr.start()
-        changes.callback(lr.close)
+        lr.start(changes)
         lrs = tuple(_lr_points(plan.schedule, lr))
-        return Preview(plan, clips is not None, lrs, configured, configured_world, rule)
+        return Preview(plan, baseline, clips is not None, lrs, configured, configured_world, rule)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:

@@ -110,15 +110,14 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
         # PySlowFast lengthens the training for the long cycle only.
         "epoch_factor": config["MULTIGRID.EPOCH_FACTOR"] if long else 1.0,
         "sub_batch": config["MULTIGRID.BN_BASE_SIZE"],
-        "whole_epochs": True,
-        "validations_per_phase": config["MULTIGRID.EVAL_FREQ"],
         "long_cycle": {"factors": config["MULTIGRID.LONG_CYCLE_FACTORS"] if long else [[1, 1]]},
         "short_cycle": {"factors": [*(config["MULTIGRID.SHORT_CYCLE_FACTORS"] if short else []), 1]},
         **precise,
     }
     callbacks.append(_part("MultigridCallback", **arguments))
     config.notes.append(
-        "The phases are PySlowFast's, of whole epochs; without whole_epochs they are the paper's, of equal iterations."
+        "Phases are shares of the epochs, which stay those of SOLVER.MAX_EPOCH; PySlowFast rounds them to whole passes "
+        "over the data."
     )
     if config["SOLVER.WARMUP_EPOCHS"]:
         config.notes.append(

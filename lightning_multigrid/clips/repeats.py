@@ -1,6 +1,6 @@
 """Repeated augmentation: each time a video is visited, it gives several clips. Skip this file unless you use `repeats`.
 
-The clips of a visit come one after the other in the order of an epoch and lie in one span of the video, so a dataset
+The clips of a visit come one after the other in the order of a pass and lie in one span of the video, so a dataset
 can decode the video once for all of them (`read_clips`). Their requests share the seed `ClipRequest.visit`.
 """
 
@@ -10,30 +10,26 @@ from typing import Any, cast
 
 from torch.utils.data import Dataset, DistributedSampler
 
-from lightning_multigrid.loading import derive_seed, epoch_order
+from lightning_multigrid.loading import shuffled_order
 
 
 @dataclass(frozen=True)
 class RepeatedOrder:
-    """The order of an epoch in which each visit of one of `length` videos gives `repeats` clips, one after the other.
+    """The order of a pass in which each visit of one of `length` videos gives `repeats` clips, one after the other.
 
-    An epoch visits every video once, so it has `repeats` times as many clips as the dataset has videos.
+    A pass visits every video once, so it has `repeats` times as many clips as the dataset has videos.
 
-    >>> RepeatedOrder(seed=1, length=3, repeats=2)(epoch=0)
+    >>> RepeatedOrder(seed=1, length=3, repeats=2)(number=0)
     [1, 1, 2, 2, 0, 0]
     """
 
     seed: int
     length: int
     repeats: int
+    may_repeat = visits = True
 
-    def __call__(self, epoch: int) -> list[int]:
-        return [index for index in epoch_order(self.seed, epoch, self.length) for _ in range(self.repeats)]
-
-    def clip_seed(self, seed: int, epoch: int, index: int, entry: int) -> int:
-        """The seed of an entry of an epoch's order; for the first clip of a visit that of (seed, epoch, index)."""
-        repeat = entry % self.repeats
-        return derive_seed(seed, epoch, index, *([repeat] if repeat else []))
+    def __call__(self, number: int) -> list[int]:
+        return [index for index in shuffled_order(self.seed, number, self.length) for _ in range(self.repeats)]
 
 
 class RepeatSampler(DistributedSampler[Any]):

@@ -1,4 +1,4 @@
-"""From the order of an epoch to requests, and from requests to mini-batches, for any dataset.
+"""From the order of a pass over the data to requests, and from requests to mini-batches, for any dataset.
 
 The shape of a clip travels in its request, so workers hold no state. It imports torch, NumPy and `schedule`; it does
 not import Lightning. Begin with `requests.py`, then `order.py`, `sampler.py` and `loader.py`. The clips of a user's own
@@ -14,7 +14,7 @@ from lightning_multigrid.loading.loader import (
     sendable,
     stream_loader,
 )
-from lightning_multigrid.loading.order import epoch_order, order_of
+from lightning_multigrid.loading.order import order_of, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, visits
 from lightning_multigrid.loading.sampler import MultigridSampler
@@ -22,5 +22,13 @@ from lightning_multigrid.loading.samples import SampleParts, has_pixels
 from lightning_multigrid.loading.streams import StreamSamples
 
 __all__ = ["ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler"]
-__all__ += ["SampleParts", "ScriptLoader", "StreamSamples", "clip_dataset", "derive_seed", "epoch_order", "has_pixels"]
+__all__ += [
+    "SampleParts",
+    "ScriptLoader",
+    "StreamSamples",
+    "clip_dataset",
+    "derive_seed",
+    "has_pixels",
+    "shuffled_order",
+]
 __all__ += ["in_worker", "order_of", "reseed", "same_loader", "seeded", "sendable", "stream_loader", "visits"]

@@ -13,7 +13,7 @@ from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
-from lightning_multigrid.schedule import Step
+from lightning_multigrid.schedule import Place, Step
 
 _RANK_OF_ALL = 0  # whose random state all ranks have
 
@@ -22,8 +22,8 @@ class Loop(Protocol):
     """The training loop that a loader works for."""
 
     @property
-    def epoch(self) -> int:
-        """The current epoch, from 0; `len(loader)` is its number of mini-batches."""
+    def batches(self) -> int:
+        """The mini-batches of the current epoch: `len(loader)`."""
 
     def begin(self) -> Step:
         """Begins the epoch, or the rest of it, as its first mini-batch is needed; returns its first step."""
@@ -38,8 +38,8 @@ def same_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
 
 
 def stream_loader(loader: DataLoader[Any], clips: int) -> DataLoader[Any]:
-    """Returns a loader of a stream as one that `MultigridLoader` understands; `clips` is the epoch's on all devices."""
-    # Workers live for an epoch, as they begin the stream anew and must see its state of then.
+    """Returns a loader of a stream as one that `MultigridLoader` understands; `clips` is a pass's on all devices."""
+    # Its workers live as long as the run anyway: `MultigridLoader` keeps their iterator.
     changes: dict[str, Any] = {"sampler": None, "generator": None, "persistent_workers": False}
     if loader.num_workers > 1 and not hasattr(loader.collate_fn, "join"):
         # Samples would be pinned one by one, and mini-batches are copies of them.
@@ -101,23 +101,44 @@ class MultigridLoader(DataLoader[Any]):
         super().__init__(**_arguments_to_make(like, like.dataset, make, sampler=sampler, timeout=timeout))
         self.clip_dataset, self.loop, self.like = dataset, loop, like
         self._samples = _length(like.dataset)
+        self._reading: Iterator[Any] | None = None  # of a stream
+        self._reaches: Place | None = None  # how far it has been read
 
     def __len__(self) -> int:
-        return len(self.sampler.plan.epoch(self.loop.epoch)) if self.loop else len(self.sampler)
+        return self.loop.batches if self.loop else len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # This is a generator, so nothing happens before the first `next`. Lightning calls `iter` twice an epoch; at the
         # first call it does not know its position yet when it resumes, and workers would decode in vain.
         if self.loop is None:
-            yield from self._mini_batches()
+            yield from self._mini_batches(self._lists())
             return
-        first, seed = self.loop.begin(), self.sampler.plan.seed
+        first = self.loop.begin()
         self._refuse_other_length(first.place.epoch)
         self.sampler.seek(first.place)
-        if isinstance(self.like.dataset, StreamSamples):
-            self.like.dataset.begin(first.place.epoch)
-            self.generator.manual_seed(derive_seed(seed, first.place.epoch))  # the workers' seeds
-        yield from self.loop.timed(self._seeded())
+        yield from self.loop.timed(self._seeded(self._mini_batches(self._read(first))))
+
+    def _read(self, first: Step) -> Iterator[Any]:
+        """Reads what the workers make of the sampler's lists, from a step on."""
+        stream = self.like.dataset
+        if not isinstance(stream, StreamSamples):
+            return self._lists()
+        if self._reading is None or self._reaches != first.place:
+            # One iterator, and one set of workers, for the whole run, as the passes of a stream begin in them.
+            stream.begin(self.sampler.current_pass(first))
+            self.generator.manual_seed(derive_seed(self.sampler.plan.seed, *first.place))  # the workers' seeds
+            self.sampler.seek(first.place, end=max(self.sampler.plan.epochs, first.place.epoch + 1))
+            self._reading = self._lists()
+            self.sampler.seek(first.place)
+        return self._reading
+
+    def _lists(self) -> Iterator[Any]:
+        self.sampler.pieces = self.pieces
+        return super().__iter__()
+
+    def close(self) -> None:
+        """Ends the workers that live as long as the run."""
+        self._reading = None
 
     def _refuse_other_length(self, epoch: int) -> None:
         now = _length(self.like.dataset)
@@ -128,26 +149,25 @@ class MultigridLoader(DataLoader[Any]):
                 "make it an `IterableDataset`, and give the callback `clips_per_epoch`."
             )
 
-    def _seeded(self) -> Iterator[Any]:
-        for step, mini_batch in zip(self.sampler.remaining, self._mini_batches(), strict=False):
+    def _seeded(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
+        for step, mini_batch in zip(self.sampler.steps, mini_batches, strict=False):
             # Augmentation on the device and dropout draw on this state. It is a function of the place, so no
             # checkpoint needs it, and neither validation nor a restart on other devices changes it. It is the same on
             # all ranks, as after `seed_everything`: a module that draws which of its parts to run, runs the same ones.
             reseed(derive_seed(self.sampler.plan.seed, *step.place, _RANK_OF_ALL))
+            self._reaches = self.sampler.plan.after(step).place
             yield mini_batch
 
-    def _mini_batches(self) -> Iterator[Any]:
-        self.sampler.pieces = self.pieces
-        read = super().__iter__()
-        if self._join is None or self.pieces == 1:
-            yield from read
-            return
-        for step in self.sampler.remaining:
+    def _mini_batches(self, read: Iterator[Any]) -> Iterator[Any]:
+        for step in self.sampler.steps:
             pieces = [next(read)]
+            if self._join is None or self.pieces == 1:
+                yield pieces[0]
+                continue
             while sum(map(len, pieces)) < step.shape.clips:
                 pieces.append(next(read))
             # A stream's `collate_fn` runs here, and may draw.
-            with seeded(derive_seed(self.sampler.plan.seed, step.place.epoch, step.offset)):
+            with seeded(derive_seed(self.sampler.plan.seed, *step.place)):
                 mini_batch = self._join(pieces)
             yield mini_batch
 

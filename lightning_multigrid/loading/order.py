@@ -1,32 +1,92 @@
-"""The order of an epoch: a pure function of (seed, epoch) over the whole dataset, the same on every rank."""
+"""The order of a pass over the data: a pure function of (seed, pass), the same on every rank."""
 
+from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seeded
 
-# From an epoch to the indices of the dataset, in order.
+# From the number of a pass to the indices of the dataset, in order.
 Order = Callable[[int], Sequence[int]]
 
 
-def epoch_order(seed: int, epoch: int, length: int) -> list[int]:
-    """The indices of a dataset in the shuffled order of an epoch.
+@dataclass(frozen=True)
+class Pass:
+    """A pass over the data.
 
-    >>> sorted(epoch_order(seed=0, epoch=1, length=4)), epoch_order(0, 1, 8) == epoch_order(0, 2, 8)
+    Args:
+        indices: The indices of the dataset, in order.
+        before: How often the index of each entry came before in the pass; None if no index comes twice.
+    """
+
+    indices: Sequence[int]
+    before: Sequence[int] | None
+
+
+def draw_pass(order: Order, number: int) -> Pass:
+    """The pass of a number, from 0, in an order. Indices are counted only where the order says `may_repeat`."""
+    indices = order(number)
+    if not isinstance(indices, range):
+        indices = array("q", indices)  # a list of ten million numbers has 360 MB
+    return Pass(indices, times_before(indices) if getattr(order, "may_repeat", False) else None)
+
+
+def times_before(indices: Sequence[int]) -> Sequence[int] | None:
+    """How often each index came before; None if none did.
+
+    >>> list(times_before([3, 1, 3, 3, 1])), times_before([2, 0, 1])
+    ([0, 0, 1, 2, 1], None)
+    """
+    given = np.asarray(indices, dtype=np.int64)
+    sorted_by = np.argsort(given, kind="stable")
+    first = np.diff(given[sorted_by], prepend=-1) != 0  # of its index; -1 is none
+    if first.all():
+        return None
+    places = np.arange(len(given))
+    before = np.empty_like(given)
+    before[sorted_by] = places - np.maximum.accumulate(np.where(first, places, 0))
+    return array("q", before.tobytes())
+
+
+def shuffled_order(seed: int, number: int, length: int) -> list[int]:
+    """The indices of a dataset in the shuffled order of a pass.
+
+    >>> sorted(shuffled_order(seed=0, number=1, length=4)), shuffled_order(0, 1, 8) == shuffled_order(0, 2, 8)
     ([0, 1, 2, 3], False)
     """
-    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
+    generator = torch.Generator().manual_seed(derive_seed(seed, number))
     return torch.randperm(length, generator=generator).tolist()
 
 
-def order_of(loader: DataLoader[Any], seed: int) -> Order:
-    """The order in which a user's loader goes through its dataset, the same on every rank and after every restart.
+@dataclass(frozen=True)
+class SampledOrder:
+    """The order of a sampler of the user's own, of `length` indices.
 
-    A sampler of the user's own draws it from random states, global and its own, that are set by (seed, epoch).
+    It is drawn from random states, global and the sampler's own, that are set by (seed, pass).
     """
+
+    sampler: Any
+    seed: int
+    length: int
+    may_repeat = True
+
+    def __call__(self, number: int) -> list[int]:
+        seed = derive_seed(self.seed, number)
+        reseed_own(own_generators(self.sampler), seed)
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(number)
+        with seeded(seed):
+            return list(islice(self.sampler, self.length))  # it may have no end
+
+
+def order_of(loader: DataLoader[Any], seed: int) -> Order:
+    """The order in which a user's loader goes through its dataset, the same on every rank and after every restart."""
     sampler, length = loader.sampler, len(loader.dataset)  # type: ignore[arg-type]
     if hasattr(sampler, "order_of_all_ranks"):  # such as `clips.RepeatSampler`
         return sampler.order_of_all_ranks(seed)  # type: ignore[no-any-return]
@@ -37,16 +97,7 @@ def order_of(loader: DataLoader[Any], seed: int) -> Order:
         )
     shuffles = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == length
     if shuffles or (isinstance(sampler, DistributedSampler) and sampler.shuffle):
-        return lambda epoch: epoch_order(seed, epoch, length)
+        return lambda number: shuffled_order(seed, number, length)
     if type(sampler) is SequentialSampler or isinstance(sampler, DistributedSampler):
-        return lambda epoch: range(length)
-
-    def drawn(epoch: int) -> list[int]:
-        drawn_seed = derive_seed(seed, epoch)
-        reseed_own(own_generators(sampler), drawn_seed)
-        if hasattr(sampler, "set_epoch"):  # Lightning tells it only the loader that it iterates
-            sampler.set_epoch(epoch)
-        with seeded(drawn_seed):
-            return list(sampler)
-
-    return drawn
+        return lambda number: range(length)
+    return SampledOrder(sampler, seed, len(sampler))  # type: ignore[arg-type]

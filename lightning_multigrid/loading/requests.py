@@ -14,8 +14,8 @@ class ClipRequest:
         index: Index of the video in the dataset.
         frames: Frames of the clip.
         size: Height and width of the clip, in pixels.
-        seed: Seed of everything that is drawn for this clip; a pure function of (seed, epoch, index), and with repeated
-            augmentation also of the clip's number in its visit.
+        seed: Seed of everything that is drawn for this clip; a pure function of (seed, pass, index), and of how often
+            the index came before in the pass, if it did.
         visit: Seed that the clips of one visit share (see `clips/repeats.py`); None without repeated augmentation.
     """
 

@@ -7,6 +7,7 @@ together, so they go through their shares equally fast.
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -15,17 +16,18 @@ from torch.utils.data import IterableDataset
 class StreamSamples:
     """A stream as a map-style dataset of `clips` samples: any index gives the next sample of this process's share.
 
-    A share that ends begins again, since an epoch of the plan has a fixed number of clips, which the stream need not
-    know. Before the first epoch, every index gives the first sample.
+    A share that ends begins again as the next pass, of which a stream that has `set_epoch` is told. How many clips a
+    pass has for the plan, the stream need not know. Before `begin`, every index gives the first sample.
     """
 
     # No `__dict__`, which would be searched for random generators: the order of a stream is its own.
-    __slots__ = ("_clips", "_first", "_process", "_samples", "stream")
+    __slots__ = ("_clips", "_first", "_pass", "_process", "_samples", "stream")
 
     def __init__(self, stream: IterableDataset[Any], clips: int) -> None:
         self.stream, self._clips = stream, clips
         self._first: list[Any] = []
         self._samples: Iterator[Any] | None = None
+        self._pass = 0  # the one that `_samples` begin with
         self._process: int | None = None  # whose share `_samples` is
 
     def __getattr__(self, name: str) -> Any:  # a `worker_init_fn` may ask for attributes of the stream
@@ -40,23 +42,23 @@ class StreamSamples:
     def __len__(self) -> int:
         return self._clips
 
-    def begin(self, epoch: int) -> None:
-        """Begins an epoch, and tells it to a stream that has `set_epoch`."""
-        if hasattr(self.stream, "set_epoch"):
-            self.stream.set_epoch(epoch)
-        self._samples, self._process = None, 0
+    def begin(self, number: int) -> None:
+        """Begins with the pass of a number, from 0."""
+        self._pass, self._samples, self._process = number, None, 0
 
     def __getitem__(self, index: int) -> Any:
         if self._process is None:
             if not self._first:
-                self._first.append(next(self._pass()))
+                self._first.append(next(self._passes()))
             return self._first[0]
         if self._samples is None or self._process != os.getpid():
-            self._samples, self._process = self._pass(), os.getpid()
+            self._samples, self._process = self._passes(), os.getpid()
         return next(self._samples)
 
-    def _pass(self) -> Iterator[Any]:
-        while True:
+    def _passes(self) -> Iterator[Any]:
+        for number in count(self._pass):
+            if hasattr(self.stream, "set_epoch"):
+                self.stream.set_epoch(number)
             empty = True
             for sample in self.stream:
                 empty = False

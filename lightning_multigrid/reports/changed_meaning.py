@@ -10,7 +10,7 @@ from lightning_multigrid.host import Trainer, is_a
 from lightning_multigrid.schedule import MultigridSchedule
 
 _FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
-_CALLBACKS = "callbacks.EarlyStopping", "callbacks.WeightAveraging", "callbacks.BaseFinetuning"
+_CALLBACKS = "callbacks.EarlyStopping", "callbacks.WeightAveraging"
 
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
@@ -21,12 +21,12 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
         *(part for part in (*vars(module).values(), *module.children()) if "ModelEma" in type(part).__name__),
         *(c.scheduler for c in trainer.lr_scheduler_configs if isinstance(c.scheduler, ReduceLROnPlateau)),
     ]
-    if used and not schedule.constant_shape:
+    if used:
         names = ", ".join(dict.fromkeys(f"`{type(one).__name__}`" for one in used))
         rank_zero_info(
-            f"{names}: what counts epochs or steps means something else in this run. It has {schedule.epochs} epochs "
-            f"instead of {float(schedule.baseline.epochs):g}, {schedule.iteration_reduction:.2g} times fewer steps, "
-            "and coarse phases. See `docs/differences.md` in the repository."
+            f"{names}: what counts steps, or compares metrics of several epochs, means something else in this run. Its "
+            f"epochs are the script's, with {schedule.iteration_reduction:.2g} times fewer steps, and the first phases "
+            "are coarse. See `docs/differences.md` in the repository."
         )
 
 

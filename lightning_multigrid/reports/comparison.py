@@ -35,10 +35,10 @@ _Clock = Literal["wall", "cpu"]
 class RunRecord:
     """A run: its variant and seed, the seconds of its start and of the rest, and what each validation found.
 
-    A validation is (seconds, share, metrics): the share of the baseline's clock that had passed. `done` is that share
-    at the end: below 1, the run was stopped early. `cpu` is the CPU time with that of processes that have ended, in
-    seconds. `command` is the wall clock of the whole command, if it was one; else that of `fit` counts. `machine` names
-    the processor, or the GPU, and the version of torch.
+    A validation is (seconds, share, metrics): the share of the training that had passed. `done` is that share at the
+    end: below 1, the run was stopped early. `cpu` is the CPU time with that of processes that have ended, in seconds.
+    `command` is the wall clock of the whole command, if it was one; else that of `fit` counts. `machine` names the
+    processor, or the GPU, and the version of torch.
     """
 
     variant: str
@@ -143,7 +143,7 @@ def cpu_seconds(of_children: bool = False) -> float:
 
 
 def _share_done(trainer: Trainer, batch_idx: int) -> float:
-    """The share of the training that has passed after a mini-batch: of the baseline's clock, with the callback."""
+    """The share of the training that has passed after a mini-batch."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(report := getattr(callback, "report", None), RunReport):
             return report.done

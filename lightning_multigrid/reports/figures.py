@@ -20,7 +20,7 @@ _TIMES = "\N{MULTIPLICATION SIGN}"
 
 @dataclass(frozen=True)
 class LRPoint:
-    """The LR in use at a position, in epochs of the run, and the baseline's LR at the corresponding epoch."""
+    """The LR in use at a position, in epochs, and the baseline's LR that the scale multiplies."""
 
     position: float
     lr: float
@@ -43,12 +43,12 @@ def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
     _draw_shapes(shapes_axes, schedule)
     positions, baseline_lrs = [point.position for point in lrs], [point.baseline_lr for point in lrs]
     lr_axes.plot(positions, [point.lr for point in lrs], color=_COLOURS[0], label="multigrid")
-    lr_axes.plot(positions, baseline_lrs, "--", color=_GREY, label="baseline, at the corresponding epoch")
+    lr_axes.plot(positions, baseline_lrs, "--", color=_GREY, label="baseline")
     if all(point.lr > 0 and point.baseline_lr > 0 for point in lrs):
         lr_axes.set_yscale("log")
     lr_axes.set_ylabel("LR")
     _legend(lr_axes, 2)
-    lr_axes.set_xlabel(f"epoch of the multigrid training (baseline: {float(schedule.baseline.epochs):g} epochs)")
+    lr_axes.set_xlabel("epoch")
     lr_axes.set_xlim(0, schedule.epochs)
     return figure
 

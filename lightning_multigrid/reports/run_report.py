@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 from lightning_utilities.core.rank_zero import rank_zero_info
@@ -15,7 +13,6 @@ from lightning_multigrid.reports.account import (
     REST,
     STATISTICS,
     STEPS,
-    VALIDATION,
     WAITING,
     Account,
     faster_or_slower,
@@ -36,7 +33,6 @@ class RunReport:
     def __init__(self, plan: Plan, workers: int, ways_out: str, clock: Clock, account: Account) -> None:
         self._plan, self._schedule = plan, plan.schedule
         self._timer, self.account = StepTimer(clock), account
-        self.baseline_validations = 1.0  # of the baseline, for each one of this run
         self._watch = LoaderWatch(workers, ways_out)
         self._steps, self._left = 0, 0  # mini-batches of this run so far, and after them
         self._position = Fraction(0)
@@ -49,19 +45,13 @@ class RunReport:
         self.tell: Callable[[str], None] = rank_zero_info  # on the way; with a progress bar, above it
         self._closing: list[str] = []  # messages for the time when the progress bar is gone
 
-    @cached_property
-    def _left_from(self) -> list[int]:
-        """Mini-batches that are left at the start of each epoch, and at the end."""
-        epochs = map(self._plan.batches_of, reversed(range(self._plan.epochs)))
-        return list(accumulate(epochs, initial=0))[::-1]
-
     def begin(self, first: Step) -> None:
         self.account.turn(WAITING)
         if self._began is None:
-            self._position = self._plan.position(first)
+            self._position = self._plan.position(first.place)
             self._began, self._whole = time.perf_counter(), self._position == 0
-        epoch, batch = first.place
-        self._left = self._left_from[min(epoch, self._plan.epochs)] - batch
+        done = first.place.epoch * self._plan.batches_per_epoch + first.place.batch
+        self._left = self._plan.optimizer_steps * self._plan.accumulate - done
 
     def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
         for mini_batch in self._timer.timed(mini_batches):
@@ -75,9 +65,8 @@ class RunReport:
             self._phase, phases, left = step.phase, self._schedule.phases, self.seconds_left
             phase = phases[step.phase]
             self.tell(
-                f"Phase {step.phase} of {len(phases) - 1}: {phase.shape}, epochs {float(phase.start_epoch):.2f} - "
-                f"{float(phase.end_epoch):.2f}, LR scale {phase.lr_scale:g}."
-                + ("" if left is None else f" About {duration(left)} left.")
+                f"Phase {step.phase} of {len(phases) - 1}: {phase.shape}, epochs {phase.interval}, LR scale "
+                f"{phase.lr_scale:g}." + ("" if left is None else f" About {duration(left)} left.")
             )
 
     def ended(self, step: Step, following: Step) -> list[StepTime]:
@@ -85,13 +74,13 @@ class RunReport:
         self._timer.ended(step)
         self.account.turn(REST)
         self._steps, self._left = self._steps + 1, self._left - 1
-        self._position = self._plan.position(following)
+        self._position = self._plan.position(following.place)
         return self._take(wait=False)
 
     @property
     def done(self) -> float:
-        """The share of the baseline's clock that has passed, from 0 to 1."""
-        return float(self._schedule.baseline_epoch(self._position) / exact(self._schedule.baseline.epochs))
+        """The share of the training that has passed, from 0 to 1."""
+        return float(min(Fraction(1), self._position / exact(self._schedule.baseline.epochs)))
 
     def scalars(self, times: Sequence[StepTime], world: int) -> dict[str, float]:
         """Returns what is logged of finished steps: clips per second of all devices, share of waiting, time left."""
@@ -155,11 +144,11 @@ class RunReport:
         if self._phase < 0:
             return
         schedule, last = self._schedule, len(self._schedule.phases) - 1
-        name = "fine-tuning" if schedule.fine_tuning and not schedule.constant_shape else "the last phase"
+        name = "fine-tuning" if schedule.fine_tuning else "the last phase"
         missing = f"{name} not reached" if self._phase < last else "in the last one"
         self._closing.append(
             f"Stopped in phase {self._phase} of {last}, at epoch {float(self._position):.2f} of "
-            f"{float(schedule.phases[-1].end_epoch):g}: {missing}."
+            f"{float(schedule.baseline.epochs):g}: {missing}."
         )
 
     def close(self) -> None:
@@ -168,14 +157,13 @@ class RunReport:
 
     def _speedup(self) -> float | None:
         step = self.times.pace(self._schedule.baseline.shape)
-        if not self._whole or self._left > 0 or self._schedule.constant_shape or step is None:
+        if not self._whole or self._left > 0 or step is None:
             return None
         if self.account.wall < _LEAST_SECONDS:
             return None
         own, steps = self.account.seconds, self._plan.baseline_steps
         of_steps = {STEPS: steps * step.stepping, WAITING: steps * step.waiting}
-        validation = own[VALIDATION] * self.baseline_validations
-        accounts = own, own | of_steps | {VALIDATION: validation, STATISTICS: 0.0, REHEARSAL: 0.0}
+        accounts = own, own | of_steps | {STATISTICS: 0.0, REHEARSAL: 0.0}
         took, would_take = (sum(account.values()) for account in accounts)
         self._closing.append(
             f"{faster_or_slower(*accounts)} The baseline's wall clock is {steps} steps of "

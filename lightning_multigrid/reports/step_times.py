@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from lightning_multigrid.schedule import BatchShape, Step, text_table
+from lightning_multigrid.schedule import BatchShape, ClipShape, Step, text_table
 
 # Waiting for the loader is reported if steps would be this many times faster without it.
 _BAND = 1.15
@@ -143,7 +143,7 @@ class ShapeTimes:
     """Times of the steps on each grid."""
 
     def __init__(self) -> None:
-        self._grids: dict[BatchShape, GridTimes] = {}
+        self._grids: dict[ClipShape, GridTimes] = {}
         self.all = StepTotals()
 
     def add(self, time: StepTime) -> None:

@@ -118,7 +118,7 @@ class Phase:
     Args:
         stage: LR stage, from 0.
         shape: Base shape.
-        start_epoch: Start, in epochs.
+        start_epoch: Start, in epochs of the script.
         end_epoch: End, in epochs; not included.
         lr_scale: Factor of the baseline's LR (Sec. 3.2, Learning Rate Scaling).
     """
@@ -128,6 +128,11 @@ class Phase:
     start_epoch: Fraction
     end_epoch: Fraction
     lr_scale: float
+
+    @property
+    def interval(self) -> str:
+        """Its start and end in text, in epochs."""
+        return f"{round(float(self.start_epoch), 2):g} - {round(float(self.end_epoch), 2):g}"
 
 
 class Place(NamedTuple):
@@ -143,20 +148,16 @@ class Step:
 
     Args:
         place: Which mini-batch it is.
-        shape: Shape; the last mini-batch of an epoch may have fewer clips than the schedule asks for.
+        shape: Shape.
         phase: Index of the phase.
-        offset: Clips of this rank in the epoch before this mini-batch.
+        offset: Clips of all ranks in the stream of passes before this mini-batch.
         sub_batch: Clips that share BN statistics (Sec. 3.2, Batch Normalization).
         baseline_batches: Mini-batches of the baseline for which this one counts: the clips of its phase's base shape
-            over the baseline's. A tail of an epoch counts by its clips, but at least for one, as in the baseline.
+            over the baseline's.
         starts_update: Whether it is the first mini-batch of its optimizer step. The fields below are equal in all
             mini-batches of an optimizer step.
         baseline_epoch: The epoch of the baseline, from 0, whose LR it has, before the scale.
         lr_scale: Factor of the baseline's LR (Sec. 3.2, Learning Rate Scaling).
-        gradient_scale: Factor of the gradient: below 1 with the tail of an epoch. The gradient is a mean over clips,
-            and the LR is for whole mini-batches, so a tail of one clip would count for as many clips as a whole
-            mini-batch. With the factor, the tail follows the rule of the LR (`lr_scaling`), but counts at least for a
-            step of the baseline. It is no factor of the LR, as momentum carries gradients further.
     """
 
     place: Place
@@ -168,4 +169,3 @@ class Step:
     starts_update: bool = True
     baseline_epoch: Fraction = Fraction(0)
     lr_scale: float = 1.0
-    gradient_scale: float = 1.0

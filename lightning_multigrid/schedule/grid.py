@@ -12,10 +12,18 @@ Legend: B clips, T frames, H = W size; lower-case letters are those of a coarser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 # The short side of a training video for the paper's 224-pixel crops: uniform in [256, 340] (Sec. 4).
 _PAPER_SIZE = 224
 _PAPER_SHORT_SIDE = (256, 340)
+
+
+class ClipShape(NamedTuple):
+    """Shape of a clip: frames x size x size."""
+
+    frames: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -53,9 +61,9 @@ class BatchShape:
         return self.clips * self.frames * self.size**2
 
     @property
-    def clip(self) -> "BatchShape":
-        """The shape of a single clip: it identifies the grid also of an epoch's last mini-batch, if that is smaller."""
-        return BatchShape(1, self.frames, self.size)
+    def clip(self) -> ClipShape:
+        """The shape of each clip, whatever their number."""
+        return ClipShape(self.frames, self.size)
 
     def rescaled(self, frames: int, size: int) -> "BatchShape":
         """The shape that costs as much as this one with other frames and size (Eq. 1).

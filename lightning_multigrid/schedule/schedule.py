@@ -1,8 +1,9 @@
 """The schedule of Sec. 3.2: the phases of a training, their mini-batches' shapes, LR scales and BN sub-mini-batches.
 
 Everything here is a pure function of the recipe, so every rank and every restart computes the same answer; `plan.py`
-cuts it into steps. Positions count epochs from 0, and intervals are half open: [start, end). Positions are exact
-fractions, because 5.9999999 instead of 6 would be in the wrong phase.
+cuts it into steps. Epochs are the script's: each has the same number of steps, so an epoch is a share of the steps.
+They count from 0, and intervals are half open: [start, end). Epochs are exact fractions, because 5.9999999 instead of
+6 would be in the wrong phase.
 """
 
 import math
@@ -19,35 +20,37 @@ from lightning_multigrid.schedule.kinds import check_kinds
 from lightning_multigrid.schedule.tables import text_table
 
 LRScaling = Literal["linear", "sqrt", "none"]
+_MOMENT = Fraction(1, 10**9)  # less than a step, in epochs
 
 
 @dataclass(frozen=True)
 class MultigridSchedule:
     """The phases of a multigrid training (Sec. 3.2). A `Plan` cuts them into steps.
 
-    Each LR stage but the last goes through the long cycle once, with the same number of iterations on each base shape.
-    The last stage becomes the fine-tuning phase: the baseline's shape, with the short cycle. The whole is then
-    stretched to `epoch_factor` times the baseline's epochs.
+    An LR stage has the share of the steps that it has of the baseline's epochs. Each stage but the last goes through
+    the long cycle once, with the same number of steps on each base shape. The last stage becomes the fine-tuning phase:
+    the baseline's shape, with the short cycle. The whole makes `epoch_factor` passes over the data for each epoch.
 
     Args:
         baseline: The recipe to accelerate.
         long_cycle: Base shapes of a stage.
         short_cycle: Spatial sizes of successive iterations.
-        epoch_factor: Epochs relative to the baseline's.
+        epoch_factor: Passes over the data for each epoch.
         sub_batch: Clips that share BN statistics on a base shape; in the short cycle, in proportion to the clips.
         size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels.
         stepwise: Whether the baseline's LR is constant within a stage. If so, the first half of the fine-tuning phase
-            keeps the LR of the stage before; otherwise the baseline clock runs evenly through that phase.
+            keeps the LR of the stage before, and the warm-up takes as many passes over the data as the baseline's.
+            Otherwise the LR of an epoch is the baseline's.
         lr_scaling: How the LR grows with the clips of the base shape: `linear` (the paper), `sqrt` or `none`.
-        whole_epochs: Round the ends of the phases to whole epochs, as published. Empty phases are left out.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number.
         fine_tuning: Whether the last LR stage becomes the fine-tuning phase. If not, it takes the long cycle, too.
 
     Raises:
         ValueError: If `epoch_factor` is not positive, `sub_batch` or a divisor below 1, or `lr_scaling` something else.
 
-    >>> MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196))).epochs
-    358
+    >>> schedule = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196)))
+    >>> [(float(phase.end_epoch), round(schedule.passes(phase.end_epoch))) for phase in schedule.phases[:4]]
+    [(23.5, 73), (47.0, 110), (70.5, 142), (94.0, 158)]
     """
 
     baseline: Baseline
@@ -58,7 +61,6 @@ class MultigridSchedule:
     size_divisor: int = 1
     stepwise: bool = True
     lr_scaling: LRScaling = "linear"
-    whole_epochs: bool = False
     frames_divisor: int = 1
     fine_tuning: bool = True
 
@@ -98,10 +100,6 @@ class MultigridSchedule:
         sizes = [base.size if factor == 1 else max(self._scaled_size(factor), self._smallest) for factor in factors]
         return [self.baseline.shape.rescaled(base.frames, min(size, base.size)) for size in sizes]
 
-    def _mean_clips(self, base: BatchShape) -> Fraction:
-        cycle = self.cycle(base)
-        return Fraction(sum(shape.clips for shape in cycle), len(cycle))
-
     def lr_scale_of(self, ratio: float) -> float:
         """Factor of the LR of a mini-batch with this many times the baseline's clips."""
         return {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.lr_scaling]
@@ -127,109 +125,63 @@ class MultigridSchedule:
         """Every pair (shape, sub-mini-batch) once: under `torch.compile` each needs a graph of its own."""
         return list(dict.fromkeys(pair for cycle in self.cycles for pair in cycle))
 
-    def baseline_batches(self, shape: BatchShape, phase: int) -> float:
-        """`Step.baseline_batches` of a mini-batch of a phase; fewer clips than the grid's in the cycle are a tail."""
-        whole = next(planned.clips for planned, _ in self.cycles[phase] if planned.clip == shape.clip)
-        return max(1.0, self.phases[phase].shape.clips / self.baseline.shape.clips * shape.clips / whole)
-
-    @property
-    def constant_shape(self) -> bool:
-        """Whether every mini-batch has the baseline's shape. Such a plan of `epoch_factor=1` is the baseline itself."""
-        fine = self.baseline.shape
-        coarse = self._base_shapes() if self.baseline.milestones or not self.fine_tuning else []
-        return {shape for base in (*coarse, fine) for shape in self.cycle(base)} == {fine}
-
-    # --- Phases and the baseline clock ---
+    # --- Phases, passes and the LR's clock ---
 
     @property
     def epochs(self) -> int:
-        """Epochs of the multigrid training. With `constant_shape`, the last one may be a part of an epoch."""
-        return math.ceil(self.phases[-1].end_epoch)
+        """Epochs of the training, as many as in the script. The last one may be a part of an epoch."""
+        return math.ceil(exact(self.baseline.epochs))
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """The phases in order; the last is the fine-tuning phase."""
-        fine = self.baseline.shape
-        # (stage, base shape, length in epochs before the stretch)
-        parts: list[tuple[int, BatchShape, Fraction]] = []
-        shapes = self._base_shapes()
-        all_clips = sum(map(self._mean_clips, shapes), Fraction(0))
-        ends = () if self.fine_tuning else (exact(self.baseline.epochs),)
-        starts = (Fraction(0), *map(exact, self.baseline.milestones), *ends)
+        fine, bases, phases = self.baseline.shape, self._base_shapes(), list[Phase]()
+        starts = [Fraction(0), *map(exact, (*self.baseline.milestones, self.baseline.epochs))]
         for stage, (start, end) in enumerate(pairwise(starts)):
-            # All shapes get the same number of iterations, so epochs are in proportion to the clips of an iteration.
-            parts += [(stage, shape, (end - start) * self._mean_clips(shape) / all_clips) for shape in shapes]
-        if self.fine_tuning:
-            last = exact(self.baseline.epochs) - starts[-1]
-            # The last stage saves iterations by the same factor as the stages before (as published).
-            before = all_clips / len(shapes) if parts else self._mean_clips(fine)  # clips of an iteration
-            parts.append((len(starts) - 1, fine, last * self._mean_clips(fine) / before))
-
-        wanted = exact(self.baseline.epochs) * exact(self.epoch_factor)
-        # A baseline that `max_steps` ends within an epoch is not rounded: multigrid trainings are compared with it.
-        total = (
-            wanted
-            if self.whole_epochs
-            else max(Fraction(1), wanted if self.constant_shape else Fraction(round(wanted)))
-        )
-        stretch = total / sum(length for _, _, length in parts)
-        phases = []
-        position = end = Fraction(0)
-        for stage, shape, length in parts:
-            start, position = end, position + length * stretch
-            end = Fraction(round(position)) if self.whole_epochs else position
-            if position == total:
-                end = max(end, Fraction(1))  # there is at least one epoch
-            if end > start:
-                phases.append(Phase(stage, shape, start, end, self.lr_scale_of(shape.clips / fine.clips)))
+            shapes = [fine] if self.fine_tuning and stage == len(starts) - 2 else bases
+            length = (end - start) / len(shapes)
+            for part, shape in enumerate(shapes):
+                interval = start + part * length, start + (part + 1) * length
+                phases.append(Phase(stage, shape, *interval, self.lr_scale_of(shape.clips / fine.clips)))
         return tuple(phases)
 
+    def _over_training(self, of_step: Callable[[Sequence[BatchShape]], Fraction]) -> Fraction:
+        """The mean over the steps of the training, given the mean over those of a short cycle."""
+        parts = ((p.end_epoch - p.start_epoch) * of_step(self.cycle(p.shape)) for p in self.phases)
+        return sum(parts, Fraction(0)) / exact(self.baseline.epochs)
+
     @cached_property
-    def _clock(self) -> list[tuple[Fraction, Fraction]]:
-        """Knots (position, baseline epoch) of the piecewise linear baseline clock."""
-        ends = [exact(epoch) for epoch in (*self.baseline.milestones, self.baseline.epochs)]
-        positions = []  # where each stage ends
-        for stage in range(len(ends)):
-            positions.append(max((p.end_epoch for p in self.phases if p.stage <= stage), default=Fraction(0)))
-        knots = [(Fraction(0), Fraction(0))]
-        if warmup := exact(self.baseline.warmup_epochs):
-            knots.append((min(warmup, warmup * positions[0] / ends[0]), warmup))
-        if self.fine_tuning and self.stepwise and len(ends) > 1 and not self.constant_shape:
-            # The first half of the fine-tuning phase keeps the LR of the stage before (Sec. 3.2, Fine-tuning Phase).
-            middle = (positions[-2] + positions[-1]) / 2
-            positions[-2] = Fraction(math.floor(middle)) if self.whole_epochs else middle
-        return knots + list(zip(positions, ends, strict=True))
+    def clips_per_step(self) -> Fraction:
+        """The mean number of clips of a mini-batch, over the training."""
+        return self._over_training(_mean_clips)
 
-    def baseline_epoch(self, position: Epochs) -> Fraction:
-        """The baseline's epoch at a position, both from 0: the LR at the position is the baseline's at that epoch.
+    @cached_property
+    def _passes(self) -> list[tuple[Fraction, Fraction]]:
+        """Knots (epoch, passes) at the ends of the phases."""
+        of_clip, knots = exact(self.epoch_factor) / self.clips_per_step, [(Fraction(0), Fraction(0))]
+        for phase in self.phases:
+            length = phase.end_epoch - phase.start_epoch
+            knots.append((phase.end_epoch, knots[-1][1] + length * of_clip * _mean_clips(self.cycle(phase.shape))))
+        return knots
 
-        The clock is linear in epochs within each LR stage. The warm-up takes as many epochs as the baseline's, but at
-        most the same share of its stage. If `stepwise`, the last stage but one ends in the middle of the fine-tuning.
+    def passes(self, epoch: Epochs) -> Fraction:
+        """How many passes over the data have been made at an epoch, from 0; by shares, without rounding to steps."""
+        return _interpolated(self._passes, exact(epoch))
+
+    def baseline_epoch(self, epoch: Epochs) -> Fraction:
+        """The baseline's epoch whose LR an epoch has, both from 0: the same one, but for two rules.
+
+        If `stepwise`, the LR stays that of the last stage but one until the middle of the fine-tuning (Sec. 3.2,
+        Fine-tuning Phase), and the warm-up takes as many passes over the data as the baseline's (as published).
         """
-        return _interpolated(self._clock, exact(position))
-
-    def position_of(self, baseline_epoch: Epochs) -> Fraction:
-        """The position at an epoch of the baseline, both from 0: the inverse of `baseline_epoch`."""
-        return _interpolated([(baseline, position) for position, baseline in self._clock], exact(baseline_epoch))
-
-    # --- Validations ---
-
-    def validation_epochs(self, per_phase: int) -> frozenset[int]:
-        """The epochs, from 0, after which to validate: about `per_phase` in each phase, evenly, with its last one."""
-        return frozenset(
-            math.ceil(phase.start_epoch + (phase.end_epoch - phase.start_epoch) * part / per_phase) - 1
-            for phase in self.phases
-            for part in range(1, per_phase + 1)
-        )
-
-    def baseline_epoch_ends(self, every: int) -> frozenset[int]:
-        """The epochs, from 0, that end where the baseline has done `every` more of its epochs, or just before it.
-
-        The last epoch is one of them. So they are as many as in the baseline; with a factor below 1, several epochs of
-        the baseline may end in one.
-        """
-        ends = (math.floor(self.position_of(end)) for end in range(every, math.floor(self.baseline.epochs) + 1, every))
-        return frozenset(max(end, 1) - 1 for end in (*ends, self.epochs))
+        now = min(exact(epoch), exact(self.baseline.epochs))
+        if self.stepwise:
+            if self.fine_tuning and self.baseline.milestones:
+                last = exact(self.baseline.milestones[-1])
+                if last <= now < (last + exact(self.baseline.epochs)) / 2:
+                    return last - _MOMENT
+            now = max(now, min(exact(self.baseline.warmup_epochs), self.passes(now)))
+        return now
 
     # --- What it saves ---
 
@@ -239,11 +191,12 @@ class MultigridSchedule:
         `cost` is that of a mini-batch of a shape, in any unit.
         """
 
-        def of_clip(cycle: Sequence[BatchShape]) -> Fraction:
-            return sum((Fraction(cost(shape)) for shape in cycle), Fraction(0)) / sum(shape.clips for shape in cycle)
+        def mean_cost(shapes: Sequence[BatchShape]) -> Fraction:
+            return sum((Fraction(cost(shape)) for shape in shapes), Fraction(0)) / len(shapes)
 
-        phases = ((p.end_epoch - p.start_epoch) * of_clip(self.cycle(p.shape)) for p in self.phases)
-        return float(exact(self.baseline.epochs) * of_clip([self.baseline.shape]) / sum(phases))
+        shape = self.baseline.shape
+        of_clip = self._over_training(mean_cost) / self.clips_per_step
+        return float(mean_cost([shape]) / shape.clips / (exact(self.epoch_factor) * of_clip))
 
     @property
     def iteration_reduction(self) -> float:
@@ -263,11 +216,16 @@ class MultigridSchedule:
         cycles["LR scale"] = [f"{phase.lr_scale:g}" for phase in self.phases]
         saved = [
             *savings,
-            f"{self.epochs} epochs instead of {float(self.baseline.epochs):g}",
+            f"{float(self.passes(self.baseline.epochs)):g} passes over the data in {self.length}",
             f"{self.iteration_reduction:.2f}x fewer iterations",
             f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
         ]
         return f"{self.phase_table({**cycles, **(columns or {})})}\n{', '.join(saved)}."
+
+    @property
+    def length(self) -> str:
+        """The epochs of the training, in words."""
+        return f"{float(self.baseline.epochs):g} epoch{'' if self.baseline.epochs == 1 else 's'}"
 
     def cycle_text(self, phase: Phase) -> str:
         """The short cycle of a phase: clips x size of its mini-batches."""
@@ -281,7 +239,8 @@ class MultigridSchedule:
         common = {
             "phase": [str(index) for index in range(len(self.phases))],
             "stage": [str(phase.stage) for phase in self.phases],
-            "epochs": [f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}" for phase in self.phases],
+            "epochs": [phase.interval for phase in self.phases],
+            "passes": [f"{float(self.passes(phase.end_epoch)):.1f}" for phase in self.phases],
             "base shape": [str(phase.shape).replace(" ", "") for phase in self.phases],
         }
         every = {**common, **columns}
@@ -297,6 +256,10 @@ class MultigridSchedule:
 def _scaled(full: int, factor: float, divisor: int) -> int:
     """The multiple of `divisor` next to a share of the full frames or pixels."""
     return full if factor == 1 else min(max(divisor, round(full * factor / divisor) * divisor), full)
+
+
+def _mean_clips(shapes: Sequence[BatchShape]) -> Fraction:
+    return Fraction(sum(shape.clips for shape in shapes), len(shapes))
 
 
 def _interpolated(knots: Sequence[tuple[Fraction, Fraction]], x: Fraction) -> Fraction:

@@ -6,6 +6,7 @@ It imports Lightning and no sub-package for videos except `files`. Begin with th
 not public there).
 """
 
+from lightning_multigrid.training.baseline import BaselineCallback
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.training.checkpoints.atomic_checkpoints import AtomicCheckpointIO
 from lightning_multigrid.training.checkpoints.continuation import FROM_WEIGHTS
@@ -13,11 +14,11 @@ from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestChe
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
 from lightning_multigrid.training.rehearsal.rules import refusal
 from lightning_multigrid.training.script.optimizers import lr_rule
-from lightning_multigrid.training.script.planning import make_plan
+from lightning_multigrid.training.script.planning import check_steps, make_plan
 from lightning_multigrid.training.script.recipe import read_recipe
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import attach, replace_loader
 
-__all__ = ["FROM_WEIGHTS", "AtomicCheckpointIO", "BaselineLR", "Changes"]
-__all__ += ["MultigridCallback", "NewestCheckpoint", "attach"]
+__all__ = ["FROM_WEIGHTS", "AtomicCheckpointIO", "BaselineCallback", "BaselineLR", "Changes"]
+__all__ += ["MultigridCallback", "NewestCheckpoint", "attach", "check_steps"]
 __all__ += ["lr_rule", "make_plan", "read_recipe", "refusal", "replace_loader"]

@@ -17,8 +17,7 @@ from lightning_multigrid.schedule import (
 # Of the default short cycle, in pixels. Below, it cost more accuracy than all the rest of the method in each training
 # that was measured (docs/pays.md).
 SMALLEST = 32
-_NOT_OF_SCHEDULE = "schedule layout clips follow clips_per_epoch validations_per_phase precise_bn_batches seed"
-_NOT_OF_SCHEDULE += " lr_by_hand"
+_NOT_OF_SCHEDULE = "schedule layout clips follow clips_per_epoch precise_bn_batches seed lr_by_hand"
 
 
 @dataclass(eq=False, repr=False)
@@ -44,15 +43,13 @@ class Arguments:
     frames_divisor: int | None = None
     one_pass: bool = False
     fine_tuning: bool = True
-    whole_epochs: bool = False
-    validations_per_phase: int | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
         # Refuses bad values where they are written; so does a schedule for any baseline.
         check_kinds(self)
         SampleParts(self.layout, self.clips, self.follow or {})
-        for name in ("validations_per_phase", "clips_per_epoch", "precise_bn_batches"):
+        for name in ("clips_per_epoch", "precise_bn_batches"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {value}. Leave it out for the default.")
@@ -86,6 +83,5 @@ def schedule_of(
         frames_divisor=frames if arguments.frames_divisor is None else arguments.frames_divisor,
         stepwise=stepwise,
         lr_scaling="linear" if arguments.lr_scaling == "auto" else arguments.lr_scaling,
-        whole_epochs=arguments.whole_epochs,
         fine_tuning=arguments.fine_tuning,
     )

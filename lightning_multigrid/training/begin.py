@@ -7,17 +7,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.host import Trainer
-from lightning_multigrid.loading import (
-    ClipDataset,
-    FixedClips,
-    MultigridLoader,
-    MultigridSampler,
-    ScriptLoader,
-    StreamSamples,
-    clip_dataset,
-    in_worker,
-    order_of,
-)
+from lightning_multigrid.loading import FixedClips, MultigridLoader, ScriptLoader, StreamSamples
 from lightning_multigrid.norm import tracking_layers
 from lightning_multigrid.reports import REHEARSAL, Account, Clock, RunReport, tell_changed_meaning, tell_few_steps
 from lightning_multigrid.schedule import BatchShape
@@ -25,15 +15,16 @@ from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
 from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.parts.lightning_loop import LightningLoop
-from lightning_multigrid.training.parts.on_grid import ArrivedClips, CompiledGraphs, Positions, SubBatches
+from lightning_multigrid.training.parts.on_grid import OnGrid
+from lightning_multigrid.training.parts.patience import Patience
 from lightning_multigrid.training.parts.reporting import Reporting
-from lightning_multigrid.training.parts.validations import Validations
+from lightning_multigrid.training.plan_loader import clips_of, plan_loader
 from lightning_multigrid.training.rehearsal.batches import small_batches
 from lightning_multigrid.training.rehearsal.check_grids import check_grids
 from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.optimizers import lr_rule
-from lightning_multigrid.training.script.planning import make_plan
+from lightning_multigrid.training.script.planning import check_steps, make_plan
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
 from lightning_multigrid.training.script.refusals import refuse_synced_batchnorm, tell_left_alone
 from lightning_multigrid.training.trainer import lightning_internals as internals
@@ -50,7 +41,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
     tell_left_alone(module)
     source = internals.training_source(trainer).dataloader()
     script = user_loader(source, trainer, arguments.clips_per_epoch)
-    loader = _plan_loader(arguments, trainer, script, saved_seed)
+    loader = _planned(arguments, trainer, script, saved_seed)
     # `trainer.train_dataloader` shall look like the script's loader. One without a batch size can't be copied: then the
     # converted one is shown.
     own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
@@ -60,62 +51,40 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
     plan = loader.sampler.plan
     faster = str(getattr(loader.clip_dataset, "ways_out", "clips that are stored smaller"))  # than by more workers
     report = RunReport(plan, loader.num_workers, faster, Clock(module.device), account)
-    positions = Positions(plan, trainer)
     batches = arguments.precise_bn_batches
     estimate = None if batches is None else PopulationEstimate(loader, batches, trainer)
-    validations = Validations(plan, trainer, arguments.validations_per_phase)
-    report.baseline_validations = validations.baseline_per_own
-    parts = (
-        LightningLoop(plan, trainer, source, loader, seen),
-        SubBatches(plan, trainer),
-        positions,
-        CompiledGraphs(plan, trainer),
-        *([] if points is None else [ArrivedClips(plan, trainer, points)]),
-        Reporting(plan, trainer, report),
-        EvaluationStatistics(plan, trainer, estimate, account),
-        validations,
-        BaselineLR(plan, trainer, by_hand=arguments.lr_by_hand is not None),
+    grid = OnGrid(plan, trainer, points)
+    run = loader.loop = Run(
+        plan,
+        trainer,
+        report,
+        loop=LightningLoop(plan, trainer, source, loader, seen),
+        grid=grid,
+        reporting=Reporting(trainer, report),
+        statistics=EvaluationStatistics(trainer, estimate, account),
+        patience=Patience(plan, trainer),
+        lr=BaselineLR(plan, trainer, by_hand=arguments.lr_by_hand is not None),
     )
-    run = loader.loop = Run(plan, trainer, parts, report)
-    _tell_plan(arguments, trainer, run, positions.following.names)
+    _tell_plan(arguments, trainer, run, grid.following.names)
     return run
 
 
-def _plan_loader(
+def _planned(
     arguments: Arguments, trainer: Trainer, script: DataLoader[Any], saved_seed: int | None
 ) -> MultigridLoader:
     """Plans the training of a script on this device; returns the loader of its mini-batches."""
     recipe = read_recipe(trainer, script, trainer.world_size)
-    dataset = _clips_of(arguments, script)
+    dataset = clips_of(arguments, script)
     shape = BatchShape(cast("int", script.batch_size), dataset.frames, dataset.size)
     given = saved_seed if arguments.seed is None else arguments.seed
     seed, world = internals.global_seed(trainer) if given is None else given, trainer.world_size
     module = trainer.lightning_module
     plan = make_plan(arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world)
-    if plan.clips > recipe.clips and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-        rank_zero_info(
-            f"`limit_train_batches` or `overfit_batches` leaves {float(recipe.clips):g} clips on each device, but the "
-            f"plan has mini-batches of {max(grid.clips for grid in plan.schedule.grids)} clips. So an epoch has "
-            f"{float(plan.clips):g} clips. For a quick try of the baseline, leave the callback out."
-        )
+    if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        check_steps(plan)
     if isinstance(dataset, FixedClips):
         dataset.divisor = plan.schedule.size_divisor
-    in_order = range(int(recipe.available * world))
-    order = (lambda epoch: in_order) if trainer.overfit_batches else order_of(script, seed)  # type: ignore[attr-defined]
-    return MultigridLoader(dataset, MultigridSampler(plan, order, rank=trainer.global_rank), script)
-
-
-def _clips_of(arguments: Arguments, script: DataLoader[Any]) -> ClipDataset:
-    dataset = script.dataset
-    known = clip_dataset(dataset)
-    given = [name for name in ("layout", "clips", "follow") if getattr(arguments, name)]
-    if known is not None and given:
-        raise ValueError(
-            f"{type(dataset).__name__} brings its samples to a grid itself, in `read_clip`, so "
-            f"{' and '.join(f'`{name}`' for name in given)} would have no effect. Leave it out."
-        )
-    look = partial(in_worker, script, dataset)
-    return known or FixedClips(dataset, arguments.layout, arguments.clips, arguments.follow, look)
+    return plan_loader(plan, dataset, trainer, script)
 
 
 def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> PointsOnPlan | None:
@@ -130,13 +99,9 @@ def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list
     """Says what is planned, and what of the script means something else."""
     plan, schedule = run.plan, run.plan.schedule
     tell_changed_meaning(trainer, schedule)
-    if (
-        tracking_layers(trainer.lightning_module)
-        and arguments.precise_bn_batches is None
-        and not schedule.constant_shape
-    ):
-        tell_few_steps(trainer, plan.batches_of(0), schedule.phases[0].lr_scale)
+    if tracking_layers(trainer.lightning_module) and arguments.precise_bn_batches is None:
+        tell_few_steps(trainer, plan.batches_per_epoch, schedule.phases[0].lr_scale)
     rank_zero_info(str(plan))
-    if following and not schedule.constant_shape:
+    if following:
         rank_zero_info(f"Positions follow the grid: {', '.join(following)}.")
     rank_zero_info(lr_rule(arguments, schedule, trainer.optimizers))

@@ -14,10 +14,11 @@ from lightning_multigrid.norm import convert_until
 from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training.arguments import Arguments
+from lightning_multigrid.training.baseline import BaselineCallback
 from lightning_multigrid.training.begin import begin_run
 from lightning_multigrid.training.checkpoints.continuation import state_to_continue
 from lightning_multigrid.training.run import Run
-from lightning_multigrid.training.script.refusals import refuse_other_seed, refuse_unsupported
+from lightning_multigrid.training.script.refusals import refuse_unsupported
 
 
 class MultigridCallback(Arguments, Callback):
@@ -40,26 +41,26 @@ class MultigridCallback(Arguments, Callback):
     >>> quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     >>> trainer = Trainer(max_epochs=2, **quiet, callbacks=[MultigridCallback()])  # the only change to the script
     >>> trainer.fit(Classifier(), DataLoader(clips, batch_size=2, shuffle=True))
-    >>> trainer.current_epoch  # more epochs than in the script, but most of their steps have many more clips
-    3
+    >>> trainer.current_epoch, trainer.global_step  # the script has 64 steps in its epochs, most with fewer clips
+    (2, 24)
 
     The script states the baseline: `batch_size`, the clips of its dataset, `max_epochs` or `max_steps`, and its LR
     schedulers. From these the callback plans the multigrid training. While training, it changes the shape of the
     mini-batches, the LR, and how many clips share BatchNorm statistics. Validation stays on the baseline's grid. When
     `fit` ends, the callback puts everything back.
 
-    There are more epochs than in the script, and their numbers of steps differ. Validations are as many as in the
-    baseline, at the same points of its clock, and so what goes by them: `check_val_every_n_epoch`, `EarlyStopping`,
-    `ModelCheckpoint` and `ReduceLROnPlateau`. The patience of `EarlyStopping` begins to count in the last phase, as
-    metrics may stand still while the grids are coarse. But `every_n_train_steps` and the decay of weight averages count
-    multigrid steps.
+    Epochs are the script's: as many, each with the same number of steps, which is smaller than the baseline's. So
+    whatever counts epochs, or shares of them, means what the script says. The data are a stream of passes, which don't
+    begin with the epochs. The patience of `EarlyStopping` begins to count in the last phase, as metrics may stand still
+    while the grids are coarse. What counts steps (`every_n_train_steps`, the decay of weight averages) counts those of
+    this run.
 
     Five arguments change most: `epoch_factor` to `precise_bn_batches`. Those from `layout` to `lr_by_hand` say what
     can't be read off a script; the others are for experiments.
 
     Args:
         schedule: The whole schedule; by default it is inferred, and the arguments below shape it.
-        epoch_factor: Epochs relative to the baseline's.
+        epoch_factor: Passes over the data for each epoch.
         short_cycle: Spatial sizes of successive iterations. By default the paper's, but none below 32 pixels: with
             smaller clips it cost more accuracy than it saved time. `ShortCycle()` is the paper's for any size.
         long_cycle: Base shapes of an LR stage.
@@ -76,25 +77,23 @@ class MultigridCallback(Arguments, Callback):
             taken by nearest neighbour. Small letters at the end name the numbers of the last axis, as in `TNxyxy`: x
             and w are pixels of the width, y and h pixels of the height, from the frame's corner; f alone is how many
             frames are real, and t a place among them; others stay.
-        clips_per_epoch: Clips of an epoch on all devices, for an iterable dataset. By default its `len` on each
-            device, or the mini-batches of an integer `limit_train_batches`.
-        milestones: Starts of the LR stages after the first, in epochs of the baseline. By default those of the LR
-            scheduler if it has steps, else the proportions of the paper's Kinetics recipe.
+        clips_per_epoch: Clips of an epoch of the baseline on all devices, for an iterable dataset. By default its `len`
+            on each device, or the mini-batches of an integer `limit_train_batches`.
+        milestones: Starts of the LR stages after the first, in epochs. By default those of the LR scheduler; without
+            any there is one long cycle, and then the fine-tuning phase for as many steps.
         warmup_epochs: Length of the warm-up, in epochs of the baseline. By default that of the LR scheduler.
-        lr_by_hand: `run` says that an LR which the script or a callback writes goes by the epochs and steps of this
-            run. By default a written LR is refused, as it may count by those of the baseline.
+        lr_by_hand: `run` says that an LR which the script or a callback writes within an epoch goes by the steps of
+            this run. By default it is refused, as it may count by those of the baseline. Between two epochs an LR may
+            be written.
         sub_batch: Clips that share BatchNorm statistics on a base shape.
         size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels. By default the size
             of the model's patches, if it has any.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number. By default the frames
             of the model's patches.
-        one_pass: Go through the long cycle once in the whole training, whatever the stages of the LR are. The last half
-            of the steps is on the baseline's grid: see `progressive`.
+        one_pass: Go through the long cycle once in the whole training, whatever the stages of the LR are, and then the
+            fine-tuning phase for as many steps: see `progressive`.
         fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, it goes through the
             long cycle as the others: the paper's ablation.
-        whole_epochs: Round the ends of the phases to whole epochs, as the published code does.
-        validations_per_phase: Validate about this often in each phase, not by `check_val_every_n_epoch`. Callbacks and
-            schedulers that count epochs then count these validations.
         seed: Seed of order and augmentation. By default that of `seed_everything`, else a random one.
 
     Raises:
@@ -115,20 +114,24 @@ class MultigridCallback(Arguments, Callback):
         return {**kept, "_run": None, "_conversion": None, "_checkpoint": None}
 
     @classmethod
-    def baseline(cls, **arguments: Any) -> "MultigridCallback":
+    def baseline(
+        cls,
+        sub_batch: int = 8,
+        precise_bn_batches: int | None = None,
+        layout: str | None = None,
+        clips: list[str | int] | dict[str | int, str] | None = None,
+        follow: dict[str | int, str] | None = None,
+        seed: int | None = None,
+    ) -> BaselineCallback:
         """Trains the baseline itself, with the BatchNorm statistics of its multigrid training: to compare the two.
 
-        Both cycles are off, and there are as many epochs as in the script: the mini-batches, steps and LRs of the
-        script without a callback. But `sub_batch` clips share statistics, if need be those of several devices, and
-        `precise_bn_batches` re-estimates them. `arguments` are other arguments of the class.
+        The script's loader, epochs and LR are left alone. The arguments are those of the class.
         """
-        return MultigridCallback(
-            epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)), **arguments
-        )
+        return BaselineCallback(sub_batch, precise_bn_batches, layout, clips, follow, seed)
 
     @classmethod
     def progressive(cls, **arguments: Any) -> "MultigridCallback":
-        """Trains in one pass from coarse to fine, in the baseline's number of epochs.
+        """Trains once from coarse to fine, with one pass over the data for each epoch.
 
         Half of the steps have half of the baseline's frames, 0.71 of its size and four times its clips; the other half
         is on its own grid. There is no short cycle. For the small models that were measured it cost less accuracy than
@@ -224,8 +227,6 @@ class MultigridCallback(Arguments, Callback):
             self._checkpoint = checkpoint  # it holds a whole model, until the training is planned
             return
         # Strategies that shard the model load checkpoints only when the training is planned already.
-        if self.seed is None:
-            refuse_other_seed(state, self._run.plan.seed)
         self._run.load(checkpoint, state)
 
     def _state_in(self, checkpoint: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -1,7 +1,5 @@
-"""One `fit`: its plan, and its parts in the order in which they act."""
+"""One `fit`: its plan, and what acts on its steps. Its methods are what Lightning's hooks and the loader call."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 from lightning_multigrid.host import Trainer
@@ -13,26 +11,46 @@ from lightning_multigrid.training.checkpoints.continuation import (
     describe_run,
     find_continuation,
 )
-from lightning_multigrid.training.parts.lightning_loop import refuse_other
-from lightning_multigrid.training.parts.part import Part
+from lightning_multigrid.training.lr.baseline_lr import BaselineLR
+from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics
+from lightning_multigrid.training.parts.lightning_loop import LightningLoop, refuse_other
+from lightning_multigrid.training.parts.on_grid import OnGrid
+from lightning_multigrid.training.parts.patience import Patience
+from lightning_multigrid.training.parts.reporting import Reporting
 from lightning_multigrid.training.trainer import lightning_internals as internals
+from lightning_multigrid.training.trainer.changes import Changes
 
 
 class Run:
-    """One `fit`: hands what happens on to its parts, in their order. It is the `Loop` of its loader.
+    """One `fit`: says which part does what in a step, and in which order. It is the `Loop` of its loader.
 
     Lightning's counters say where it is. `_next` is what the plan expects there, and any difference is refused.
-    `begin.py` makes a run.
+    `begin.py` makes a run. Its parts know nothing of each other. What they change goes through `_changes`, which
+    `close` undoes, also after an error at any point.
     """
 
-    def __init__(self, plan: Plan, trainer: Trainer, parts: Sequence[Part], report: RunReport) -> None:
-        self.plan, self.report, self.parts = plan, report, parts
+    def __init__(
+        self,
+        plan: Plan,
+        trainer: Trainer,
+        report: RunReport,
+        *,
+        loop: LightningLoop,
+        grid: OnGrid,
+        reporting: Reporting,
+        statistics: EvaluationStatistics,
+        patience: Patience,
+        lr: BaselineLR,
+    ) -> None:
+        self.plan, self.report = plan, report
+        self._loop, self._grid, self._reporting = loop, grid, reporting
+        self._statistics, self._patience, self._lr = statistics, patience, lr
         self._trainer: Trainer | None = trainer
         self._planned = Place(trainer.current_epoch, 0)  # where the next epoch begins; of a second `fit`, not at 0
         self._next: Step | None = None
         self._in_step = False
+        self._changes = Changes()
         self._saved: State = {}  # when it was closed
-        self._epoch = 0  # likewise
         self.timed = report.timed
 
     @property
@@ -42,94 +60,114 @@ class Run:
         return self._trainer
 
     def start(self) -> None:
-        for part in self.parts:
-            part.start()
+        """The `fit` begins: the Trainer has the settings, optimizers and schedulers of its script."""
+        changes = self._changes
+        for part in (self._loop, self._grid, self._reporting, self._statistics, self._patience, self._lr):
+            part.start(changes)
+
+    # --- A step ---
 
     def before(self, batch: int, mini_batch: Any) -> None:
         """A step begins, with the mini-batch of this number in the epoch."""
         step = self._step_at(batch)
-        for part in self.parts:
-            part.before(step, mini_batch)
+        self._loop.check(step)
+        self._grid.set(step, mini_batch)  # BatchNorm's clips, and what the model knows of places
+        self._reporting.announce(step)
+        self._patience.release(step)
+        self._lr.check(step)
         self._in_step = True
 
     def after(self, batch: int) -> None:
+        """A step has ended."""
         if not self._in_step:  # Lightning skips a mini-batch of None, which trains nothing, but has its place
             self.before(batch, None)
         step = self._step_at(batch)
         following = self._next = self.plan.after(step)
         self._in_step = False
-        for part in self.parts:
-            part.after(step, following)
-            part.rest()
+        self._grid.restore()
+        self._reporting.ended(step, following)
+        self._statistics.ended(step.place)
+        self._lr.go_on(step, following)
+
+    def _step_at(self, batch: int) -> Step:
+        found = Place(self.trainer.current_epoch, batch)
+        if self._next is None or self._next.place != found:
+            refuse_other(self.trainer, "is at", None if self._next is None else self._next.place, found)
+        return self._next
+
+    # --- An epoch, and the end ---
+
+    @property
+    def batches(self) -> int:
+        """The mini-batches of the current epoch: the length of the loader."""
+        whole = self.plan.batches_per_epoch
+        if self._trainer is None or self._trainer.lightning_module.automatic_optimization:
+            return whole
+        # Lightning's limit counts the steps of all optimizers there, so the last epoch ends here.
+        left = self.plan.optimizer_steps - self._trainer.current_epoch * whole
+        return min(whole, left) if left > 0 else whole
+
+    def begin(self) -> Step:
+        """The loader asks: begins the current epoch, or the rest of it; returns its first step."""
+        # Lightning knows the place in every case of resuming only when it asks for the first batch, and after a resume
+        # in mid-epoch it does not call `on_train_epoch_start`.
+        found = Place(self.trainer.current_epoch, internals.batch_index(self.trainer) + 1)
+        if found != self._planned:
+            refuse_other(self.trainer, "continues at", self._planned, found)
+        first = self._next = self.plan.step(found)
+        self._planned = Place(found.epoch + 1, 0)  # a script may skip the rest of this one
+        self._in_step = False
+        self._loop.begin(first)
+        self._grid.begin()
+        self._reporting.begin(first)
+        self._statistics.begin()
+        self._patience.hold(first)
+        self._lr.begin(first)
+        return first
 
     def end(self) -> None:
-        for part in self.parts:
-            part.end()
-            part.rest()
+        """An epoch has ended, or the script skips the rest of it."""
+        self._grid.restore()
+        self._statistics.end()
+        self._lr.end()
 
     def finish(self) -> None:
-        for part in self.parts:
-            part.finish()
+        """The training has ended without an error."""
+        self._reporting.finish()
+        self._statistics.end()
+        self._lr.finish()
 
     def close(self) -> None:
         """Undoes all changes, and lets the Trainer go. The plan, the report and the state remain."""
         if self._trainer is None:
             return
-        self._saved, self._epoch = self.save(), self.epoch
-        with ExitStack() as closing:  # if one fails, the others are closed all the same
-            for part in self.parts:
-                closing.callback(part.close)
-            self.parts, self._trainer, self._next = (), None, None
-
-    def _step_at(self, batch: int) -> Step:
-        found = Place(self.epoch, batch)
-        if self._next is None or self._next.place != found:
-            refuse_other(self.trainer, "is at", None if self._next is None else self._next.place, found)
-        return self._next
-
-    # --- What the loader asks ---
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch if self._trainer is None else self._trainer.current_epoch
-
-    def begin(self) -> Step:
-        """Begins the current epoch, or the rest of it; returns its first step."""
-        # Lightning knows the place in every case of resuming only when it asks for the first batch, and after a resume
-        # in mid-epoch it does not call `on_train_epoch_start`.
-        found = Place(self.epoch, internals.batch_index(self.trainer) + 1)
-        if found != self._planned:
-            refuse_other(self.trainer, "continues at", self._planned, found)
-        first = self._next = self.plan.epoch(found.epoch)[found.batch]
-        self._planned = Place(found.epoch + 1, 0)  # a script may skip the rest of this one
-        self._in_step = False
-        for part in self.parts:
-            part.begin(first)
-        return first
+        self._saved = self.save()
+        try:
+            self._changes.close()
+        finally:
+            del self._loop, self._grid, self._reporting, self._statistics, self._patience, self._lr
+            self._trainer = self._next = None
 
     # --- Checkpoints ---
 
     def save(self) -> State:
         """Returns what can't be computed again, as plain values: checkpoints are loaded with `weights_only`."""
-        parts = (part.save() for part in self.parts)
-        return self._saved or {
-            **describe_run(self.plan),
-            **{name: value for one in parts for name, value in one.items()},
-        }
+        return self._saved or {**describe_run(self.plan), **self._loop.save(), **self._lr.save()}
 
     def complete(self, checkpoint: dict[str, Any], state: State, validating: bool) -> None:
         """Adds the position to the callback's state in a checkpoint, and makes the rest fit for any training."""
         counters = internals.LoopCounters(checkpoint)
-        counters.settle(self.plan.batches_of(counters.epoch), validating)
-        state.update(describe_position(self.plan, counters.place))
+        counters.settle(self.plan.batches_per_epoch, validating)
+        state.update(describe_position(self.plan, counters.place, state["shift"]))
         if counters.place.batch == 0:
             counters.forget_loader()
-        for part in self.parts:
-            part.make_ordinary(checkpoint)
+        if self._trainer is not None:
+            self._patience.make_ordinary(checkpoint)
+            self._lr.make_ordinary(checkpoint)
 
     def load(self, checkpoint: dict[str, Any], state: State) -> None:
         """Continues from a checkpoint, before Lightning reads its counters."""
         found = find_continuation(checkpoint, state, self.plan)
         self._planned = found.first.place
-        for part in self.parts:
-            part.load(found)
+        self._loop.load(found)
+        self._lr.load(found)

@@ -99,7 +99,7 @@ class VideoDataModule(LightningDataModule):
             span as long as a baseline clip, which is decoded once, and each has its own frames in it (on coarse
             grids), crop and flip. An epoch visits every video, so it has `repeats` times as many clips.
         num_workers: Processes that decode. Those of training live as long as it; evaluation starts its own.
-        drop_last: Drop the last mini-batch of a training epoch if it is incomplete.
+        drop_last: Leave out the clips of an epoch that make no whole mini-batch of the baseline.
         max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
         index: Whether `fit` first makes the frame tables that videos lack which are not prepared. It takes about two
             decodes of each, once, and what is made is kept among the user's caches, or in the folder that is given.

@@ -118,7 +118,7 @@ def test_plan_needs_neither_data_nor_gpu(tmp_path, capsys):
     assert f"Steps are not counted: {tmp_path / 'train.csv'} can't be read" in warned
     assert text.startswith("Multigrid schedule for a baseline of 8 x 32 x 224 (clips x frames x size) on each of 8")
     assert len([line for line in text.splitlines() if re.match(r"\s+\d+\s+\d.* - ", line)]) == len(KINETICS.phases)
-    assert "358 epochs instead of 239, 3.43x fewer iterations" in text
+    assert "358.5 passes over the data in 239 epochs, 3.42x fewer iterations" in text
     *_, clips_per_second, _, _, _ = text.split("\n\n")[1].splitlines()[-1].split()
     # 32, 16 and 8 clips, the short cycle of the last phase, in about the same time.
     assert float(clips_per_second) == pytest.approx(8 * (32 + 16 + 8) / 3 / 0.5, rel=0.1)
@@ -129,7 +129,7 @@ def test_plan_on_other_devices_than_the_config_says(tmp_path, given, world):
     path = config(tmp_path, devices=8, num_nodes=2)
     preview, _ = planned("--config", path, "--clips=48000", "--model.lr=0.4", *given)
     assert preview.plan.world == world
-    assert preview.steps == Plan(KINETICS, 48_000 // world).phase_steps
+    assert preview.steps == Plan(KINETICS, 48_000, world=world).phase_steps
     assert preview.lr == 0.4
 
 
@@ -177,7 +177,9 @@ def test_plan_with_a_scheduler_that_counts_steps_needs_clips(tmp_path, capsys):
     args = ["plan", "--config", config(tmp_path), f"--model={class_path}"]
     assert "Say how many there are with `--clips`" in failure(capsys, args)
     main([*args, "--clips=800"])
-    assert "epochs instead of 239" in capsys.readouterr().out
+    steps, baseline_steps = re.search(r"(\d+) steps instead of (\d+), 358.5 passes", capsys.readouterr().out).groups()
+    assert int(baseline_steps) == 239 * 100
+    assert int(steps) % 239 == 0  # each epoch has as many
 
 
 def test_plan_refusals(tmp_path, capsys):

@@ -1,5 +1,8 @@
 """Configs of PySlowFast become configs that plan and train the same."""
 
+import math
+from fractions import Fraction
+
 import pytest
 import yaml
 
@@ -67,12 +70,15 @@ def plan(tmp_path, text):
 def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path):
     schedule = plan(tmp_path, translated(tmp_path, KINETICS))
     ends = [phase.end_epoch for phase in schedule.phases]
-    assert ends == [73, 110, 142, 158, 205, 228, 248, 259, 291, 308, 322, 329, 358]
+    assert ends == [23.5, 47, 70.5, 94, 109, 124, 139, 154, 164.5, 175, 185.5, 196, 239]
+    passes = [math.floor(schedule.passes(end) + Fraction(1, 2)) for end in ends[:-1]]
+    assert passes == [73, 110, 142, 158, 205, 228, 248, 259, 291, 308, 322, 329]
+    assert schedule.passes(239) == 358.5  # PySlowFast ends after 358
     assert (schedule.baseline.shape, schedule.baseline.epochs) == (BatchShape(8, 32, 224), 239)
 
 
 def test_every_number_of_a_recipe_is_carried_over(tmp_path):
-    text = translated(tmp_path, KINETICS)
+    text = translated(tmp_path, changed(KINETICS, MULTIGRID={"EVAL_FREQ": 5}))
     tree = yaml.safe_load(text)
     assert tree["seed_everything"] == 0
     assert (tree["trainer"]["devices"], tree["trainer"]["num_nodes"], tree["trainer"]["max_epochs"]) == (8, 1, 239)
@@ -92,9 +98,12 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     assert data["test_views"] == {"clips": 10, "crops": 3, "size": 256}
     [callback] = tree["trainer"]["callbacks"]
     assert callback["init_args"]["precise_bn_batches"] == 100
-    assert (callback["init_args"]["sub_batch"], callback["init_args"]["validations_per_phase"]) == (8, 3)
+    assert callback["init_args"]["sub_batch"] == 8
+    assert tree["trainer"]["check_val_every_n_epoch"] == 10
     left = [line for line in text.splitlines() if "Not carried over" in line]
-    assert left == ["# Not carried over: SOME_NEW_KEY: 3", "# Not carried over: TRAIN.ENABLE: True"]
+    assert left == [
+        f"# Not carried over: {key}" for key in ("MULTIGRID.EVAL_FREQ: 5", "SOME_NEW_KEY: 3", "TRAIN.ENABLE: True")
+    ]
 
 
 def test_without_multigrid_the_baseline_is_translated(tmp_path):
@@ -122,19 +131,21 @@ def test_the_batch_statistics_of_a_baseline_are_those_of_the_config(norm, expect
 
 
 @pytest.mark.parametrize(
-    ("cycles", "epochs", "grids"),
+    ("cycles", "passes", "grids"),
     [
         pytest.param({"LONG_CYCLE": False}, 239, {(32, 112), (32, 158), (32, 224)}, marks=pytest.mark.slow),
-        pytest.param({"SHORT_CYCLE": False}, 358, {(8, 158), (16, 158), (16, 224), (32, 224)}, marks=pytest.mark.slow),
-        ({"SHORT_CYCLE": False, "LONG_CYCLE_FACTORS": [[0.5, 0.5], [1, 1]]}, 358, {(16, 112), (32, 224)}),
+        pytest.param(
+            {"SHORT_CYCLE": False}, 358.5, {(8, 158), (16, 158), (16, 224), (32, 224)}, marks=pytest.mark.slow
+        ),
+        ({"SHORT_CYCLE": False, "LONG_CYCLE_FACTORS": [[0.5, 0.5], [1, 1]]}, 358.5, {(16, 112), (32, 224)}),
         pytest.param(
             {"LONG_CYCLE": False, "SHORT_CYCLE_FACTORS": [0.5]}, 239, {(32, 112), (32, 224)}, marks=pytest.mark.slow
         ),
     ],
 )
-def test_cycles_are_as_the_config_has_them(cycles, epochs, grids, tmp_path):
+def test_cycles_are_as_the_config_has_them(cycles, passes, grids, tmp_path):
     schedule = plan(tmp_path, translated(tmp_path, changed(KINETICS, MULTIGRID=cycles)))
-    assert schedule.epochs == epochs
+    assert (schedule.epochs, schedule.passes(239)) == (239, passes)
     assert {(grid.frames, grid.size) for grid in schedule.grids} == grids
 
 

@@ -21,13 +21,13 @@ from lightning_multigrid.clips.video_dataset import VideoDataset
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.loading import clip_dataset
 from lightning_multigrid.loading.loader import MultigridLoader
-from lightning_multigrid.loading.order import epoch_order, order_of
+from lightning_multigrid.loading.order import order_of, shuffled_order
 from lightning_multigrid.loading.requests import ClipRequest, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.pixels.yuv import YuvFormat
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.plan import Plan
+from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.sources.video_list import VideoList
 from lightning_multigrid.training.callback import MultigridCallback
@@ -121,7 +121,7 @@ def test_a_mini_batch_of_pieces_is_the_whole_one():
 
 
 def test_pieces_are_nearly_equal_and_part_no_visit():
-    sampler = MultigridSampler(Plan(SCHEDULE, 203), lambda epoch: epoch_order(0, epoch, 203))
+    sampler = MultigridSampler(Plan(SCHEDULE, 203), lambda number: shuffled_order(0, number, 203))
     whole = list(sampler)
     for pieces in (2, 3, 5):
         sampler.pieces = pieces
@@ -150,28 +150,33 @@ def test_workers_hand_over_bytes_in_shared_memory(folder):
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 3))
 @settings(max_examples=30, deadline=None)
-def test_an_epoch_visits_every_video_once(length, repeats, epoch):
-    order = RepeatedOrder(5, length, repeats)(epoch)
+def test_a_pass_visits_every_video_once(length, repeats, number):
+    order = RepeatedOrder(5, length, repeats)(number)
     assert Counter(order) == dict.fromkeys(range(length), repeats)
     for clip in range(repeats):  # the clips of a visit are in one place, and videos in the order without repeats
-        assert order[clip::repeats] == epoch_order(5, epoch, length)
+        assert order[clip::repeats] == shuffled_order(5, number, length)
+
+
+def requests_of_passes(order, clips, passes):
+    """The requests of the first passes, a list for each."""
+    sampler = MultigridSampler(Plan(SCHEDULE, clips), order)
+    sampler.seek(Place(0, 0), end=SCHEDULE.epochs)
+    requests = [request for batch in sampler for request in batch]
+    return [requests[clips * number : clips * (number + 1)] for number in range(passes)]
 
 
 def test_clips_of_a_visit_have_seeds_of_their_own_and_one_for_the_span():
-    sampler = MultigridSampler(Plan(SCHEDULE, 402), RepeatedOrder(0, 201, 2))
-    alone = MultigridSampler(Plan(SCHEDULE, 201), lambda epoch: epoch_order(0, epoch, 201))
-    for epoch in (0, 1):
-        for each in (sampler, alone):
-            each.set_epoch(epoch)
-        requests = [request for batch in sampler for request in batch]
-        assert [r.index for r in requests] == RepeatedOrder(0, 201, 2)(epoch)
+    repeated = requests_of_passes(RepeatedOrder(0, 201, 2), 402, passes=5)
+    alone = requests_of_passes(lambda number: shuffled_order(0, number, 201), 201, passes=5)
+    for number, (requests, of_alone) in enumerate(zip(repeated, alone, strict=True)):
+        assert [r.index for r in requests] == RepeatedOrder(0, 201, 2)(number)
         assert len({r.seed for r in requests}) == 402
         pairs = list(zip(requests[::2], requests[1::2], strict=True))
         assert len(pairs) == len({a.visit for a, _ in pairs}) == 201
         assert all(a.visit == b.visit and a.index == b.index for a, b in pairs)
         # The first clip of a visit is seeded as without repeats, whose clips have no span in common with others.
-        assert {a.seed for a, _ in pairs} == {r.seed for batch in alone for r in batch}
-        assert {r.visit for batch in alone for r in batch} == {None}
+        assert [a.seed for a, _ in pairs] == [r.seed for r in of_alone]
+        assert {r.visit for r in of_alone} == {None}
 
 
 @pytest.mark.parametrize("pixels", ["rgb", "yuv"])
@@ -275,12 +280,17 @@ def test_yuv_trains_on_what_rgb_trains_on(folder):
         assert not torch.equal(a, b)
 
 
-def test_an_epoch_has_so_many_clips_of_each_video_with_the_callback_and_without(folder):
+def test_a_pass_has_so_many_clips_of_each_video_with_the_callback_and_without(folder):
     for callbacks in ([], [MultigridCallback.baseline(seed=5)]):
         module = trained(folder, callbacks, repeats=2, batch_size=16)
         assert [len(labels) for _, labels in module.seen["train"]] == [16] * 5 * 2
-    multigrid = trained(folder, [MultigridCallback(seed=5)], repeats=2)
-    assert sum(len(labels) for _, labels in multigrid.seen["train"]) == 3 * 40 * 2
+    multigrid = trained(folder, [callback := MultigridCallback(seed=5)], repeats=2)
+    assert callback.run.plan.clips == 40 * 2
+    labels = torch.cat([labels for _, labels in multigrid.seen["train"]])
+    # 1.5 passes for each of 2 epochs, up to the rounding of an epoch's steps.
+    assert len(labels) == pytest.approx(3 * 40 * 2, rel=0.1)
+    for number in range(3):  # 4 videos of each line of `good.csv`: 4 of class 0, and 3 of the others
+        assert labels[80 * number : 80 * (number + 1)].bincount().tolist() == [2 * 4 * 4, 2 * 4 * 3, 2 * 4 * 3]
 
 
 # --- Processes that die ---
@@ -309,7 +319,7 @@ def forgotten():
 
 @pytest.mark.usefixtures("forgotten")
 def test_the_death_of_a_worker_is_torchs_error():
-    sampler = MultigridSampler(Plan(SCHEDULE, 66), lambda epoch: range(66))
+    sampler = MultigridSampler(Plan(SCHEDULE, 66), lambda number: range(66))
     loader = MultigridLoader(Dying(), sampler, DataLoader(Dying(), num_workers=2))
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):
         list(loader)

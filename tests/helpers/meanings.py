@@ -17,30 +17,26 @@ AS_EVER = ""  # what it does has nothing to do with epochs, steps, grids or the 
 PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
 BEGIN, END = "<!-- made by tests/helpers/meanings.py -->", "<!-- end -->"
 
-_CLOCK = "counts epochs and steps of this run"
-_THAWS = "unfreezes layers at epochs of this run"
-_AVERAGES = "averages over steps of this run"
+_STEPS = "counts steps of this run"
 _STRATEGY = "DDP and FSDP; [DeepSpeed and tensor parallelism](clusters.md) are refused"
-_LENGTH = "the baseline's"
 _TRIES = "tries the baseline's mini-batches"
 _GRIDS = "values differ from grid to grid"
 _DEVICES = "[the LR is not scaled with them](clusters.md)"
-_BATCHES = "mini-batches of the baseline"
+_BATCHES = "an integer counts mini-batches of the baseline"
 _TIME = "if it ends the run, the fine grids are missing"
 
 CALLBACKS = {
-    **dict.fromkeys(("BackboneFinetuning", "BaseFinetuning"), _THAWS),
+    **dict.fromkeys(("BackboneFinetuning", "BaseFinetuning", "ModelPruning"), AS_EVER),
     **dict.fromkeys(("BasePredictionWriter", "ProgressBar", "RichProgressBar", "TQDMProgressBar"), AS_EVER),
-    **dict.fromkeys(("ModelSummary", "RichModelSummary", "OnExceptionCheckpoint"), AS_EVER),
+    **dict.fromkeys(("Callback", "Checkpoint", "LambdaCallback", "OnExceptionCheckpoint"), AS_EVER),
+    **dict.fromkeys(("ModelSummary", "RichModelSummary"), AS_EVER),
     **dict.fromkeys(("BatchSizeFinder", "LearningRateFinder"), _TRIES),
-    **dict.fromkeys(("Callback", "Checkpoint", "LambdaCallback"), _CLOCK),
     **dict.fromkeys(("DeviceStatsMonitor", "ThroughputMonitor"), _GRIDS),
-    **dict.fromkeys(("EMAWeightAveraging", "WeightAveraging"), _AVERAGES),
+    **dict.fromkeys(("EMAWeightAveraging", "WeightAveraging"), _STEPS),
     **dict.fromkeys(("GradientAccumulationScheduler", "StochasticWeightAveraging"), "refused"),
-    "EarlyStopping": "patience counts in the last phase only, in epochs of the baseline",
+    "EarlyStopping": "patience counts in the last phase only",
     "LearningRateMonitor": "the baseline's LR; `multigrid/lr` is the LR in use",
-    "ModelCheckpoint": "epochs of the baseline, steps of this run; monitor a validation, not a training metric",
-    "ModelPruning": "prunes at the end of each epoch of this run",
+    "ModelCheckpoint": "`every_n_train_steps` counts steps of this run; monitor a validation, not a training metric",
     "SpikeDetection": "the loss may jump where a phase begins",
     "Timer": _TIME,
 }
@@ -56,29 +52,27 @@ ARGUMENTS = {
     **dict.fromkeys(("limit_predict_batches", "limit_test_batches", "limit_val_batches", "model_registry"), AS_EVER),
     **dict.fromkeys(("benchmark", "deterministic", "num_sanity_val_steps"), AS_EVER),
     **dict.fromkeys(("devices", "num_nodes"), _DEVICES),
-    **dict.fromkeys(("limit_train_batches", "overfit_batches"), _BATCHES),
-    **dict.fromkeys(("check_val_every_n_epoch", "min_epochs"), "epochs of the baseline"),
-    **dict.fromkeys(("log_every_n_steps", "min_steps"), "steps of the baseline"),
+    **dict.fromkeys(("limit_train_batches", "overfit_batches", "val_check_interval"), _BATCHES),
+    **dict.fromkeys(("check_val_every_n_epoch", "max_epochs", "min_epochs"), AS_EVER),
+    **dict.fromkeys(("log_every_n_steps", "max_steps", "min_steps"), "steps of the baseline"),
     "accumulate_grad_batches": "mini-batches of one shape make a step",
     "fast_dev_run": "one mini-batch, of the coarsest grid",
     "gradient_clip_val": "gradients of more clips are clipped less often",
-    "max_epochs": f"{_LENGTH}; training has `epoch_factor` times as many",
-    "max_steps": f"{_LENGTH}; training has fewer",
     "max_time": _TIME,
     "profiler": _GRIDS,
     "reload_dataloaders_every_n_epochs": "refused",
     "strategy": _STRATEGY,
     "sync_batchnorm": "refused on several devices",
     "use_distributed_sampler": "`False` is refused on several devices without a sampler of your own",
-    "val_check_interval": "mini-batches of the baseline; a time is refused",
 }
 OF_OTHERS = {
     "loggers": "the x axis is steps of this run; `multigrid/phase` is the phase",
-    "`current_epoch`, `global_step` in your code": _CLOCK,
-    "an LR that your code writes": "refused without [`lr_by_hand`](script.md#the-lr)",
-    "`ReduceLROnPlateau`": "epochs of the baseline; its metric may stand still in a coarse phase",
-    "timm's `ModelEma`": _AVERAGES,
-    "pruning callbacks of sweeps (Optuna, Ray Tune, W&B)": "epochs of this run: compare the ends of trials",
+    "`global_step` in your code": _STEPS,
+    "accumulation by hand": _STEPS,
+    "an LR that your code writes within an epoch": "refused without [`lr_by_hand`](script.md#the-lr)",
+    "`ReduceLROnPlateau`": "its metric may stand still in a coarse phase; by step, it counts those of this run",
+    "timm's `ModelEma`": _STEPS,
+    "`set_epoch` of a sampler or stream": "gets the number of the [pass over the data](glossary.md)",
 }
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
-from lightning_multigrid.schedule import EpochLength, Plan
-from lightning_multigrid.training.script.lr_stages import lr_stages
+from lightning_multigrid.schedule import Plan
 from tests.helpers.recipe_sources import CLIPS, ROOT, settings
 
 PAGE = ROOT / "docs" / "paper.md"
@@ -100,8 +98,8 @@ TABLES: dict[str, list[Row]] = {
 }
 # What is not equal, beyond what is true of all rows: sentences below a table, by the beginning of its title.
 NOTES = {
-    "Table 1": "Row 1a, 1 shape: the paper does not say when the warm-up ends. Here it ends at epoch 23.2, after the "
-    "same share of the first stage as in the baseline. Row 1b, 2 shapes: the paper does not say which two. Here they "
+    "Table 1": "Row 1a, 1 shape: the paper does not say when the warm-up ends. Here it ends at epoch 34, as in the "
+    "baseline. Row 1b, 2 shapes: the paper does not say which two. Here they "
     "are the last two.",
     "Table 2": "Row 2a: the paper does not say how the fast pathway starts. Here its weights are random. Rows 2b and "
     "2c: the paper does not give the clips per GPU and the stride. Here they are those of the default model. Nor does "
@@ -113,13 +111,13 @@ NOTES = {
     "Footnote 7": "The results are in the supplement. Here the LR grows with the clips, and the cosine begins after "
     "the warm-up. In the published code, the LR of a cosine does not grow, and by default the cosine begins with the "
     "training.",
-    "The published code": "In the published code, phases end at full epochs (here with `whole_epochs: true` only), "
-    "and the warm-up starts at an unscaled LR.",
+    "The published code": "In the published code, phases end after whole passes over the data, and the warm-up starts "
+    "at an unscaled LR.",
 }
 
 
-def schedule(recipe: str) -> tuple[MultigridSchedule, int]:
-    """The schedule of a recipe, and how many clips each device has in an epoch."""
+def planned(recipe: str) -> Plan:
+    """The plan of a recipe."""
     values = settings(recipe)
     callback = values["trainer.callbacks"][-1]
     arguments = dict(callback["init_args"]) if isinstance(callback, dict) else {"epoch_factor": 1}
@@ -134,19 +132,15 @@ def schedule(recipe: str) -> tuple[MultigridSchedule, int]:
     data, model = "data.init_args.", "model.init_args."
     shape = BatchShape(*(values[data + name] for name in ("batch_size", "frames", "size")))
     world = values["trainer.devices"] * values.get("trainer.num_nodes", 1)
-    clips = math.ceil(CLIPS[values[data + "train.class_path"].rsplit(".", 1)[1]] / world)
+    clips = CLIPS[values[data + "train.class_path"].rsplit(".", 1)[1]]
     epochs, steps = values["trainer.max_epochs"], values.get("trainer.max_steps", -1)
     if epochs < 0:
-        epochs = steps / math.ceil(clips / shape.clips)
-    stepwise = values[model + "schedule"] == "steps"
-    inferred = lr_stages([], EpochLength(1), Fraction(epochs)).milestones  # a cosine has none of its own
-    milestones = tuple(values[model + "milestones"]) if stepwise else inferred
-    stage = MultigridSchedule(
-        Baseline(shape, epochs, milestones, warmup_epochs=values.get(model + "warmup_epochs", 0)),
-        stepwise=stepwise,
-        **arguments,
-    )
-    return stage, clips
+        epochs = steps / math.ceil(clips / world / shape.clips)
+    stepwise, warmup = values[model + "schedule"] == "steps", values.get(model + "warmup_epochs", 0)
+    # A cosine has no stages: half of it, after the warm-up, is the fine-tuning phase.
+    milestones = values[model + "milestones"] if stepwise else arguments.pop("milestones", [(warmup + epochs) / 2])
+    baseline = Baseline(shape, epochs, tuple(milestones), warmup_epochs=warmup)
+    return Plan(MultigridSchedule(baseline, stepwise=stepwise, **arguments), clips, world=world)
 
 
 def iterations(recipe: str) -> int:
@@ -154,8 +148,7 @@ def iterations(recipe: str) -> int:
     limit = settings(recipe).get("trainer.max_steps")
     if limit:
         return int(limit)
-    planned, clips = schedule(recipe)
-    return sum(Plan(planned, clips).phase_steps)
+    return sum(planned(recipe).phase_steps)
 
 
 def shape(row: Row) -> dict[str, str]:

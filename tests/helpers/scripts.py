@@ -74,7 +74,7 @@ class Style:
         clips: Clips of an epoch.
         epochs: The baseline's epochs.
         resumes: Whether a resumed run equals the whole one to the bit; else it has the same steps and LR, but for None.
-        lr: Whether the LR is that of the baseline run at the baseline's clock.
+        lr: Whether the LR is that of the baseline run at the baseline's epochs.
         late: Whether it is refused while it trains.
         plain: Whether the script ends without the callback.
         warns: What the callback warns of.
@@ -197,6 +197,7 @@ def plan_of(style: Style, callback: MultigridCallback) -> list[tuple[int, int, i
     assert style.epochs in (None, schedule.baseline.epochs)
     assert sampler.clips == style.clips
     steps = [step for epoch in range(schedule.epochs) for step in sampler.epoch(epoch)]
+    steps = steps[: sum(sampler.phase_steps)]  # `max_steps` may end within an epoch
     return [(step.shape.clips, step.shape.frames, step.shape.size) for step in steps]
 
 
@@ -208,7 +209,9 @@ def check_lr(style: Style, plain: Run, ours: Run, callback: MultigridCallback) -
     assert len(ours.watch.lrs) > 4
     for (epoch, batch), lrs in ours.watch.lrs.items():
         step = sampler.epoch(epoch)[batch - batch % accumulate]
-        clock = sampler.schedule.baseline_epoch(epoch + Fraction(step.offset, sampler.clips))
+        position = epoch + Fraction(step.place.batch, sampler.batches_per_epoch)
+        clock = sampler.schedule.baseline_epoch(position)
+        assert clock == position or sampler.schedule.stepwise  # else it is Lightning's own
         whole = math.floor(clock)
         at = math.floor((clock - whole) * batches)
         # The baseline's optimizer step that takes in this batch.
@@ -239,12 +242,13 @@ def check_style(style: Style, folder: Path) -> None:
     """Runs a style that works: shapes on the plan, LR, state afterwards, and resume in mid-epoch."""
     plain = run(style, folder / "plain")
     callback = MultigridCallback(**style.multigrid)
-    keep = Keep(folder / "kept", every_n_train_steps=3, save_top_k=-1, save_last=False)
+    # Not after the last step of an epoch: when it resumes there, Lightning leaves out what a script does at its end.
+    keep = Keep(folder / "kept", every_n_train_steps=5, save_top_k=-1, save_last=False)
     with warns(style):
         ours = run(style, folder / "ours", callback, keep)
     planned = plan_of(style, callback)
     assert ours.watch.shapes == planned
-    assert len(set(planned)) > 4
+    assert len(set(planned)) > 2  # images have three sizes, and no tail has another number of clips
     if style.lr:
         check_lr(style, plain, ours, callback)
     check_restored(plain, ours, callback)

@@ -47,7 +47,7 @@ def strategy(kind):
 
 def fit(folder, kind, ckpt_path=None):
     L.seed_everything(0, verbose=False)
-    keep = ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=7, save_last=True)
+    keep = ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=6, save_last=True)
     callbacks = [MultigridCallback(), keep]
     host = trainer(*callbacks, max_epochs=2, strategy=strategy(kind), devices=2, enable_checkpointing=True)
     module = Sharded()
@@ -64,7 +64,7 @@ def train_on_rank(rank, folder, variables, kinds):
     found = {"ddp": fit(f"{folder}/ddp", "ddp")[0]}
     for kind in kinds:
         found[kind], buffers, host = fit(f"{folder}/{kind}", kind)
-        found[f"{kind}, resumed"] = fit(f"{folder}/{kind} resumed", kind, f"{folder}/{kind}/step=7.ckpt")[0]
+        found[f"{kind}, resumed"] = fit(f"{folder}/{kind} resumed", kind, f"{folder}/{kind}/step=6.ckpt")[0]
         if kind == "full":
             found["buffers"] = buffers
     torch.save(found, f"{folder}/{host.global_rank}.pt")

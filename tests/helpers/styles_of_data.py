@@ -303,7 +303,7 @@ def init_worker(worker):
 
 row(LOADERS, "`shuffle=True`")
 row(LOADERS, "in order", data=lambda: loader(shuffle=False))
-row(LOADERS, "`drop_last=True`", data=lambda: loader(Clips(number=97), drop_last=True), clips=97)
+row(LOADERS, "`drop_last=True`", data=lambda: loader(Clips(number=97), drop_last=True))
 row(LOADERS, "a last mini-batch that is smaller", data=lambda: loader(Clips(number=97)), clips=97)
 row(LOADERS, "`WeightedRandomSampler`",
     data=lambda: loader(shuffle=None, sampler=WeightedRandomSampler([1.0, 2.0] * (CLIPS // 2), CLIPS)))  # fmt: skip

@@ -121,8 +121,8 @@ row(CALLBACKS, "computes progress from `estimated_stepping_batches`", **with_cal
 row(CALLBACKS, "`LearningRateMonitor`", trainer={"logger": True},
     **with_callback(lambda: cb.LearningRateMonitor("step")))  # fmt: skip
 row(CALLBACKS, "`EMAWeightAveraging`", **with_callback(lambda: cb.EMAWeightAveraging(decay=0.9)))
-row(CALLBACKS, "`BackboneFinetuning`", module=Halves, multigrid={"lr_by_hand": "run"}, resumes=False, lr=False,
-    outcome="thaws at an epoch of this run; Lightning leaves the backbone frozen when it resumes later",
+row(CALLBACKS, "`BackboneFinetuning`", module=Halves, resumes=False, lr=False,
+    outcome="Lightning leaves the backbone frozen when it resumes later",
     **with_callback(lambda: cb.BackboneFinetuning(1, lambda epoch: 1.5, train_bn=False)))  # fmt: skip
 row(CALLBACKS, "`StochasticWeightAveraging`", refused="StochasticWeightAveraging",
     outcome="it drives the LR, too; use `WeightAveraging` or `EMAWeightAveraging`",

@@ -172,7 +172,7 @@ row(SCHEDULERS, "in a list of one dict", module=optimized(one_dict))
 # --- The script's own clock ---
 
 OWN = "LR by hand, and your own schedulers"
-CLOCK = "the LR counts the steps or epochs of this run, and is scaled"
+CLOCK = "the LR counts the steps of this run, and is scaled"
 BY_RUN = {"lr": False, "multigrid": {"lr_by_hand": "run"}, "outcome": CLOCK}
 
 
@@ -366,17 +366,16 @@ row(OWN, "`lr_scheduler_step`", module=Steps)
 row(OWN, "your own class of scheduler, told the epoch", module=TellsEpoch)
 row(OWN, "a `LambdaLR` that ignores its count and asks the Trainer", module=optimized(asks_the_trainer))
 row(OWN, "a number written in a hook, from `global_step`", module=Written, **BY_RUN)
-row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, **BY_RUN)
-row(OWN, "a constant, written before each step", module=lambda: Constant(each=True),
-    outcome="the LR is scaled")  # fmt: skip
+row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved)
+row(OWN, "a constant, written before each step", module=lambda: Constant(each=True), **BY_RUN)
 row(OWN, "a constant, written once", module=lambda: Constant(each=False),
     outcome="the LR is scaled")  # fmt: skip
 row(OWN, '`group["lr"] = max(group["lr"] * 0.95, 0.04)`', module=Floor, **BY_RUN)
 row(OWN, "a warm-up of 500 steps in `optimizer_step`", module=WarmsUp, **BY_RUN)
 row(OWN, "an LR that is written by the script's own count", module=Written, late=True,
-    refused=r"(?s)has written the LR: .* in the place of 0\.1.*MultigridCallback\(lr_by_hand='run'\)",
-    outcome="the run has other epochs and steps; return a scheduler, or give `lr_by_hand='run'` if the LR goes by "
-    "`max_epochs` or `estimated_stepping_batches`")  # fmt: skip
+    refused=r"(?s)has written the LR within an epoch: .*, it was 0\.1.*MultigridCallback\(lr_by_hand='run'\)",
+    outcome="the run has other steps; write it between two epochs, return a scheduler, or give `lr_by_hand='run'` if "
+    "it goes by `estimated_stepping_batches`")  # fmt: skip
 row(OWN, "timm's `create_scheduler_v2`", module=lambda: TimmSteps(timm_steps), needs="timm")
 row(OWN, "transformers' `get_cosine_schedule_with_warmup`", module=optimized(hugging_face), needs="transformers")
 row(OWN, "a parameter group with an LR in a tensor, added in a hook", lr=False,

@@ -27,7 +27,7 @@ def trained(*callbacks, multigrid=None, **arguments):
     multigrid = multigrid or MultigridCallback()
     val = loader(shuffle=False, number=4)
     host = fit(Constant(), multigrid, *callbacks, val=val, num_sanity_val_steps=0, **{"max_epochs": 9} | arguments)
-    return host, multigrid.run.plan.schedule
+    return host, getattr(multigrid, "run", None) and multigrid.run.plan.schedule
 
 
 @pytest.mark.parametrize("patience", sampled([0, 1, 2], 1))
@@ -76,15 +76,13 @@ class StopAt(Callback):
 
 def test_a_whole_training_does_not_say_that_it_stopped(caplog):
     trained()
-    trained(multigrid=MultigridCallback.baseline(), max_epochs=-1, max_steps=60)
+    trained(max_epochs=-1, max_steps=60)
     assert not [record for record in caplog.records if "Stopped in phase" in record.getMessage()]
 
 
 def test_a_run_that_anything_else_stops_says_where(caplog):
-    trained(StopAt(12), multigrid=MultigridCallback(fine_tuning=False))
-    assert [
-        r for r in caplog.records if re.search(r"Stopped in phase \d+ of \d+, at epoch 13.00 of 14", r.getMessage())
-    ]
+    trained(StopAt(7), multigrid=MultigridCallback(fine_tuning=False))
+    assert [r for r in caplog.records if re.search("Stopped in phase 3 of 3, at epoch 8.00 of 9", r.getMessage())]
 
 
 class Interrupts(Callback):
@@ -111,7 +109,7 @@ def test_ctrl_c_says_where_it_stopped(caplog):
             trained(Interrupts())
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert [record for record in caplog.records if "Stopped in phase 0 of" in record.getMessage()]
+    assert [record for record in caplog.records if "Stopped in phase 1 of 4, at epoch 2.00" in record.getMessage()]
 
 
 class InterruptsAtOnce(Callback):

@@ -16,7 +16,7 @@ from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.script.refusals import refuse_other_seed, refuse_split_models, refuse_synced_batchnorm
+from lightning_multigrid.training.script.refusals import refuse_split_models, refuse_synced_batchnorm
 from tests.helpers.launchers import by_forks, by_lightning, by_slurm, by_torchrun, variables_of_torchrun
 from tests.helpers.on_ranks import NUMBER
 from tests.helpers.processes import start_method
@@ -26,20 +26,19 @@ SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=2, milestones
 
 
 def check_ranks(folder, world):
-    """All ranks have the grids, LR and steps of the plan, disjoint clips, and one model."""
+    """All ranks have the grids, LR and steps of the plan, share the stream of clips, and have one model."""
     ranks = [torch.load(f"{folder}/{rank}.pt") for rank in range(world)]
     plan = [
         (epoch, batch, step.shape.clips, step.shape.frames, step.shape.size)
         for epoch in range(SCHEDULE.epochs)
-        for batch, step in enumerate(Plan(SCHEDULE, NUMBER // world).epoch(epoch))
+        for batch, step in enumerate(Plan(SCHEDULE, NUMBER, world=world).epoch(epoch))
     ]
     for seen, _, _ in ranks:
         assert [(epoch, batch, shape[0], shape[2], shape[3]) for epoch, batch, shape, *_ in seen] == plan
         assert [entry[3] for entry in seen] == [entry[3] for entry in ranks[0][0]]  # LR
-    for epoch in range(SCHEDULE.epochs):
-        here = [place for place, entry in enumerate(plan) if entry[0] == epoch]
-        indices = [index for _, batches, _ in ranks for place in here for index in batches[place]]
-        assert len(set(indices)) == len(indices) == NUMBER - NUMBER % world
+    stream = [index for place in range(len(plan)) for _, batches, _ in ranks for index in batches[place]]
+    for start in range(0, len(stream) - NUMBER + 1, NUMBER):
+        assert sorted(stream[start : start + NUMBER]) == list(range(NUMBER))  # each pass has every clip once
     for _, _, state in ranks[1:]:
         assert all(torch.equal(value, ranks[0][2][name]) for name, value in state.items())
 
@@ -148,9 +147,3 @@ def test_a_batchnorm_layer_that_is_sharded_itself_is_refused():
     layer.__class__ = type("FSDPBatchNorm3d", (FSDPModule, nn.BatchNorm3d), {})  # as `fully_shard` does
     with pytest.raises(MisconfigurationException, match="in `1`, because `fully_shard` was called on this BatchNorm"):
         refuse_synced_batchnorm(nn.Sequential(nn.BatchNorm3d(3), layer))
-
-
-def test_the_seed_of_a_checkpoint_that_is_loaded_late():
-    refuse_other_seed({"seed": 3}, 3)
-    with pytest.raises(MisconfigurationException, match=r"Resume with `MultigridCallback\(seed=7\)`"):
-        refuse_other_seed({"seed": 7}, 3)

@@ -260,7 +260,7 @@ def test_workers_see_the_dataset_as_it_is_when_they_start(workers, persistent):
     module = Telling()
     train = DataLoader(Told(), 2, num_workers=workers, persistent_workers=persistent)
     fit(module, multigrid(), train=train, max_epochs=2)
-    assert {epoch for epoch, _ in module.told} == {0, 1, 2}
+    assert {epoch for epoch, _ in module.told} == {0, 1}
     assert all(told == (0 if persistent else epoch) for epoch, told in module.told)
 
 
@@ -351,8 +351,11 @@ def without_broken(samples):
 def test_a_first_sample_that_is_none_is_passed_over():
     module = Module()
     train = DataLoader(Broken([0, 1, 7]), 2, shuffle=True, collate_fn=without_broken)
-    fit(module, multigrid(precise_bn_batches=1), train=train, max_epochs=2)
-    assert sum(shape[0] for *_, shape, _, _ in module.seen) == 3 * (NUMBER - 3)
+    callback = multigrid(precise_bn_batches=1)
+    fit(module, callback, train=train, max_epochs=2)
+    planned = sum(step.shape.clips for epoch in range(2) for step in callback.run.plan.epoch(epoch))
+    passes, rest = divmod(planned, NUMBER)
+    assert 0 <= planned - 3 * passes - sum(shape[0] for *_, shape, _, _ in module.seen) <= min(3, rest)
     with pytest.raises(ValueError, match="Broken: A sample must hold a clip.*; got NoneType. Let"):
         FixedClips(Broken(range(NUMBER)))
 

@@ -1,6 +1,6 @@
 """Scripts that step their schedulers by hand or write their LR: each step has the baseline's LR times the scale.
 
-Schedulers that follow the baseline's clock are rows of `tests/helpers/styles_of_optimizers.py`.
+Schedulers that follow the baseline's epochs are rows of `tests/helpers/styles_of_optimizers.py`.
 """
 
 from itertools import cycle, product
@@ -86,7 +86,7 @@ def test_a_plateau_that_the_script_steps_works_on_the_baselines_lr():
     )
     module.automatic_optimization = False
     host = fit(module, MultigridCallback())
-    halved = [0.1, 0.05, 0.03, 0.03, 0.03]  # every epoch is a bad one
+    halved = [0.1, 0.05, 0.03]  # every epoch is a bad one
     expected = [halved[epoch] * scale for (epoch, *_), scale in zip(module.seen, scales(host), strict=True)]
     assert module.lrs == pytest.approx(expected)
 
@@ -174,14 +174,78 @@ def test_an_lr_that_is_written_is_the_baselines_and_is_scaled(place, relative):
     assert module.lrs == pytest.approx([0.1 * 0.95**count * scale for count, scale in zip(counts, scaled, strict=True)])
 
 
-@pytest.mark.parametrize("place", sampled(PLACES[1:], "training_step", "optimizer_step, after", "on_train_epoch_end"))
+WITHIN = [place for place in PLACES[1:] if place != "on_train_epoch_end"]
+
+
+@pytest.mark.parametrize("place", sampled(WITHIN, "training_step", "optimizer_step, after"))
 def test_an_lr_that_is_written_is_refused_unless_its_clock_is_said(place):
-    message = r"(?s)ByHand, or a callback, has written the LR: 0\.095 in the place of 0\.1\..*def configure_optimizers"
+    message = r"(?s)ByHand, or a callback, has written the LR within an epoch: 0\.09\d*, it was 0\.\d*\..*configure_opt"
     with pytest.raises(MisconfigurationException, match=message):
         fit(ByHand(place), Hand(), MultigridCallback())
-    fit(ByHand(place), Hand(), MultigridCallback.baseline())  # the clocks are one
+    fit(ByHand(place), Hand(), MultigridCallback.baseline())  # which has the script's steps
     with pytest.raises(ValueError, match="`lr_by_hand` must be 'run' or None, got 'epoch'"):
         MultigridCallback(lr_by_hand="epoch")
+
+
+class ByEpoch(Module):
+    """Writes the LR of an epoch by hand, where scripts do: between two epochs, or before the first update of one."""
+
+    def __init__(self, place):
+        super().__init__()
+        self.place = place
+
+    def write(self, place, epoch):
+        if place == self.place and isinstance(self._trainer, L.Trainer):
+            for group in self.trainer.optimizers[0].param_groups:
+                group["lr"] = 0.1 * 0.5**epoch
+
+    def on_train_epoch_start(self):
+        self.write("on_train_epoch_start", self.current_epoch)
+
+    def on_train_epoch_end(self):
+        self.write("on_train_epoch_end", self.current_epoch + 1)
+
+    def on_validation_end(self):
+        if not self.trainer.sanity_checking:
+            self.write("on_validation_end", self.current_epoch + 1)
+
+    def training_step(self, batch, batch_idx):
+        if batch_idx == 0:
+            self.write("training_step", self.current_epoch)
+        return super().training_step(batch, batch_idx)
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        if self.trainer.is_last_batch:
+            self.write("on_train_batch_end", self.current_epoch + 1)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(
+    "place",
+    ["on_train_epoch_start", "on_train_epoch_end", "on_validation_end", "training_step", "on_train_batch_end"],
+)
+def test_an_lr_that_is_written_between_two_epochs_is_that_of_the_epoch(place, accumulate):
+    module = ByEpoch(place)
+    val = torch.utils.data.DataLoader(clips(4, frames=4, size=16), 4)
+    host = fit(module, MultigridCallback(), val=val, accumulate_grad_batches=accumulate)
+    scaled = [0.1 * 0.5**epoch * scale for (epoch, *_), scale in zip(module.seen, scales(host), strict=True)]
+    assert module.lrs == pytest.approx(scaled)
+    assert {epoch for epoch, *_ in module.seen} == {0, 1, 2}
+
+
+def test_an_lr_that_is_written_within_an_epoch_is_refused_at_the_first_write_and_not_at_the_first_change():
+    """Of a recipe that decays late, it would else be refused in the middle of the training."""
+
+    class Late(Module):
+        def training_step(self, batch, batch_idx):
+            if isinstance(self._trainer, L.Trainer):
+                self.trainer.optimizers[0].param_groups[0]["lr"] = 0.1 * 0.5 ** (self.global_step // 30)
+            return super().training_step(batch, batch_idx)
+
+    module = Late()
+    with pytest.raises(MisconfigurationException, match=r"within an epoch: 0\.1, it was 0\.1\. If it counts by steps"):
+        fit(module, MultigridCallback())
+    assert module.lrs == [pytest.approx(0.8), None]  # the first update of an epoch may have a new one
 
 
 @pytest.mark.parametrize("place", sampled(["on_train_epoch_end", "on_train_batch_end"], "on_train_epoch_end"))

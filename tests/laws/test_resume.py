@@ -19,19 +19,25 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.loading.order import epoch_order
+from lightning_multigrid.loading.order import shuffled_order
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.checkpoints.continuation import _plan_key, describe_position
+from lightning_multigrid.training.checkpoints.continuation import (
+    _on_other_devices,
+    _plan_key,
+    describe_position,
+    describe_run,
+)
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 from tests.helpers.processes import ddp_of_this_process, start_method
 from tests.helpers.tiny import CLIPS, Module, fit, loader, trainer
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "verify_resume.py"
 PLAN = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3)))
+PLAN_WITHOUT_STAGES = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2,)), stepwise=False)
 OFF = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
 pytestmark = [
     pytest.mark.usefixtures("_unrehearsed"),
@@ -94,7 +100,7 @@ def test_a_process_that_is_killed_continues_exactly(kills, capfd):
     process.start()
     process.join()
     printed = capfd.readouterr().out
-    assert f"\n{kills}/{kills} identical: indices, shapes, LR and loss of 31 steps, and the final weights" in printed
+    assert f"\n{kills}/{kills} identical: indices, shapes, LR and loss of 32 steps, and the final weights" in printed
     assert process.exitcode == 0
 
 
@@ -143,16 +149,16 @@ def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
         assert its_end == end
 
 
-def test_another_seed_within_an_epoch_is_refused_and_taken_between_epochs(tmp_path):
-    """The rest of the epoch would be of another order: some clips would come twice, others never."""
+def test_another_seed_is_refused(tmp_path):
+    """The rest of the pass would be of another order: some clips would come twice, others never."""
     fit(Module(), MultigridCallback(), saver(tmp_path, every_n_train_steps=1), enable_checkpointing=True)
-    plan = Plan(PLAN, CLIPS)
-    within, end = tmp_path / "2.ckpt", tmp_path / f"{plan.batches_of(0)}.ckpt"
-    with pytest.raises(MisconfigurationException, match="middle of an epoch, whose order .*Resume with `Multi.*seed=0"):
-        fit(Module(), MultigridCallback(seed=5), ckpt_path=within)
+    end = Plan(PLAN_WITHOUT_STAGES, CLIPS).steps_per_epoch
+    for done in (2, end):  # an epoch ends within a pass, too
+        with pytest.raises(MisconfigurationException, match="has the seed 0, and this run's has 5: .*Multi.*seed=0"):
+            fit(Module(), MultigridCallback(seed=5), ckpt_path=tmp_path / f"{done}.ckpt")
     module = Module()
-    fit(module, MultigridCallback(seed=5), ckpt_path=end)
-    assert next((epoch, batch) for epoch, batch, *_ in module.seen) == (1, 0)
+    fit(module, MultigridCallback(), ckpt_path=tmp_path / f"{end}.ckpt", seed=9)  # of `seed_everything`
+    assert module.seen[0][:2] == (1, 0)
 
 
 @pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
@@ -182,7 +188,7 @@ def test_checkpoints_of_an_epochs_end_resume_exactly(kind, tmp_path):
         return module.seen, state_of(module, host)
 
     whole, end = run(tmp_path)
-    for epoch in (1, 5):
+    for epoch in (1, 3):
         done = [step for step in whole if step[0] < epoch]
         resumed, its_end = run(tmp_path / "again", ckpt_path=tmp_path / f"{len(done)}.ckpt")
         assert resumed == whole[len(done) :]
@@ -331,13 +337,9 @@ def global_batches(plan, clips, world, accumulate=1, epochs=2):
     schedule = MultigridSchedule(
         Baseline(BatchShape(plan.baseline.shape.clips // world // accumulate, 8, 32), 4, (2, 3)), plan.long_cycle
     )
+    own = Plan(schedule, clips, seed=7, world=world, accumulate=accumulate)
     samplers = [
-        MultigridSampler(
-            Plan(schedule, Fraction(clips, world), seed=7, world=world, accumulate=accumulate),
-            lambda epoch: epoch_order(7, epoch, clips),
-            rank=rank,
-        )
-        for rank in range(world)
+        MultigridSampler(own, lambda number: shuffled_order(7, number, clips), rank=rank) for rank in range(world)
     ]
     for epoch in range(epochs):
         for sampler in samplers:
@@ -351,16 +353,40 @@ def global_batches(plan, clips, world, accumulate=1, epochs=2):
 @settings(max_examples=30, deadline=None)
 @given(clips=st.integers(450, 900), world=st.sampled_from([2, 3, 4, 6]), accumulate=st.sampled_from([1, 2]))
 def test_the_same_global_mini_batches_on_any_number_of_ranks(clips, world, accumulate):
-    """All but the last of an epoch, which lacks the clips that the ranks cannot share."""
     plan = MultigridSchedule(Baseline(BatchShape(24, 8, 32), 4, (2, 3)))
     one, many = (list(global_batches(plan, clips, *split)) for split in ((1, 1), (world, accumulate)))
-    for epoch in range(2):
-        alone, shared = ([batch for e, batch in run if e == epoch] for run in (one, many))
-        assert [len(batch) for batch in shared[:-1]] == [len(batch) for batch in alone[: len(shared) - 1]]
-        assert shared[:-1] == alone[: len(shared) - 1]
-        assert set(shared[-1]) <= set(alone[len(shared) - 1])
-        missing = sum(map(len, alone)) - sum(map(len, shared))
-        assert 0 <= missing < world * accumulate
+    assert one == many
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    number=st.integers(64, 900),
+    old=st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3)),
+    new=st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3)),
+    place=st.tuples(st.integers(0, 3), st.integers(0, 10**4)),
+    shift=st.integers(0, 2000),
+)
+def test_on_other_devices_the_next_clip_is_the_next_and_the_epoch_goes_on_where_it_was(number, old, new, place, shift):
+    def plan(clips, world, accumulate):
+        return Plan(MultigridSchedule(Baseline(BatchShape(clips, 8, 32), 4, (2, 3))), number, 7, world, accumulate)
+
+    before, now = plan(*old), plan(*new)
+    at = before.start_of_update(Place(place[0], place[1] % before.batches_per_epoch))
+    state = {**describe_run(before), **describe_position(before, at, shift), "shift": shift}
+    found, its_shift = _on_other_devices(state, describe_run(now), at, now)
+    # The first step there that does not begin before: less than a step of the new run is left out of the epoch.
+    assert 0 <= now.position(found) - before.position(at) < Fraction(1, now.steps_per_epoch)
+    assert now.start_of_update(found) == found
+    assert now.step(found).offset + its_shift == before.step(at).offset + shift
+    back, and_back = _on_other_devices(
+        {**describe_run(now), **describe_position(now, found, its_shift)}, describe_run(before), found, before
+    )
+    assert before.step(back).offset + and_back == before.step(at).offset + shift
+    assert (
+        0
+        <= before.position(back) - before.position(at)
+        < Fraction(1, now.steps_per_epoch) + Fraction(1, before.steps_per_epoch)
+    )
 
 
 class Noting(Module):
@@ -428,27 +454,25 @@ def test_a_run_moves_between_numbers_of_ranks(legs, tmp_path):
     assert seen == whole
 
 
-def test_another_global_batch_goes_on_after_the_clips_that_were_seen(tmp_path, caplog):
+def test_another_global_batch_goes_on_with_the_next_clip_at_the_same_point_of_the_epoch(tmp_path, caplog):
     small = run_ranks(tmp_path / "small", 1, stop=37, batch_size=4)
     with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
         large = run_ranks(tmp_path / "large", 1, stop=100, ckpt_path=tmp_path / "small" / "37.ckpt", batch_size=8)
-    epoch = small[-1][0]
-    done = [clip for e, _, clips, _ in small for clip in clips if e == epoch]
-    order = epoch_order(3, epoch, 396)
-    assert order[: len(done)] == done
-    at, batch, clips, lr = large[0]
-    assert at == epoch
-    start = order.index(clips[0])
-    assert 0 <= start - len(done) < 128
-    assert order[start : start + len(clips)] == clips
-    plan = MultigridSchedule(Baseline(BatchShape(8, 8, 32), epochs=4, milestones=(2, 3)))
-    before, here = Plan(plan, 396).epoch(epoch)[batch - 1 : batch + 1]
-    assert before.offset < len(done) <= here.offset == start
-    where = f"it goes on in epoch {epoch} at batch {batch}, the first after the {len(done)} clips of its epoch"
+    stream = [clip for run in (small, large) for _, _, clips, _ in run for clip in clips]
+    order = [index for number in range(len(stream) // 396 + 1) for index in shuffled_order(3, number, 396)]
+    assert stream == order[: len(stream)]
+    plan, before = (
+        Plan(MultigridSchedule(Baseline(BatchShape(clips, 8, 32), epochs=4, milestones=(2, 3))), 396)
+        for clips in (8, 4)
+    )
+    epoch, batch, _, lr = large[0]
+    assert Fraction(37, before.steps_per_epoch) <= epoch + Fraction(batch, plan.steps_per_epoch)
+    assert epoch + Fraction(batch - 1, plan.steps_per_epoch) < Fraction(37, before.steps_per_epoch)
+    assert lr == pytest.approx(0.1 * plan.step(Place(epoch, batch)).lr_scale)
+    seen = sum(len(clips) for _, _, clips, _ in small)
+    where = f"it goes on in epoch {epoch} at batch {batch}, and with clip {seen % 396} of pass {seen // 396} over the"
     assert where in caplog.text
     assert "of 4 clips in an optimizer step of the baseline, this run has 8" in caplog.text
-    clock = plan.baseline_epoch(epoch + Fraction(start, 396))
-    assert lr == pytest.approx(0.1 * here.lr_scale * 0.1 ** ((clock >= 2) + (clock >= 3)))
 
 
 # --- Without the callback ---
@@ -499,7 +523,7 @@ def test_what_means_nothing_here_is_refused(tmp_path):
     def resume(path, callback):
         fit(Module(steps_scheduler), callback, ckpt_path=tmp_path / path)
 
-    saves = "The checkpoint's: 6 epochs instead of 4, .*\nThis run's: {} epochs instead of 4, .*\n"
+    saves = "The checkpoint's: 6 passes over .*\nThis run's: {} passes over .*\n"
     for other, difference in (
         ({"epoch_factor": 2}, saves.format(8)),
         ({"warmup_epochs": 0.5}, "The warm-up or the stride differs, "),
@@ -525,7 +549,7 @@ def test_what_means_nothing_here_is_refused(tmp_path):
         fit(Module(steps_scheduler), max_epochs=9, ckpt_path=tmp_path / "multigrid" / "4.ckpt")
 
 
-@pytest.mark.parametrize("version", [None, 3])  # the first state said none
+@pytest.mark.parametrize("version", [None, 4])  # the first state said none
 def test_a_checkpoint_of_another_version_is_refused_before_anything_is_planned(version, tmp_path):
     keep = saver(tmp_path, every_n_train_steps=11)
     fit(Module(steps_scheduler), MultigridCallback(), keep, enable_checkpointing=True)
@@ -537,7 +561,7 @@ def test_a_checkpoint_of_another_version_is_refused_before_anything_is_planned(v
     callback, module = MultigridCallback(), Module(steps_scheduler)
     with pytest.raises(
         MisconfigurationException,
-        match=rf"of another version of lightning-multigrid \(its state has version {version or 1}, not 4\), so its "
+        match=rf"of another version of lightning-multigrid \(its state has version {version or 1}, not 5\), so its "
         "place means nothing here. Continue it with that version, or start a new training from its weights",
     ):
         fit(module, callback, ckpt_path=tmp_path / "old.ckpt")
@@ -547,15 +571,6 @@ def test_a_checkpoint_of_another_version_is_refused_before_anything_is_planned(v
 # --- The arithmetic ---
 
 
-@settings(max_examples=200, deadline=None)
-@given(epochs=st.integers(2, 60), share=st.fractions(0, 1), warmup=st.booleans(), stepwise=st.booleans())
-def test_positions_and_baseline_epochs_are_inverse(epochs, share, warmup, stepwise):
-    baseline = Baseline(BatchShape(8, 8, 32), epochs, (epochs // 2,), 1, Fraction(1, 3) if warmup else 0)
-    schedule = MultigridSchedule(baseline, stepwise=stepwise)
-    assert schedule.baseline_epoch(schedule.position_of(share * epochs)) == share * epochs
-    assert schedule.position_of(epochs) == schedule.epochs
-
-
 def test_plans_are_the_same_but_for_the_batch():
     def key(clips=4, epochs=4, stride=1, **arguments):
         return _plan_key(MultigridSchedule(Baseline(BatchShape(clips, 8, 32), epochs, (2, 3), stride), **arguments))
@@ -563,13 +578,3 @@ def test_plans_are_the_same_but_for_the_batch():
     assert key() == key(clips=32) == key(epochs=4.0) == key(sub_batch=16)
     others = [{"epochs": 5}, {"stride": 2}, {"epoch_factor": 2}, {"stepwise": False}, {"lr_scaling": "sqrt"}, OFF]
     assert len({key(), *(key(**other) for other in others)}) == 7
-
-
-def test_the_first_step_after_so_many_clips():
-    plan = Plan(PLAN, CLIPS)
-    offsets = [step.offset for step in Plan(PLAN, CLIPS).epoch(0)]
-    assert offsets[:3] == [0, 64, 96]
-    places = [plan.first_after(0, clips) for clips in (0, 1, 64, 65, 97)]
-    assert places == [(0, 0), (0, 1), (0, 1), (0, 2), (1, 0)]
-    assert describe_position(plan, Place(0, 1)) == {"clips_seen": 64}
-    assert describe_position(plan, Place(2, 0)) == {"clips_seen": 0}

@@ -185,7 +185,7 @@ def test_the_table_is_what_the_plan_says():
         largest = max(schedule.grids, key=lambda shape: shape.clips)
         assert int(row("clips of the global mini-batch")[index]) == gpus * clips
         assert float(row("LR of the baseline")[index]) == gpus * clips * 0.8 / 512  # the LR and the clips of the recipe
-        assert int(row("steps of multigrid")[index]) == sum(Plan(schedule, 240_000 // gpus).phase_steps)
+        assert int(row("steps of multigrid")[index]) == sum(Plan(schedule, 240_000, world=gpus).phase_steps)
         assert int(row("ranks that share")[index]) == min(gpus, -(-schedule.sub_batch // clips))
         assert row("clips per GPU, largest")[index] == str(largest.clips)
         assert (largest.frames, largest.size) == (8, 112)

@@ -1,13 +1,24 @@
+from itertools import count
+
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, WeightedRandomSampler
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
-from lightning_multigrid.loading.order import epoch_order, order_of
+from lightning_multigrid.loading.order import draw_pass, order_of, shuffled_order, times_before
 
 
-def test_order_is_a_permutation_of_its_seed_and_epoch_and_leaves_the_random_state_alone():
+def test_order_is_a_permutation_of_its_seed_and_pass_and_leaves_the_random_state_alone():
     before = torch.random.get_rng_state()
-    orders = {tuple(epoch_order(seed, epoch, 50)) for seed in range(3) for epoch in range(3)}
+    orders = {tuple(shuffled_order(seed, number, 50)) for seed in range(3) for number in range(3)}
     assert len(orders) == 9
     assert all(sorted(indices) == list(range(50)) for indices in orders)
     assert torch.equal(before, torch.random.get_rng_state())
@@ -19,12 +30,12 @@ def dataset(length=20):
 
 def test_order_follows_the_users_loader():
     shuffled = order_of(DataLoader(dataset(), shuffle=True), seed=3)
-    assert shuffled(1) == epoch_order(3, 1, 20)
+    assert shuffled(1) == shuffled_order(3, 1, 20)
     assert list(order_of(DataLoader(dataset()), seed=3)(1)) == list(range(20))
     for shuffle in (True, False):
         distributed = DistributedSampler(dataset(), num_replicas=2, rank=1, shuffle=shuffle)
         indices = order_of(DataLoader(dataset(), sampler=distributed), seed=3)(1)
-        assert list(indices) == (epoch_order(3, 1, 20) if shuffle else list(range(20)))
+        assert list(indices) == (shuffled_order(3, 1, 20) if shuffle else list(range(20)))
 
 
 def test_another_sampler_is_drawn_from_reproducibly():
@@ -35,6 +46,58 @@ def test_another_sampler_is_drawn_from_reproducibly():
     assert len(drawn(0)) == 15
     assert min(drawn(0)) >= 10  # only what has a weight
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+class Endless(Sampler):
+    """Says how many indices it gives, but goes on."""
+
+    def __init__(self, told):
+        self.told = told
+
+    def __len__(self):
+        return 7
+
+    def set_epoch(self, number):
+        self.told.append(number)
+
+    def __iter__(self):
+        return count(10 * self.told[-1])
+
+
+def test_a_sampler_without_an_end_gives_as_many_indices_as_it_says_and_is_told_the_pass():
+    told = []
+    order = order_of(DataLoader(dataset(), sampler=Endless(told)), seed=3)
+    assert [order(number) for number in (0, 2, 1)] == [list(range(start, start + 7)) for start in (0, 20, 10)]
+    assert told == [0, 2, 1]
+
+
+def test_the_random_generator_of_a_sampler_is_set_by_the_pass():
+    samplers = [RandomSampler(dataset(), replacement=True, generator=torch.Generator()) for _ in range(2)]
+    first, second = (order_of(DataLoader(dataset(), sampler=sampler), seed=3) for sampler in samplers)
+    first(0)
+    assert first(1) == second(1) != second(2)
+
+
+# --- Indices that come several times in a pass ---
+
+
+@given(st.lists(st.integers(0, 6), max_size=30))
+def test_times_before_is_how_often_an_index_came_before(indices):
+    counted = [indices[:place].count(index) for place, index in enumerate(indices)]
+    found = times_before(indices)
+    assert (None if found is None else list(found)) == (counted if any(counted) else None)
+
+
+def test_indices_are_counted_where_they_are_drawn_with_repetition_alone():
+    """Counting takes time, for ten million clips two seconds."""
+    weighted = WeightedRandomSampler([0.0] * 10 + [1.0] * 10, num_samples=15)
+    drawn = draw_pass(order_of(DataLoader(dataset(), sampler=weighted), seed=3), 0)
+    assert drawn.before == times_before(drawn.indices) is not None
+    once = WeightedRandomSampler([1.0] * 20, num_samples=15, replacement=False)
+    assert draw_pass(order_of(DataLoader(dataset(), sampler=once), seed=3), 0).before is None
+    for shuffle in (True, False):
+        assert draw_pass(order_of(DataLoader(dataset(), shuffle=shuffle), seed=3), 0).before is None
+    assert draw_pass(lambda number: [1, 1, 0], 0).before is None  # it doesn't say that it may repeat
 
 
 class Balanced(DistributedSampler):

@@ -1,10 +1,13 @@
+from collections import Counter
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning import Trainer
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
-from lightning_multigrid.loading.order import epoch_order
+from lightning_multigrid.loading.order import order_of, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
@@ -14,14 +17,25 @@ from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.script.recipe import read_recipe
 
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
+FLAT = MultigridSchedule(Baseline(BatchShape(2, 8, 32), 4), LongCycle(((1, 1),)), ShortCycle((1,)), epoch_factor=1)
 
 
-def order(epoch):
-    return epoch_order(0, epoch, 203)
+@dataclass
+class Order:
+    """A shuffled order that notes which passes are drawn."""
+
+    length: int
+
+    def __post_init__(self):
+        self.drawn = []
+
+    def __call__(self, number):
+        self.drawn.append(number)
+        return shuffled_order(0, number, self.length)
 
 
-def make(rank=0, world=1, clips=None, **arguments):
-    return MultigridSampler(Plan(SCHEDULE, clips or 203 // world, world=world, **arguments), order, rank=rank)
+def make(rank=0, world=1, clips=203, schedule=SCHEDULE, order=None):
+    return MultigridSampler(Plan(schedule, clips, world=world), order or Order(clips), rank=rank)
 
 
 def requests_of(sampler, epoch, batch=0):
@@ -29,14 +43,70 @@ def requests_of(sampler, epoch, batch=0):
     return list(sampler)
 
 
-def test_requests_carry_shape_and_seed_and_cover_the_epoch():
-    batches = requests_of(make(), epoch=1)
-    steps = Plan(SCHEDULE, 203).epoch(1)
-    assert [len(batch) for batch in batches] == [step.shape.clips for step in steps]
-    for batch, step in zip(batches, steps, strict=True):
-        assert {(r.frames, r.size) for r in batch} == {(step.shape.frames, step.shape.size)}
-        assert all(r.seed == derive_seed(0, 1, r.index) for r in batch)
-    assert [r.index for batch in batches for r in batch] == order(1)
+def of_all_ranks(world, epochs, shift=0, **arguments):
+    """The mini-batches of the first epochs as (shape, requests of all ranks in their order)."""
+    samplers = [make(rank, world, **arguments) for rank in range(world)]
+    for sampler in samplers:
+        sampler.shift = shift
+    plan = samplers[0].plan
+    for epoch in range(epochs):
+        batches = zip(*(requests_of(sampler, epoch) for sampler in samplers), strict=True)
+        for step, ranks in zip(plan.epoch(epoch), batches, strict=True):
+            assert [len(requests) for requests in ranks] == [step.shape.clips] * world
+            yield step.shape, [request for requests in ranks for request in requests]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("clips", [203, 20], ids=["many", "fewer than a mini-batch has"])
+@pytest.mark.parametrize("shift", [0, 50])
+def test_requests_carry_shape_and_seed_and_go_through_one_pass_after_the_other(world, clips, shift):
+    entry = shift
+    for shape, requests in of_all_ranks(world, SCHEDULE.epochs, shift, clips=clips):
+        for request in requests:
+            number, place = divmod(entry, clips)
+            index = shuffled_order(0, number, clips)[place]
+            assert (request.frames, request.size) == (shape.frames, shape.size)
+            assert (request.index, request.seed) == (index, derive_seed(0, number, index))
+            assert request.visit is None
+            entry += 1
+    assert entry - shift > 5 * clips  # 1.5 passes for each of 4 epochs, up to the rounding of an epoch's steps
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_mini_batch_may_span_two_passes(world):
+    """10 clips, of which a step takes 4: the third has the last two of a pass, and the first two of the next."""
+    schedule = MultigridSchedule(
+        Baseline(BatchShape(4 // world, 8, 32), 4), LongCycle(((1, 1),)), ShortCycle((1,)), epoch_factor=1
+    )
+    steps = [requests for _, requests in of_all_ranks(world, 2, clips=10, schedule=schedule)]
+    assert [[request.index for request in requests] for requests in steps[:3]] == [
+        shuffled_order(0, 0, 10)[:4],
+        shuffled_order(0, 0, 10)[4:8],
+        shuffled_order(0, 0, 10)[8:] + shuffled_order(0, 1, 10)[:2],
+    ]
+    passes = [0, 0, 1, 1]
+    assert [request.seed for request in steps[2]] == [
+        derive_seed(0, number, request.index) for number, request in zip(passes, steps[2], strict=True)
+    ]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_clips_of_an_index_that_comes_several_times_in_a_pass_differ(world):
+    """The first has the seed that it has where no index comes twice."""
+    sampler = RandomSampler(range(20), replacement=True, num_samples=60)
+    order = order_of(DataLoader(range(20), sampler=sampler), seed=0)
+    requests = [
+        request for _, batch in of_all_ranks(world, SCHEDULE.epochs, clips=60, order=order) for request in batch
+    ]
+    for number in range(len(requests) // 60):
+        of_pass = requests[60 * number : 60 * (number + 1)]
+        assert [request.index for request in of_pass] == order(number)
+        before = Counter()
+        for request in of_pass:
+            times = [before[request.index]] if before[request.index] else []
+            assert request.seed == derive_seed(0, number, request.index, *times)
+            before[request.index] += 1
+    assert len({request.seed for request in requests}) == len(requests)
 
 
 def test_seek_starts_in_mid_epoch():
@@ -44,35 +114,68 @@ def test_seek_starts_in_mid_epoch():
     assert requests_of(sampler, 2, batch=3) == requests_of(sampler, 2)[3:]
 
 
+def test_it_may_go_on_over_the_ends_of_epochs():
+    sampler = make()
+    expected = [*requests_of(sampler, 1)[3:], *requests_of(sampler, 2), *requests_of(sampler, 3)]
+    sampler.seek(Place(1, 3), end=4)
+    assert list(sampler) == expected
+
+
+@pytest.mark.parametrize("clips", [203, 20])
+def test_the_current_pass_is_that_of_the_first_clip_of_a_step(clips):
+    sampler = make(clips=clips)
+    sampler.shift = 7
+    entries = 7
+    for epoch in range(4):
+        for step in sampler.plan.epoch(epoch):
+            assert sampler.current_pass(step) == entries // clips
+            entries += step.shape.clips
+
+
+def test_each_pass_is_drawn_once_though_others_ask_for_epochs_too():
+    """Whoever looks at the loader in training asks for the current epoch; precise BatchNorm may ask for another."""
+    order = Order(203)
+    sampler = make(order=order, schedule=FLAT)
+    for epoch in range(FLAT.epochs):
+        sampler.set_epoch(epoch)
+        for _ in sampler:
+            next(iter(sampler.peek(epoch)))
+            next(iter(sampler.peek(max(0, epoch - 1))))
+    assert order.drawn == [0, 1, 2, 3, 4]  # an epoch has 102 steps of 2 clips, one clip more than a pass
+
+
+def test_who_peeks_changes_nothing():
+    sampler, alone = make(), make()
+    sampler.seek(Place(1, 2))
+    requests = iter(sampler)
+    assert list(sampler.peek(3)) == requests_of(make(), 3)
+    assert list(requests) == requests_of(alone, 1, batch=2)
+
+
 def test_a_sampler_that_gives_less_than_it_says_is_refused():
     """Otherwise the loader would join pieces of different mini-batches."""
-    sampler = MultigridSampler(Plan(SCHEDULE, 100, world=2), lambda epoch: range(150), rank=1)
-    with pytest.raises(ValueError, match=r"gave 150 indices in epoch 1, .* need 200\. Make its `__len__` and"):
-        requests_of(sampler, 1)
+    lengths = [200, 150]
+    sampler = MultigridSampler(Plan(SCHEDULE, 200, world=2), lambda number: range(lengths[number]), rank=1)
+    with pytest.raises(ValueError, match=r"gave 150 indices in pass 1 over .* need 200\. Make its `__len__` and"):
+        [requests_of(sampler, epoch) for epoch in range(4)]
 
 
 @given(st.integers(1, 7), st.integers(8, 40), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_a_flat_plan_sees_every_clip_as_lightnings_own_sampler_makes_the_ranks_equal(world, length, drop_last):
-    schedule = MultigridSchedule(
-        Baseline(BatchShape(2, 8, 32), 4), LongCycle(((1, 1),)), ShortCycle((1,)), epoch_factor=1
-    )
+def test_a_pass_has_each_clip_that_lightnings_own_samplers_take_in_an_epoch(world, length, drop_last):
+    """Lightning repeats clips to make the ranks equal, which a stream need not do."""
     loader = DataLoader(range(length), 2, drop_last=drop_last)
     host = Trainer(max_epochs=4, logger=False, enable_checkpointing=False, accelerator="cpu")
-    recipe = read_recipe(host, loader, world)
     own = [DistributedSampler(range(length), world, rank, shuffle=False) for rank in range(world)]
     if drop_last and len(own[0]) < 2:
         return
-    samplers = [
-        MultigridSampler(
-            Plan(schedule, recipe.planned_clips(schedule), world=world, drop_last=drop_last),
-            lambda epoch: range(length),
-            rank=rank,
-        )
-        for rank in range(world)
-    ]
-    seen = [[request.index for batch in sampler for request in batch] for sampler in samplers]
-    batches = [len(DataLoader(range(length), 2, sampler=sampler, drop_last=drop_last)) for sampler in own]
-    assert [len(sampler) for sampler in samplers] == batches == [recipe.epoch.batches] * world
+    recipe = read_recipe(host, loader, world)
+    batches = {len(DataLoader(range(length), 2, sampler=sampler, drop_last=drop_last)) for sampler in own}
+    assert batches == {recipe.epoch.batches}
+    assert recipe.clips == (min(length, 2 * world * recipe.epoch.batches) if drop_last else length)
+    steps = of_all_ranks(world, 4, clips=recipe.clips, schedule=FLAT, order=lambda number: range(length))
+    seen = [request.index for _, requests in steps for request in requests]
+    passes = len(seen) // recipe.clips
+    assert seen[: passes * recipe.clips] == list(range(recipe.clips)) * passes
     if not drop_last:
-        assert sorted(index for rank in seen for index in rank) == sorted(index for sampler in own for index in sampler)
+        assert set(seen) == {index for sampler in own for index in sampler}

@@ -1,5 +1,6 @@
 """Streams: whole samples in the stream's order, on the plan's grids, from balanced workers."""
 
+import os
 import pickle
 
 import lightning as L
@@ -18,19 +19,22 @@ LENGTH = {"clips_per_epoch": CLIPS}
 
 
 class Stream(IterableDataset):
-    """Each worker gives every W-th of the samples: a clip, its label, its number, and the epoch that it was told."""
+    """Each worker gives every W-th of the samples.
+
+    They are a clip, its label, its number, the pass that the stream was told, and the process that reads.
+    """
 
     def __init__(self, number=CLIPS):
-        self.number, self.epoch = number, -1
+        self.number, self.told = number, -1
 
-    def set_epoch(self, epoch):
-        self.epoch = epoch
+    def set_epoch(self, number):
+        self.told = number
 
     def __iter__(self):
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         for index in range(worker, self.number, workers):
-            yield clip(index), label(index), index, self.epoch
+            yield clip(index), label(index), index, self.told, os.getpid()
 
 
 class Sized(Stream):
@@ -41,29 +45,35 @@ class Sized(Stream):
 class Recording(Script):
     def __init__(self):
         super().__init__(unpack=lambda batch: batch[:2])
-        self.seen = []  # (epoch, shape, numbers, epochs that the stream was told)
+        self.shapes = []
+        self.seen = []  # (number, pass that the stream was told, process) of each sample
 
     def training_step(self, batch, batch_idx):
         if isinstance(self._trainer, L.Trainer):
-            x, _, numbers, epochs = batch
-            self.seen.append((self.current_epoch, (len(x), *x.shape[2:4]), numbers.tolist(), set(epochs.tolist())))
+            x, _, *rest = batch
+            self.shapes.append((len(x), *x.shape[2:4]))
+            self.seen += zip(*(one.tolist() for one in rest), strict=True)
         return self.loss(batch)
 
+    @property
+    def read(self):
+        """Each sample's number and pass."""
+        return [sample[:2] for sample in self.seen]
 
-def train(stream=None, callbacks=(), loader=DataLoader, multigrid=LENGTH, collate_fn=None, workers=0, **arguments):
-    module, callback = Recording(), MultigridCallback(**multigrid)
+
+def shapes(plan):
+    steps = [step for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
+    return [(step.shape.clips, step.shape.frames, step.shape.size) for step in steps]
+
+
+def train(stream=None, callbacks=(), multigrid=LENGTH, collate_fn=None, workers=0, module=None, **arguments):
+    module, callback = module or Recording(), MultigridCallback(**multigrid)
     L.seed_everything(0, verbose=False)
     trainer = L.Trainer(**QUIET | {"enable_checkpointing": False} | arguments, callbacks=[callback, *callbacks])
     stream = Stream() if stream is None else stream
-    trainer.fit(module, loader(stream, batch_size=2, num_workers=workers, collate_fn=collate_fn))
-    sampler = callback.run.plan
-    steps = [step for epoch in range(sampler.schedule.epochs) for step in sampler.epoch(epoch)]
-    assert [shape for _, shape, *_ in module.seen] == [(s.shape.clips, s.shape.frames, s.shape.size) for s in steps]
+    trainer.fit(module, DataLoader(stream, batch_size=2, num_workers=workers, collate_fn=collate_fn))
+    module.plan = callback.run.plan
     return module
-
-
-def numbers(module, epoch):
-    return [number for at, _, found, _ in module.seen if at == epoch for number in found]
 
 
 @pytest.fixture(scope="module")
@@ -82,24 +92,44 @@ def trained():
     return [run(workers) for workers in range(3)]
 
 
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_mini_batches_are_on_the_grids_of_the_plan(workers, trained):
+    module, _ = trained[workers]
+    assert module.shapes == shapes(module.plan)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
-def test_samples_come_in_the_streams_order(workers, trained):
-    for epoch in range(3):
-        assert numbers(trained[workers][0], epoch) == list(range(CLIPS))
+def test_samples_come_in_the_streams_order_one_pass_after_the_other(workers, trained):
+    """The stream is told each pass as it begins, and the passes don't begin with the epochs."""
+    read = trained[workers][0].read
+    assert read == [(entry % CLIPS, entry // CLIPS) for entry in range(len(read))]
+    assert len(read) > 2 * CLIPS
 
 
-def test_workers_go_through_their_shares_equally_fast(trained):
-    for epoch in range(3):
-        assert sorted(numbers(trained[2][0], epoch)) == list(range(CLIPS))
+def test_each_worker_goes_through_its_share_pass_by_pass_and_equally_fast(trained):
+    """A worker may be ahead of the other one by the rest of a division of each mini-batch, not by more."""
+    module, half = trained[2][0], CLIPS // 2
+    for share in (0, 1):
+        read = [(number, told) for number, told in module.read if number % 2 == share]
+        assert read == [(2 * (entry % half) + share, entry // half) for entry in range(len(read))]
+    ahead, first = 0, 0
+    for clips, *_ in module.shapes:
+        of_step = module.seen[first : first + clips]
+        ahead += sum(1 if number % 2 else -1 for number, *_ in of_step)
+        assert abs(ahead) <= 2
+        first += clips
 
 
-def test_a_stream_that_has_set_epoch_is_told_the_epoch(trained):
-    assert all(told == {epoch} for epoch, _, _, told in trained[1][0].seen)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_set_of_workers_reads_the_whole_training(workers, trained):
+    processes = {process for *_, process in trained[workers][0].seen}
+    assert len(processes) == workers
+    assert os.getpid() not in processes
 
 
 def test_the_collate_fn_gets_all_samples_of_a_mini_batch(trained):
     module, sizes = trained[2]
-    planned = [shape[0] for _, shape, *_ in module.seen]
+    planned = [clips for clips, *_ in module.shapes]
     assert sizes[-len(planned) :] == planned
 
 
@@ -116,8 +146,33 @@ def test_two_runs_are_the_same():
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
-def test_a_share_that_ends_begins_again():
-    assert numbers(train(Stream(40)), 0) == [*range(40), *range(40), *range(16)]
+def test_a_share_that_ends_begins_again_as_the_next_pass():
+    """Whatever the plan takes for the clips of a pass."""
+    read = train(Stream(40)).read
+    assert read == [(entry % 40, entry // 40) for entry in range(len(read))]
+
+
+class Skipping(Recording):
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1 if batch_idx == 2 else None
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_after_a_skipped_rest_of_an_epoch_the_stream_begins_with_the_pass_of_the_next(workers):
+    module = train(module=Skipping(), workers=workers, max_epochs=3)
+    plan = module.plan
+    of_epochs = [plan.epoch(epoch) for epoch in range(3)]
+    assert module.shapes == [
+        (step.shape.clips, step.shape.frames, step.shape.size) for steps in of_epochs for step in steps[:2]
+    ]
+    first = 0
+    for steps in of_epochs:
+        clips = sum(step.shape.clips for step in steps[:2])
+        current = steps[0].offset // CLIPS
+        expected = [(entry % CLIPS, current + entry // CLIPS) for entry in range(clips)]
+        assert module.read[first : first + clips] == expected
+        first += clips
+    assert first == len(module.read)
 
 
 class Peek(L.Callback):
@@ -132,7 +187,7 @@ def test_who_looks_at_the_loader_takes_no_sample(trained):
     assert trained[0][0].seen == train(callbacks=[Peek()]).seen
 
 
-# --- The length of an epoch ---
+# --- The length of a pass ---
 
 
 @pytest.mark.parametrize(
@@ -146,7 +201,9 @@ def test_who_looks_at_the_loader_takes_no_sample(trained):
 )
 def test_length(stream, multigrid, arguments, expected):
     module = train(stream, multigrid=multigrid, **arguments)
-    assert [len(numbers(module, epoch)) for epoch in range(3)] == [expected] * 3
+    assert module.plan.clips == expected
+    # 1.5 passes for each of 2 epochs, up to the rounding of an epoch's steps.
+    assert len(module.read) == pytest.approx(3 * expected, rel=0.2)
 
 
 def test_a_stream_without_a_length_is_refused():
@@ -156,17 +213,17 @@ def test_a_stream_without_a_length_is_refused():
 
 def test_fast_dev_run_needs_no_length():
     train_once = Recording()
-    trainer = L.Trainer(**QUIET, fast_dev_run=True, callbacks=[MultigridCallback()])
+    trainer = L.Trainer(**QUIET, enable_checkpointing=False, fast_dev_run=True, callbacks=[MultigridCallback()])
     trainer.fit(train_once, DataLoader(Stream(), batch_size=2))
-    assert len(train_once.seen) == 1
+    assert len(train_once.shapes) == 1
 
 
 def test_refusals():
     with pytest.raises(ValueError, match="Stream gave no sample.*as many workers"):
         train(Stream(0))
-    with pytest.raises(Exception, match="`precise_bn_batches` reads clips of the epoch again"):
+    with pytest.raises(Exception, match="`precise_bn_batches` reads clips of the pass again"):
         train(multigrid={**LENGTH, "precise_bn_batches": 2})
-    trainer = L.Trainer(**QUIET, callbacks=[MultigridCallback(**LENGTH)])
+    trainer = L.Trainer(**QUIET, enable_checkpointing=False, callbacks=[MultigridCallback(**LENGTH)])
     with pytest.raises(TypeError, match="batch_size=None"):
         trainer.fit(Recording(), DataLoader(Stream(), batch_size=None))
 
@@ -174,20 +231,30 @@ def test_refusals():
 # --- Resume ---
 
 
-def test_a_resumed_run_has_the_same_steps(tmp_path):
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_resumed_run_has_the_same_steps_and_begins_the_stream_with_the_current_pass(workers, tmp_path, caplog):
     keep = L.pytorch.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=10, save_top_k=-1)
     whole = train(callbacks=[keep], enable_checkpointing=True)
+    done = sum(clips for clips, *_ in whole.shapes[:10])
+    assert done // CLIPS == 1  # in the middle of the second pass
+    with pytest.warns(UserWarning, match="callbacks used to create the checkpoint"):
+        rest = train_on(next(tmp_path.glob("*step=10.ckpt")), workers)
+    assert rest.shapes == whole.shapes[10:]
+    assert rest.read == [(entry % CLIPS, 1 + entry // CLIPS) for entry in range(len(rest.read))]
+    assert "Stream begins with pass 1 over the data (the first is 0)" in caplog.text
+
+
+def train_on(path, workers):
     module = Recording()
     trainer = L.Trainer(**QUIET, enable_checkpointing=False, callbacks=[MultigridCallback(**LENGTH)])
-    with pytest.warns(UserWarning, match="callbacks used to create the checkpoint"):
-        trainer.fit(module, DataLoader(Stream(), batch_size=2), ckpt_path=next(tmp_path.glob("*step=10.ckpt")))
-    assert [seen[:2] for seen in module.seen] == [seen[:2] for seen in whole.seen[10:]]
+    trainer.fit(module, DataLoader(Stream(), batch_size=2, num_workers=workers), ckpt_path=path)
+    return module
 
 
 # --- `StreamSamples` ---
 
 
-def test_before_the_first_epoch_there_is_only_the_first_sample():
+def test_before_the_first_pass_there_is_only_the_first_sample():
     samples = StreamSamples(Stream(), CLIPS)
     assert [samples[index][2] for index in (0, 3, 7)] == [0, 0, 0]
     samples.begin(0)
@@ -196,3 +263,12 @@ def test_before_the_first_epoch_there_is_only_the_first_sample():
     assert again[0][2] == 0  # another process begins its own share
     assert samples[0][2] == 3
     assert samples.number == CLIPS  # a `worker_init_fn` may ask
+
+
+def test_it_goes_on_from_the_pass_that_it_begins_with():
+    samples = StreamSamples(Stream(2), CLIPS)
+    for first in (5, 3):  # the second one as after a skipped rest of an epoch
+        samples.begin(first)
+        assert [samples[index][2:4] for index in range(5)] == [
+            (0, first), (1, first), (0, first + 1), (1, first + 1), (0, first + 2)
+        ]  # fmt: skip

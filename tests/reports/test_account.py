@@ -21,6 +21,7 @@ from lightning_multigrid.reports.account import (
     Account,
     faster_or_slower,
 )
+from lightning_multigrid.schedule import duration
 from lightning_multigrid.training.parts.evaluation_statistics import PopulationEstimate
 from tests.helpers.tiny import Module, clips, fit, loader
 
@@ -145,12 +146,14 @@ def test_a_training_is_accounted_for_to_the_second(clock, tmp_path):
     saver = ModelCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}-{step}")
     data = {"train": DataLoader(reading, 4), "val": loader(shuffle=False, number=8)}
     fit(Validating(clock), slow, callback, saver, **data, enable_checkpointing=True, num_sanity_val_steps=0)
-    plan, steps = callback.run.plan, sum(callback.run.plan.phase_steps)
+    plan = callback.run.plan
+    steps = [step for epoch in range(4) for step in plan.epoch(epoch)]
+    clips = sum(step.shape.clips for step in steps)
     seconds = callback.report.account.seconds
     assert callback.report.account.wall == pytest.approx(clock.now - 100)
     assert seconds == pytest.approx(
         dict.fromkeys(KINDS, 0)
-        | {START: 7, STEPS: 5 * steps, WAITING: 100 * plan.epochs, VALIDATION: 4 * 50, CHECKPOINTS: 4 * 20}
+        | {START: 7, STEPS: 5 * len(steps), WAITING: clips, VALIDATION: 4 * 50, CHECKPOINTS: 4 * 20}
     )
 
 
@@ -180,12 +183,14 @@ def test_a_rehearsal_is_no_part_of_the_baseline(clock):
     assert account.wall == account.seconds[REHEARSAL] > 0
 
 
-def test_the_baselines_validations_are_counted_for_it(clock):
-    callback = MultigridCallback(epoch_factor=3, validations_per_phase=1)
-    fit(Validating(clock), callback, val=loader(shuffle=False, number=8), num_sanity_val_steps=0)
-    validations = len(callback.run.plan.schedule.validation_epochs(1))
-    assert callback.report.account.seconds[VALIDATION] == 50 * validations
-    assert callback.report.baseline_validations == 4 / validations
+def test_the_baseline_validates_as_often(clock, caplog):
+    """Of 100 steps of 3 s and 4 validations of 50 s."""
+    callback = MultigridCallback()
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        fit(Validating(clock), callback, val=loader(shuffle=False, number=8), num_sanity_val_steps=0)
+    steps = sum(callback.run.plan.phase_steps)
+    assert callback.report.account.seconds[VALIDATION] == 4 * 50
+    assert f"{duration(3 * steps + 200)} instead of {duration(300 + 200)} by the wall clock" in caplog.text
 
 
 def test_statistics_that_are_estimated_are_no_validation(monkeypatch, clock):

@@ -84,9 +84,10 @@ def test_speedup(script, tmp_path, capsys):
     assert result["multigrid_hours"] == pytest.approx(hours)
     assert result["speedup"] == pytest.approx(baseline["steps"] * baseline["ms"] / 3.6e6 / hours)
     assert f"{result['speedup']:.2f}x faster" in printed
-    # Every clip of 1.5 times the epochs is in a step.
+    # 1.5 passes for each epoch, up to the rounding of its steps, of which there are about 411.
     clips = sum(grid["steps"] * int(grid["shape"].split()[0]) for grid in multigrid)
-    assert clips == pytest.approx(1.5 * 28 * 1536)
+    assert clips == pytest.approx(1.5 * 28 * 1536, rel=0.005)
+    assert result["clips_per_second_mean"] == pytest.approx(clips / hours / 3600)
     assert 2.5 < result["flops_bound"] < result["fewer_steps"] * 1.1
     tables = runpy.run_path(str(RESULTS / "tables.py"))
     made = tables["with_tables"](f"before\n{tables['START']}\nold\n{tables['END']}\nafter\n", tmp_path)
@@ -130,7 +131,7 @@ def test_speedup_is_of_the_recipes(script, name):
 
 
 def test_steps_of_the_plan(script):
-    """Counts the steps of every epoch, the tail by its share; the schedule counts by phases."""
+    """All of them, and each on a grid of the schedule."""
     benchmark = script("benchmark_speedup")
     baseline = benchmark["SETTINGS"]["slowfast"].baseline
     schedule = MultigridSchedule(baseline)
@@ -141,7 +142,7 @@ def test_steps_of_the_plan(script):
         (BatchShape(4, 32, 224), 8),
     ]
     assert {(grid.shape, grid.sub_batch) for grid in steps} == set(schedule.grids_of_statistics)
-    assert sum(steps.values()) == pytest.approx(sum(Plan(schedule, 1875).phase_steps), rel=0.02)
+    assert sum(steps.values()) == sum(Plan(schedule, 1875).phase_steps)
 
 
 def test_overhead(script, tmp_path, capsys):
@@ -196,7 +197,7 @@ def test_the_glossary_has_the_words_of_its_picture(tmp_path):
     drawing["main"]([str(tmp_path / "words.png")])
     page = (BENCHMARKS.parent / "docs" / "glossary.md").read_text()
     words = re.findall(r"^\| \*\*(.+)\*\* \|", page, re.MULTILINE)
-    assert len(words) == 8
+    assert len(words) == 9
     figure = drawing["figure"]()
     drawn = " ".join(text.get_text() for axes in figure.axes for text in axes.texts)
     assert [word for word in words if word not in drawn] == []

@@ -24,7 +24,7 @@ from tests.helpers.tiny import trainer
 
 FINGERPRINT = Path(__file__).parents[2] / "benchmarks" / "results" / "fingerprint.txt"
 pytestmark = pytest.mark.filterwarnings("ignore")
-CLIPS = 101  # so that epochs have tails
+CLIPS = 101  # so that mini-batches span two passes
 
 
 class Statistics(TorchFunctionMode):

@@ -25,6 +25,10 @@ def test_the_page_has_the_table():
 
 
 class Logs(Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = self.net[:2]
+
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
         self.log("loss", loss)
@@ -42,27 +46,18 @@ def steps(tmp_path, multigrid=True, own=(), **arguments):
 
 
 AS_EVER = {name for name, meaning in meanings.CALLBACKS.items() if meaning == meanings.AS_EVER}
-BASES = {"BasePredictionWriter", "ProgressBar"}  # to be derived from
+BASES = {"BaseFinetuning", "BasePredictionWriter", "Callback", "Checkpoint", "ProgressBar"}  # to be derived from
+ARGUMENTS = {"BackboneFinetuning": [1, lambda epoch: 1.5], "ModelPruning": ["l1_unstructured"]}
 
 
 @pytest.mark.filterwarnings("ignore:.*ckpt_path")  # Lightning, where there is such a checkpoint
+@pytest.mark.filterwarnings("ignore:.*already exist within another group")  # of an optimizer of all parameters
 @pytest.mark.parametrize("name", sorted(AS_EVER - BASES))
 def test_what_is_as_ever_changes_no_step(tmp_path, name):
     saves = "Checkpoint" in name
+    given = ARGUMENTS.get(name, [tmp_path] if saves else [])
     arguments = {"enable_checkpointing": saves, "enable_progress_bar": "Progress" in name}
-    own = getattr(callbacks, name)(*([tmp_path] if saves else []))
-    with_it = steps(tmp_path, own=[own], enable_model_summary="Summary" in name, **arguments)
+    with_it = steps(
+        tmp_path, own=[getattr(callbacks, name)(*given)], enable_model_summary="Summary" in name, **arguments
+    )
     assert with_it == steps(tmp_path)
-
-
-def test_pruning_counts_epochs_of_the_run(tmp_path):
-    class Prunes(callbacks.ModelPruning):
-        def apply_pruning(self, amount):
-            self.number = getattr(self, "number", 0) + 1
-            super().apply_pruning(amount)
-
-    pruned = []
-    for multigrid in (False, True):
-        pruned.append(Prunes("l1_unstructured", amount=0.1))
-        steps(tmp_path, multigrid, own=[pruned[-1]])
-    assert [each.number for each in pruned] == [4, 6]

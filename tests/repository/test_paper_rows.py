@@ -5,7 +5,7 @@ import re
 import pytest
 
 from lightning_multigrid.cli.main import main
-from tests.helpers.paper_rows import MARKS, PAGE, TABLES, iterations, schedule, tables
+from tests.helpers.paper_rows import MARKS, PAGE, TABLES, iterations, planned, tables
 from tests.helpers.recipe_sources import FOLDER
 
 ROWS = [row for rows in TABLES.values() for row in rows]
@@ -40,7 +40,7 @@ def test_the_published_numbers_are_those_of_the_recipes():
 def test_a_shortened_baseline_keeps_the_proportions_of_its_stages():
     for row in (row for row in ROWS if re.search(r"_baseline_\d", row.recipe)):
         short, whole = (
-            schedule(name)[0].baseline for name in (row.recipe, re.sub(r"_baseline_.*", "_baseline", row.recipe))
+            planned(name).schedule.baseline for name in (row.recipe, re.sub(r"_baseline_.*", "_baseline", row.recipe))
         )
         shares = [[float(m) / float(b.epochs) for m in b.milestones] for b in (short, whole)]
         assert shares[0] == pytest.approx(shares[1], abs=0.01)

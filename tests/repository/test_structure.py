@@ -158,7 +158,7 @@ def test_the_table_of_contributing_is_this_one():
 
 def test_the_newest_version_of_the_changelog_is_this_one():
     root = PACKAGE.parent
-    newest = re.findall(r"^## \[(.*)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    newest = re.findall(r"^## \[(\d.*)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE)[0]  # not "Unreleased"
     cited = re.findall(r"^version: (.*)$", (root / "CITATION.cff").read_text(), re.MULTILINE)
     assert [newest] == cited == [lightning_multigrid.__version__]
 

@@ -6,73 +6,139 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_multigrid.schedule.cycles import Baseline
+from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import EpochLength, Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
-PLANS = st.builds(
-    Plan,
-    st.just(SCHEDULE),
-    st.integers(40, 200),
-    world=st.integers(1, 3),
-    accumulate=st.integers(1, 3),
-    drop_last=st.booleans(),
-)
+
+
+@st.composite
+def plans(draw):
+    """Plans of random recipes: with warm-up, ends within an epoch, divisors, accumulation and several ranks."""
+    epochs = draw(st.fractions(1, 12, max_denominator=4))
+    shares = sorted(draw(st.sets(st.fractions(0, 1, max_denominator=9), max_size=3)) - {0, 1})
+    milestones = tuple(share * epochs for share in shares)
+    baseline = Baseline(
+        BatchShape(draw(st.integers(1, 9)), draw(st.sampled_from([4, 16, 18])), draw(st.sampled_from([32, 96, 100]))),
+        epochs,
+        milestones,
+        warmup_epochs=draw(st.fractions(0, Fraction(6, 7), max_denominator=7)) * (milestones or (epochs,))[0],
+    )
+    schedule = MultigridSchedule(
+        baseline,
+        draw(st.sampled_from([LongCycle(), LongCycle(((1, 1),)), LongCycle(((0.5, 0.71), (1, 0.71)))])),
+        draw(st.sampled_from([ShortCycle(), ShortCycle((1,)), ShortCycle((0.5, 1))])),
+        epoch_factor=draw(st.sampled_from([0.5, 1, 1.5, 3])),
+        size_divisor=draw(st.sampled_from([1, 16])),
+        frames_divisor=draw(st.sampled_from([1, 2])),
+        stepwise=draw(st.booleans()),
+        lr_scaling=draw(st.sampled_from(["linear", "sqrt", "none"])),
+        fine_tuning=draw(st.booleans()),
+    )
+    return Plan(schedule, draw(st.integers(20, 900)), world=draw(st.integers(1, 3)), accumulate=draw(st.integers(1, 3)))
 
 
 def steps_of(plan):
     return [step for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
 
 
-@settings(max_examples=30, deadline=None)
-@given(PLANS)
-def test_each_step_comes_after_the_one_before_and_further_on(plan):
+@settings(max_examples=100, deadline=None)
+@given(plans())
+def test_the_training_is_one_sequence_of_steps_that_take_the_stream_clip_by_clip(plan):
     every = steps_of(plan)
-    assert [plan.after(step) for step in every] == [*every[1:], plan.epoch(plan.epochs)[0]]
+    assert {len(plan.epoch(epoch)) for epoch in range(plan.epochs + 1)} == {plan.batches_per_epoch}
     assert [step.place for step in every] == [
-        Place(epoch, batch) for epoch in range(plan.epochs) for batch in range(plan.batches_of(epoch))
+        Place(epoch, batch) for epoch in range(plan.epochs) for batch in range(plan.batches_per_epoch)
     ]
-    positions = [plan.position(step) for step in every]
-    assert positions == sorted(set(positions))
-    assert plan.position(plan.after(plan.epoch(1)[-1])) == 2
-    assert len(every) == sum(plan.phase_steps)
-    assert {(step.shape, step.sub_batch) for step in every} == set(plan.shapes_and_sub_batches)
+    assert [plan.after(step) for step in every] == [*every[1:], plan.epoch(plan.epochs)[0]]
+    offset = 0
+    for step in every:
+        assert step == plan.step(step.place)
+        assert step.offset == offset
+        assert step.shape in plan.schedule.cycle(plan.schedule.phases[step.phase].shape)  # whole: no step is a tail
+        offset += step.shape.clips * plan.world
+    assert 0 <= len(every) - sum(plan.phase_steps) < plan.batches_per_epoch  # the rest of a last epoch that ends early
 
 
-@settings(max_examples=30, deadline=None)
-@given(PLANS)
-def test_mini_batches_of_an_optimizer_step_share_its_clock_its_scales_and_its_phase(plan):
+@settings(max_examples=100, deadline=None)
+@given(plans())
+def test_passes_are_the_factor_times_the_epochs_up_to_the_rounding_of_an_epoch(plan):
+    steps, schedule = steps_of(plan)[: sum(plan.phase_steps)], plan.schedule
+    clips = sum(step.shape.clips for step in steps) * plan.world
+    wanted = schedule.epoch_factor * schedule.baseline.epochs * plan.clips
+    rounding = plan.steps_per_epoch / plan.unrounded_steps_per_epoch
+    # Each phase may have a step more or less, and a part of a turn of the short cycle.
+    largest = max(shape.clips for shape in schedule.grids) * plan.world * plan.accumulate
+    assert clips == pytest.approx(float(wanted * rounding), abs=4 * largest * (len(schedule.phases) + 1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(plans())
+def test_scale_and_lr_change_at_the_same_step(plan):
+    """A phase has the steps that begin within it, and so has the LR: of an epoch's scheduler, as many ticks."""
+    schedule, length = plan.schedule, plan.baseline_length
+    for step in steps_of(plan)[: sum(plan.phase_steps)]:
+        update = plan.start_of_update(step.place)
+        position = plan.position(update)
+        phase = schedule.phases[step.phase]
+        assert phase.start_epoch <= position < phase.end_epoch
+        assert step.lr_scale == phase.lr_scale
+        assert step.baseline_epoch == schedule.baseline_epoch(position)
+        if not schedule.stepwise:
+            assert length.ticks(step.baseline_epoch, "epoch", 1) == step.place.epoch
+        in_last = schedule.fine_tuning and schedule.stepwise and phase.stage == len(schedule.baseline.milestones) > 0
+        held = in_last and position < (phase.start_epoch + phase.end_epoch) / 2
+        stage = sum(milestone <= step.baseline_epoch for milestone in schedule.baseline.milestones)
+        assert stage == phase.stage - held
+
+
+@settings(max_examples=50, deadline=None)
+@given(plans())
+def test_mini_batches_of_an_optimizer_step_share_its_clock_its_scales_and_its_shape(plan):
     done = 0
     for step in steps_of(plan):
-        epoch, batch = step.place
-        assert step.starts_update == (batch % plan.accumulate == 0)
+        assert step.starts_update == (step.place.batch % plan.accumulate == 0)
         if step.starts_update:
-            first, position = step, epoch + Fraction(step.offset, plan.clips)
+            first = step
             assert plan.start_of_update(step.place) == step.place
             assert plan.optimizer_steps_before(step.place) == done
-            assert step.baseline_epoch == SCHEDULE.baseline_epoch(position)
-            assert step.lr_scale == SCHEDULE.phases[step.phase].lr_scale
             done += 1
         assert plan.start_of_update(step.place) == first.place
-        of_update = "phase", "baseline_epoch", "lr_scale", "gradient_scale"
+        of_update = "phase", "shape", "sub_batch", "baseline_epoch", "lr_scale"
         assert [getattr(step, name) for name in of_update] == [getattr(first, name) for name in of_update]
-    assert plan.optimizer_steps == done
+    assert plan.optimizer_steps * plan.accumulate == sum(plan.phase_steps)
+    assert 0 <= done - plan.optimizer_steps < plan.steps_per_epoch
+
+
+@settings(max_examples=50, deadline=None)
+@given(plans(), st.fractions(0, 12))
+def test_the_first_step_from_a_position_begins_there_or_is_the_next(plan, position):
+    place = plan.first_from(position)
+    assert plan.start_of_update(place) == place
+    assert position <= plan.position(place) < position + Fraction(1, plan.steps_per_epoch)
+
+
+def test_the_short_cycle_begins_anew_with_each_phase():
+    plan = Plan(SCHEDULE, 203)
+    by_phase = [[step.shape for step in steps_of(plan) if step.phase == phase] for phase in range(9)]
+    for phase, shapes in enumerate(by_phase):
+        cycle = SCHEDULE.cycle(SCHEDULE.phases[phase].shape)
+        assert shapes == [cycle[number % 3] for number in range(len(shapes))]
 
 
 def test_an_epoch_of_the_baseline_has_the_mini_batches_of_its_clips_unless_given():
     assert Plan(SCHEDULE, 101).baseline_length == EpochLength(51)
-    assert Plan(SCHEDULE, 101, drop_last=True, accumulate=4).baseline_length == EpochLength(50, 4)
+    assert Plan(SCHEDULE, 101, world=2, accumulate=4).baseline_length == EpochLength(26, 4)
     assert Plan(SCHEDULE, 101, batches=7).baseline_length == EpochLength(7)
 
 
-def test_the_last_phase_of_a_long_training_has_the_momentum_of_the_script():
+def test_the_last_phase_has_the_momentum_of_the_script():
     """It is most of the steps that running statistics at the end look back over."""
-    schedule = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196)))
-    last = [step for step in Plan(schedule, 20_000).epoch(schedule.epochs - 1) if step.phase == 12]
-    assert len(last) > 1000  # and at a momentum of 0.1, what is 1,000 steps ago weighs nothing: 0.9**1000 < 1e-45
-    assert {step.baseline_batches for step in last} == {1}
+    steps = steps_of(Plan(SCHEDULE, 203))
+    assert [step.baseline_batches for step in steps if step.phase in (0, 8)][:1] == [8]
+    assert {step.baseline_batches for step in steps if step.phase == 8} == {1}
 
 
 # --- Ticks of schedulers ---

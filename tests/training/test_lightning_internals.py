@@ -1,25 +1,22 @@
 """One test for each entry of `lightning_internals`, on Lightning itself: each fails when Lightning changes."""
 
 import inspect
-import math
 import re
-import sys
 
 import lightning as L
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 
-from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
+from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
 from lightning_multigrid.training.trainer import lightning_internals
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import (
-    CHECKS_AT_EPOCH_END,
-    EVERY_N_EPOCHS,
     LoopCounters,
     Place,
+    add_steps_elsewhere,
     attach,
     batch_index,
     copy_without_trainer,
@@ -39,6 +36,8 @@ from lightning_multigrid.training.trainer.lightning_internals import (
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, sees
 from tests.helpers.entries import entries
 from tests.helpers.tiny import Module, fit, loader, sgd, trainer
+
+OFF_LONG, OFF_SHORT = LongCycle(((1, 1),)), ShortCycle((1,))
 
 
 def few(number=8):
@@ -160,26 +159,59 @@ def test_reload_every(first, later, requests):
         L.Trainer(reload_dataloaders_every_n_epochs=-1)
 
 
+def short_plan(**arguments):
+    """Two epochs of four steps, where the script has two of eight mini-batches."""
+    schedule = MultigridSchedule(Baseline(BatchShape(2, 4, 16), epochs=2), OFF_LONG, OFF_SHORT, epoch_factor=0.5)
+    return Plan(schedule, 16, **arguments)
+
+
 def test_loop_limits():
     def change(host):
-        for owner, name, value in loop_limits(host, MultigridSchedule(Baseline(BatchShape(2, 4, 16), epochs=2))):
+        for owner, name, value in loop_limits(host, short_plan()):
+            assert hasattr(owner, name)
             setattr(owner, name, value)
 
-    least = trainer(max_epochs=9, min_epochs=4, min_steps=100)
-    schedule = MultigridSchedule(Baseline(BatchShape(2, 4, 16), epochs=8), epoch_factor=2)
-    limits = {name: value for _, name, value in loop_limits(least, schedule)}
-    assert limits["min_epochs"] == math.ceil(schedule.position_of(4))
-    assert limits["min_steps"] == round(100 / schedule.iteration_reduction)
-    assert (least.min_epochs, least.min_steps) == (4, 100)
-    for owner, name, value in loop_limits(least, schedule):
-        assert hasattr(owner, name)
-        setattr(owner, name, value)
-    assert (least.min_epochs, least.min_steps) == (limits["min_epochs"], limits["min_steps"])
     module = Module()
-    host = fit(module, Set(change), train=few(), max_epochs=1, max_steps=1, limit_train_batches=1)
-    assert [(epoch, batch) for epoch, batch, *_ in module.seen] == [(e, b) for e in range(3) for b in range(2)]
+    arguments = {"train": few(32), "max_epochs": 9, "limit_train_batches": 1}
+    host = fit(module, Set(change), max_steps=16, min_steps=6, **arguments)
+    assert len(module.seen) == host.max_steps == 8  # and its mini-batches are no longer limited
+    assert host.min_steps == 3
+    assert [batch for _, batch, *_ in module.seen] == [*range(8)]
+    manual = ManualModule()
+    host = fit(manual, Set(change), max_steps=16, **arguments)
+    assert (host.max_steps, host.max_epochs, host.current_epoch) == (-1, 2, 2)
+    unlimited = trainer(max_epochs=3)
+    unlimited.fit(Module(), few())
+    assert [name for _, name, _ in loop_limits(unlimited, short_plan())] == ["limit_train_batches"]
     with pytest.raises(AttributeError):
         host.max_epochs = 3  # the public way, if there were one
+
+
+class ManualModule(Module):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx))
+        optimizer.step()
+
+
+def test_add_steps_elsewhere():
+    for limit, steps in ((4, 7), (-1, 10)):
+        changes, module = Changes(), Module()
+        host = fit(
+            module,
+            Set(lambda host, changes=changes: add_steps_elsewhere(host, 3, changes)),
+            train=few(20),
+            max_epochs=2,
+            max_steps=limit,
+        )
+        assert len(module.seen) == steps
+        changes.close()
+        assert host.max_steps == limit
 
 
 def test_batch_index():
@@ -233,31 +265,6 @@ def test_step_is_logged(accumulate):
     fit(Module(), look, train=few(20), max_epochs=4, logger=logger, **arguments)
     assert logger.steps == sorted(look.steps) == list(range(2, 20 if accumulate == 1 else 12, 3))
     assert not step_is_logged(trainer(log_every_n_steps=0))
-
-
-def test_what_callbacks_read_in_each_epoch(tmp_path):
-    """`CHECKS_AT_EPOCH_END` and `EVERY_N_EPOCHS`."""
-    module, looked = Module(), []
-
-    class Patient(EarlyStopping):
-        def _run_early_stopping_check(self, trainer):
-            looked.append(trainer.current_epoch)
-            super()._run_early_stopping_check(trainer)
-
-    patient = Patient("val", patience=9, check_on_train_epoch_end=True)
-    saver = ModelCheckpoint(tmp_path, every_n_epochs=3)
-    assert vars(patient)[CHECKS_AT_EPOCH_END] is True
-    assert vars(saver)[EVERY_N_EPOCHS] == saver.every_n_epochs == 3
-
-    class Sets(L.Callback):
-        def on_train_epoch_start(self, trainer, pl_module):
-            setattr(patient, CHECKS_AT_EPOCH_END, trainer.current_epoch == 2)
-            setattr(saver, EVERY_N_EPOCHS, 1 if trainer.current_epoch == 2 else sys.maxsize)
-
-    used = {"train": few(), "val": few(), "max_epochs": 4, "enable_checkpointing": True, "check_val_every_n_epoch": 3}
-    fit(module, patient, saver, Sets(), **used)
-    assert looked == [2]
-    assert "epoch=2-step=6" in saver.best_model_path
 
 
 def test_global_seed(monkeypatch):

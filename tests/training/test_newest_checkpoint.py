@@ -146,7 +146,7 @@ def test_a_run_that_fails_keeps_its_steps_and_without_any_leaves_what_was_there(
         train(str(tmp_path), newest=keep, kind=Failing)
     assert said == [f"`ckpt_path='last'` continues from {tmp_path / 'last.ckpt'}."]
     kept = (tmp_path / "last.ckpt").read_bytes()
-    assert step(tmp_path / "last.ckpt") == 4  # three steps of the first epoch, and one
+    assert step(tmp_path / "last.ckpt") == 10  # nine steps of the first epoch, and one
     monkeypatch.setattr(Failing, "after", [])
     with pytest.raises(RuntimeError, match="on purpose"):
         train(str(tmp_path), newest=keep, kind=Failing)
@@ -218,7 +218,7 @@ def test_a_training_that_begins_anew_keeps_what_another_one_has_left(tmp_path):
     for _ in range(2):  # without `ckpt_path="last"`, by mistake
         with pytest.raises(RuntimeError, match="on purpose"):
             train(str(tmp_path), kind=Failing)
-    assert [step(tmp_path / f"{name}.ckpt") for name in ("earlier-1", "earlier-2", "last")] == [steps, 4, 4]
+    assert [step(tmp_path / f"{name}.ckpt") for name in ("earlier-1", "earlier-2", "last")] == [steps, 10, 10]
 
 
 def test_a_rehearsal_writes_nothing(tmp_path):

@@ -1,11 +1,11 @@
-"""The short cycle that the callback takes by default, and one pass from coarse to fine."""
+"""The plan that follows from a script: its short cycle, one pass from coarse to fine, epochs of few steps."""
 
 import re
 
 import pytest
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 
-from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule, ShortCycle
+from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, ShortCycle
 from tests.helpers.tiny import CLIPS, Module, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
@@ -46,9 +46,8 @@ def test_one_pass_has_half_of_its_steps_on_the_baselines_grid_whatever_the_lr_do
     assert {shape[1:] for shape in shapes} == {coarse[1:], fine[1:]}
     change = next(number for number, shape in enumerate(shapes) if shape[1:] == fine[1:])
     assert {shape[1:] for shape in shapes[change:]} == {fine[1:]}  # once, and never back
-    tails = 8  # at most one smaller mini-batch in each epoch
-    assert abs(change - (len(shapes) - change)) <= tails
-    assert sum(clips for clips, *_ in shapes) == 8 * CLIPS
+    assert change == len(shapes) // 2
+    assert sum(clips for clips, *_ in shapes) == 8 * CLIPS  # 20 steps an epoch, of 8 and of 2 clips
     assert module.lrs[0] == pytest.approx(0.1 * 4)
     assert module.lrs[-1] < 0.1 / 20  # the schedule of the LR has come to its end
 
@@ -59,9 +58,8 @@ def test_one_pass_and_milestones_are_refused():
 
 
 def test_a_training_that_never_reaches_its_last_phase_is_warned_about():
-    train = loader(batch_size=2)
     with pytest.warns(UserWarning, match="The last phase, on the baseline's shape, gets no step: .* Give more data"):
-        fit(Module(), MultigridCallback(), train=train, accumulate_grad_batches=len(train) // 2)
+        fit(Module(), MultigridCallback(milestones=[0.9]), max_epochs=1, accumulate_grad_batches=7)
 
 
 def test_milestones_that_the_training_does_not_reach_are_named(caplog):
@@ -70,8 +68,35 @@ def test_milestones_that_the_training_does_not_reach_are_named(caplog):
     assert "Milestones of the LR that the training does not reach: epoch 4, 6 of the baseline." in caplog.messages
 
 
-def test_optimizer_steps_of_more_clips_than_an_epoch_are_named(caplog):
+def test_steps_of_more_clips_than_a_pass_are_named(caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Module(), MultigridCallback(), accumulate_grad_batches=2)
-    said = "2 mini-batches of the coarsest grid have 128 clips, more than an epoch of 100, .* smaller `accumulate_grad_"
-    assert re.search(said, caplog.text)
+    assert "A step of the coarsest grid takes 128 clips, more than the 100 of a pass over the data: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(42, None), (41, "10.25"), (22, "5.50 optimizer steps, .* rounded to 6, by 9%"), (10, "2.50"), (9, "2.25")],
+)
+def test_a_rounding_of_an_epochs_steps_is_said_above_a_twentieth(number, said, caplog):
+    """Half of the steps have 6 clips, half 2: 4 on average, and an epoch makes one pass."""
+    coarse = {"long_cycle": LongCycle(((0.375, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        fit(Module(), MultigridCallback(**coarse), train=loader(2, number=number))
+    found = re.search(r"An epoch would have .* A smaller `batch_size` rounds less", caplog.text)
+    assert (found is None) == (said is None or number == 41)
+    assert found is None or re.search(said, found.group())
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_a_schedule_without_stages_is_one_long_cycle_and_then_fine_tuning_for_as_many_steps(warmup):
+    callback = MultigridCallback(warmup_epochs=warmup)
+    fit(Module(lambda optimizer, _: CosineAnnealingLR(optimizer, 8)), callback, max_epochs=8)
+    schedule = callback.run.plan.schedule
+    half = warmup + (8 - warmup) / 2
+    assert [phase.stage for phase in schedule.phases] == [0, 0, 0, 0, 1]
+    assert [float(phase.end_epoch) for phase in schedule.phases] == [half / 4, half / 2, half * 3 / 4, half, 8]
+    assert all(schedule.baseline_epoch(epoch) == epoch for epoch in (0, 0.5, warmup / 2, half, 6.5))
+    callback = MultigridCallback(fine_tuning=False)
+    fit(Module(lambda optimizer, _: CosineAnnealingLR(optimizer, 8)), callback, max_epochs=8)
+    assert [float(phase.end_epoch) for phase in callback.run.plan.schedule.phases] == [2, 4, 6, 8]

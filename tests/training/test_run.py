@@ -9,7 +9,7 @@ import lightning as L
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.host import MisconfigurationException
@@ -96,7 +96,7 @@ def test_what_remains_of_a_fit_does_not_keep_its_trainer_and_module():
     del callback, module  # Lightning gives each callback the `log` of the module
     gc.collect()
     assert [reference() for reference in held] == [None, None]
-    assert run.plan.epochs == 6
+    assert run.plan.epochs == 4
     assert run.report.times
     with pytest.raises(RuntimeError, match="This `fit` of MultigridCallback has ended. Its `plan` and `report`"):
         run.trainer  # noqa: B018
@@ -108,7 +108,7 @@ def test_a_checkpoint_that_is_saved_after_a_fit_is_that_of_its_end(tmp_path):
     host = fit(module, MultigridCallback(), max_epochs=3)
     host.save_checkpoint(tmp_path / "end.ckpt")
     again = Module()
-    assert fit(again, MultigridCallback(), max_epochs=3, ckpt_path=tmp_path / "end.ckpt").current_epoch == 4
+    assert fit(again, MultigridCallback(), max_epochs=3, ckpt_path=tmp_path / "end.ckpt").current_epoch == 3
     assert again.seen == []
     for name, value in module.state_dict().items():
         assert torch.equal(value, again.state_dict()[name])
@@ -143,7 +143,7 @@ def time_first(samples):
 def test_means_over_an_epoch_weigh_clips_and_not_frames():
     module = TimeFirst()
     fit(module, MultigridCallback(), train=DataLoader(clips(100), 4, collate_fn=time_first))
-    assert len(module.means) == 6
+    assert len(module.means) == 4
 
 
 class Changing:
@@ -173,22 +173,28 @@ def test_a_dataset_of_another_length_in_a_later_epoch_is_refused(later):
         fit(Moves(), MultigridCallback(), train=DataLoader(data, 4, shuffle=True))
 
 
-def test_limits_that_are_smaller_than_a_mini_batch_are_told(caplog):
+def test_a_limit_may_leave_fewer_clips_than_a_mini_batch_has(caplog):
+    """Then several passes are in one, and every clip comes as often."""
+    seen = []
+
+    class Labelled(Module):
+        def training_step(self, batch, batch_idx):
+            if isinstance(self._trainer, L.Trainer):
+                seen.extend(batch[1].tolist())
+            return super().training_step((batch[0], torch.zeros_like(batch[1])), batch_idx)
+
+    numbered = TensorDataset(clips(100).tensors[0], torch.arange(100))
     with caplog.at_level("INFO"):
-        fit(Module(), MultigridCallback(), limit_train_batches=2)
-    told = "leaves 8 clips on each device, but the plan has mini-batches of 64 clips. So an epoch has 64 clips."
-    assert told in caplog.text
+        host = fit(Labelled(), MultigridCallback(), train=DataLoader(numbered, 4), limit_train_batches=3)
+    assert "A step of the coarsest grid takes 64 clips, more than the 12 of a pass over the data: " in caplog.text
+    assert host.global_step == 4  # the first of the coarse phases, as an epoch has one step
+    assert seen == [index % 12 for index in range(len(seen))]
 
 
 @pytest.mark.parametrize(
     ("arguments", "settings", "message"),
     [
         ({"clips_per_epoch": 50}, {}, "`clips_per_epoch` is for iterable datasets, but TensorDataset has a length"),
-        (
-            {"validations_per_phase": 1},
-            {"check_val_every_n_epoch": None, "val_check_interval": 5},
-            r"`validations_per_phase` counts validations at the ends of epochs, so with .* it would have no effect",
-        ),
     ],
 )
 def test_arguments_that_would_have_no_effect_are_refused(arguments, settings, message):

@@ -21,7 +21,7 @@ def starting_weights(module, *callbacks, **arguments):
     """Weights of the first convolution when the training starts."""
     seen = []
     module.on_train_start = lambda: seen.append(module.net[0].weight.detach().clone())
-    trainer(*callbacks, max_epochs=1, limit_train_batches=2).fit(module, loader(), **arguments)
+    trainer(*callbacks, max_epochs=1).fit(module, loader(), **arguments)
     return seen[0]
 
 

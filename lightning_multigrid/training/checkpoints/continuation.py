@@ -1,7 +1,8 @@
 """Where a run was when it wrote a checkpoint, and where this run continues.
 
-Lightning keeps the place, and everything else is a function of place and seed (`Plan`). This module is for checkpoints
-of other devices or batch sizes: it compares clips of all ranks.
+Lightning keeps the place, and everything else is a function of place and seed (`Plan`). On other devices, or with
+another batch size, a run continues at the same point of its epoch and at the next clip of the stream: by one number
+that shifts the stream.
 """
 
 import hashlib
@@ -12,11 +13,11 @@ from typing import Any
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid.host import MisconfigurationException
-from lightning_multigrid.schedule import MultigridSchedule, Place, Plan, Step
+from lightning_multigrid.schedule import MultigridSchedule, Place, Plan, Step, exact
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 
 State = dict[str, Any]  # of the callback in a checkpoint, as plain values: checkpoints are loaded with `weights_only`
-_VERSION = 4  # of that state
+_VERSION = 5  # of that state
 FROM_WEIGHTS = "`--trainer.callbacks+=lightning_multigrid.PretrainedWeights --trainer.callbacks.path=FILE`"
 """Options of `fit` that start a training from the weights of a file, as far as they fit."""
 _NEW_TRAINING = (
@@ -37,26 +38,25 @@ def describe_run(plan: Plan) -> State:
         # Of a baseline optimizer step.
         "clips": plan.schedule.baseline.shape.clips * plan.world * plan.accumulate,
         "split": [plan.world, plan.accumulate],
-        "samples": int(plan.clips * plan.world),
+        "samples": plan.clips,
+        "batches": plan.batches_per_epoch,
     }
 
 
-def describe_position(plan: Plan, place: Place) -> State:
-    """Returns where a run is, given its next mini-batch, in units that mean the same in another run."""
+def describe_position(plan: Plan, place: Place, shift: int) -> State:
+    """Returns where a run is in its stream, given its next mini-batch."""
     start = plan.start_of_update(place)  # checkpoints have no gradients, so an unfinished optimizer step starts again
-    seen = plan.epoch(place.epoch)[start.batch].offset * plan.world if start.batch else 0
-    return {"clips_seen": seen}
+    return {"clips_seen": plan.step(start).offset + shift}
 
 
 def _plan_key(schedule: MultigridSchedule) -> str:
     """Returns a key that schedules share if they differ only in the clips of the baseline's mini-batch."""
     baseline = schedule.baseline
-    parts: list[Any] = [baseline.stride, str(Fraction(str(baseline.warmup_epochs)))]
+    parts: list[Any] = [baseline.stride, schedule.stepwise, str(exact(baseline.warmup_epochs))]
+    parts.append(str(exact(schedule.epoch_factor)))
     for phase in schedule.phases:
-        places = phase.start_epoch, (phase.start_epoch + phase.end_epoch) / 2, phase.end_epoch
-        clock = [(str(place), str(schedule.baseline_epoch(place))) for place in places]
         cycle = [(s.frames, s.size, str(Fraction(s.clips, baseline.shape.clips))) for s in schedule.cycle(phase.shape)]
-        parts.append((phase.stage, phase.lr_scale, clock, cycle))
+        parts.append((phase.stage, phase.lr_scale, str(phase.start_epoch), str(phase.end_epoch), cycle))
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
@@ -69,7 +69,7 @@ class Continuation:
 
     state: State  # of the callback
     first: Step  # the next mini-batch
-    epoch: int  # at which Lightning goes on: that of the next mini-batch, or the one before, whose end is not over yet
+    shift: int  # of the stream
     steps_elsewhere: int  # optimizer steps that Lightning counts beyond those of this run's plan before it
 
 
@@ -92,33 +92,26 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
 
     `state` is the callback's.
     """
-    counters = LoopCounters(checkpoint)
-    place = _continue(state, counters.place, plan)
-    if place.batch and state["seed"] != plan.seed:
-        raise MisconfigurationException(
-            f"The checkpoint is of the middle of an epoch, whose order of clips has the seed {state['seed']}. With "
-            f"{plan.seed}, some clips of this epoch would be seen twice, and others never. Resume with "
-            f"`MultigridCallback(seed={state['seed']})`, or from the end of an epoch."
-        )
-    elsewhere = counters.optimizer_steps - plan.optimizer_steps_before(place)
-    if place == counters.place:
-        counters.close_finished_epoch()
-    else:
-        counters.move(place)
-    return Continuation(state, plan.epoch(place.epoch)[place.batch], counters.epoch, elsewhere)
-
-
-def _continue(state: State, place: Place, plan: Plan) -> Place:
-    mine = describe_run(plan)
+    counters, mine = LoopCounters(checkpoint), describe_run(plan)
     if state["plan"] != mine["plan"]:
         raise MisconfigurationException(
             "The checkpoint belongs to another multigrid schedule, so its position means something else here.\n"
             f"{_difference(state['schedule'], mine['schedule'])}\n"
             f"Resume with the settings of the checkpoint, or {_NEW_TRAINING}"
         )
-    if all(state[name] == mine[name] for name in ("clips", "split", "samples")):
-        return plan.start_of_update(place)
-    return _on_other_ranks(state, mine, place.epoch, plan)
+    if state["seed"] != plan.seed:
+        raise MisconfigurationException(
+            f"The checkpoint's order of clips has the seed {state['seed']}, and this run's has {plan.seed}: some clips "
+            "of the pass over the data would be seen twice, and others never. Resume with "
+            f"`MultigridCallback(seed={state['seed']})`."
+        )
+    place, shift = plan.start_of_update(counters.place), state["shift"]
+    if any(state[name] != mine[name] for name in ("clips", "split", "samples")):
+        place, shift = _on_other_devices(state, mine, counters.place, plan)
+    elsewhere = counters.optimizer_steps - plan.optimizer_steps_before(place)
+    if place != counters.place:
+        counters.move(place)
+    return Continuation(state, plan.step(place), shift, elsewhere)
 
 
 def _difference(given: str, own: str) -> str:
@@ -132,16 +125,18 @@ def _difference(given: str, own: str) -> str:
     return "The warm-up or the stride differs, or whether the LR falls in steps."
 
 
-def _on_other_ranks(state: State, mine: State, epoch: int, plan: Plan) -> Place:
-    place = plan.first_after(epoch, state["clips_seen"])
+def _on_other_devices(state: State, mine: State, place: Place, plan: Plan) -> tuple[Place, int]:
+    """Returns the first optimizer step that begins at the checkpoint's point of the epoch or later, and the shift."""
+    number, seen = divmod(state["clips_seen"], state["samples"])
+    entry = number * plan.clips + min(seen, plan.clips)
+    batch = place.batch - place.batch % state["split"][1]
+    place = plan.first_from(place.epoch + Fraction(batch, state["batches"]))
     message = (
         f"The checkpoint is of {state['split'][0]} rank(s), this run has {mine['split'][0]}, and of {state['clips']} "
         f"clips in an optimizer step of the baseline, this run has {mine['clips']}: it goes on in epoch {place.epoch} "
-        f"at batch {place.batch}, the first after the {state['clips_seen']} clips of its epoch that were seen."
+        f"at batch {place.batch}, and with clip {seen} of pass {number} over the data (both from 0)."
     )
-    # A plan of one shape repeats clips to make the ranks equal.
-    repeated = max(state["split"][0], mine["split"][0]) if plan.schedule.constant_shape else 1
-    if abs(state["samples"] - mine["samples"]) >= repeated:
-        message += f" An epoch had {state['samples']} clips and has {mine['samples']} now, so their order differs."
+    if state["samples"] != mine["samples"]:
+        message += f" A pass had {state['samples']} clips and has {mine['samples']} now."
     rank_zero_info(message)
-    return place
+    return place, entry - plan.step(place).offset

@@ -1,4 +1,4 @@
-"""The LR of a step: the script's schedulers on the baseline's clock, times the scale of the phase.
+"""The LR of a step: the script's schedulers at the baseline's epochs, times the scale of the phase.
 
 Begin with `baseline_lr.py`. `lr_in_step.py` applies the scale within `Optimizer.step`; `scheduler_calls.py` is for
 manual optimization.

@@ -1,4 +1,4 @@
-"""The LR rule of multigrid training: the script's own schedulers on the baseline's clock, times the phase's scale.
+"""The LR rule of multigrid training: the script's own schedulers at the baseline's epochs, times the phase's scale.
 
 A `Step` says both. A *tick* is one `step()` of a scheduler. Lightning ticks a scheduler after epochs or optimizer steps
 of the run. Here a scheduler has been ticked, before each step, as often as it would have been by the corresponding
@@ -19,20 +19,21 @@ from lightning_multigrid.schedule import EpochLength, Plan, Step, exact
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
 from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler
-from lightning_multigrid.training.parts.part import Part, log_values
 from lightning_multigrid.training.script.lr_stages import is_plateau
+from lightning_multigrid.training.trainer.added import log_values
+from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
 
 
-class BaselineLR(Part):
-    """Keeps the script's schedulers on the baseline's clock, and scales the LR within optimizer steps.
+class BaselineLR:
+    """Keeps the script's schedulers at the baseline's epochs, and scales the LR within optimizer steps.
 
     Outside of `Optimizer.step`, `param_groups` hold the baseline's LR: for schedulers, callbacks, checkpoints, and
     whatever a script computes or writes. `by_hand` says that a script writes LRs that go by this run.
     """
 
     def __init__(self, plan: Plan, trainer: Trainer, by_hand: bool = False) -> None:
-        super().__init__(plan, trainer)
+        self._plan, self._trainer, self._module = plan, trainer, trainer.lightning_module
         configs = trainer.lr_scheduler_configs  # those of a plateau wait for a metric, and have no clock
         self._schedulers = [ClockedScheduler(config) for config in configs if not is_plateau(config)]
         self._epoch = plan.baseline_length  # in which the schedulers count: the checkpoint's, if there is one
@@ -43,29 +44,23 @@ class BaselineLR(Part):
             "num_training_batches": self._epoch.batches,
             "estimated_stepping_batches": self._epoch.ticks(exact(plan.schedule.baseline.epochs), "step", frequency=1),
         }
-        self._steps_elsewhere = 0
-        self._modules = lightning_modules(self.module)
-        own_clock = not by_hand and not (plan.schedule.constant_shape and plan.schedule.epoch_factor == 1)
-        refuse_lr = partial(_refuse_by_hand, type(self.module).__name__) if own_clock else lambda *_: None
-        self._in_step = [LRInStep(one, refuse_lr) for one in trainer.optimizers]
-        self._manual = not self.module.automatic_optimization
+        self._modules = lightning_modules(self._module)
+        refuse = partial(_refuse_by_hand, type(self._module).__name__)
+        self._in_step = [LRInStep(one, None if by_hand else refuse) for one in trainer.optimizers]
+        self._manual = not self._module.automatic_optimization
         self._counted: int | None = None  # the epoch in which the script's calls are counted from its first mini-batch
 
-    def start(self) -> None:
+    def start(self, changes: Changes) -> None:
         for one in self._in_step:
-            one.start(self.changes)
-        for config in self.trainer.lr_scheduler_configs:
+            one.start(changes)
+        for config in self._trainer.lr_scheduler_configs:
             if is_plateau(config):  # it lowers the LR after a validation, by what it counted of them
-                self.changes.subclass(config.scheduler, {"step": self._noting(type(config.scheduler).step)})
+                changes.subclass(config.scheduler, {"step": self._noting(type(config.scheduler).step)})
         for clocked in self._schedulers:
             if self._manual:
-                clocked.count_calls(self.trainer, self.changes)
+                clocked.count_calls(self._trainer, changes)
             else:  # Lightning must not tick it, too
-                self.changes.set_attribute(clocked.config, "frequency", sys.maxsize)
-        if not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
-            # Lightning would multiply the steps of the current epoch by the number of epochs.
-            steps = property(lambda _: self.plan.optimizer_steps + self._steps_elsewhere)
-            self.changes.subclass(self.trainer, {"estimated_stepping_batches": steps})
+                changes.set_attribute(clocked.config, "frequency", sys.maxsize)
 
     def _noting(self, step: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(step)
@@ -86,40 +81,49 @@ class BaselineLR(Part):
             clocked.calls = 0
         self._prepare(first)
 
-    def before(self, step: Step, mini_batch: Any) -> None:
+    def check(self, step: Step) -> None:
+        """A step begins: refuses parameter groups that can't be scaled."""
         for one in self._in_step:
-            one.gradient_scale = step.gradient_scale
             if step.starts_update:
                 one.used = None
-        for optimizer in self.trainer.optimizers:
+        for optimizer in self._trainer.optimizers:
             if step.lr_scale != 1 and any(group.get("lr") is None for group in optimizer.param_groups):
                 raise MisconfigurationException(
                     f"MultigridCallback scales the `lr` of all parameter groups, but one of {type(optimizer).__name__} "
                     "has none. Give the optimizer a number as `lr`, or the callback `lr_scaling='none'`."
                 )
 
-    def after(self, step: Step, following: Step) -> None:
+    def go_on(self, step: Step, following: Step) -> None:
+        """A step has ended: logs the LR that it had, and makes the LR of the following one."""
+
         def in_use() -> dict[str, float]:
             used = [one.used for one in self._in_step if one.used is not None]
             return {"multigrid/lr": float(used[0] if used else self.baseline_lr * step.lr_scale)}
 
         # To read an LR on a GPU, Python would wait for it: that is done only where it is logged.
-        log_values(self.trainer, in_use)
+        log_values(self._trainer, in_use)
+        if following.place.batch == 0:
+            self.end()
         self._prepare(following)
 
+    def end(self) -> None:
+        """An epoch has ended, so its LR may be written by hand."""
+        for one in self._in_step:
+            one.may_be_written = True
+
     def finish(self) -> None:
-        if self.trainer.is_last_batch:
+        if self._trainer.is_last_batch:
             self._check_calls()
 
     def _check_calls(self) -> None:
         if self._counted is not None:
             for clocked in self._schedulers:
-                clocked.check_calls(self._counted, self.plan.batches_of(self._counted))
+                clocked.check_calls(self._counted, self._plan.batches_per_epoch)
 
     @property
     def baseline_lr(self) -> float | Tensor:
         """The baseline's LR that the next update has before the scale, of the first parameter group; 0 if none has."""
-        groups = (group for optimizer in self.trainer.optimizers for group in optimizer.param_groups)
+        groups = (group for optimizer in self._trainer.optimizers for group in optimizer.param_groups)
         return next((group["lr"] for group in groups if group.get("lr") is not None), 0.0)
 
     def _prepare(self, step: Step) -> None:
@@ -141,12 +145,12 @@ class BaselineLR(Part):
         at = self._epoch.after_ticks(tick, clocked.interval, clocked.frequency)
         # Lightning ticks before it counts the epoch, and after it has counted the optimizer step.
         steps = self._epoch.ticks(at, "step", frequency=1)
-        view = TrainerView(self.trainer, **self._baseline, current_epoch=math.ceil(at) - 1, global_step=steps)
+        view = TrainerView(self._trainer, **self._baseline, current_epoch=math.ceil(at) - 1, global_step=steps)
         with sees(self._modules, view):
             if self._manual:
                 clocked.step()
             else:
-                self.module.lr_scheduler_step(clocked.scheduler, None)
+                self._module.lr_scheduler_step(clocked.scheduler, None)
         clocked.ticks = tick
 
     # --- Checkpoints ---
@@ -159,9 +163,10 @@ class BaselineLR(Part):
         }
 
     def make_ordinary(self, checkpoint: dict[str, Any]) -> None:
+        """Makes a checkpoint fit for trainings without the callback."""
         # Lightning writes a checkpoint wherever SLURM's signal finds it, also in the middle of an update.
         lrs = {group: lr for one in self._in_step for group, lr in one.baseline_in_update().items()}
-        for optimizer, state in zip(self.trainer.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
+        for optimizer, state in zip(self._trainer.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
             for group, saved in zip(optimizer.param_groups, state.get("param_groups", ()), strict=False):
                 saved.update({"lr": lrs[id(group)]} if id(group) in lrs else {})
 
@@ -169,24 +174,23 @@ class BaselineLR(Part):
         state = found.state
         if len(state["ticks"]) != len(self._schedulers):
             raise MisconfigurationException(
-                f"The checkpoint has {len(state['ticks'])} LR scheduler(s) on the baseline's clock, and "
+                f"The checkpoint has {len(state['ticks'])} LR scheduler(s), and "
                 f"`configure_optimizers` returns {len(self._schedulers)} now, so nothing says how far each is. Return "
                 "those of the checkpoint, or start a new training from its weights."
             )
         for clocked, ticks, interval in zip(self._schedulers, state["ticks"], state["intervals"], strict=True):
             clocked.ticks, clocked.interval = ticks, interval
         self._epoch = EpochLength(*state["baseline_epoch_batches"])
-        self._steps_elsewhere = found.steps_elsewhere
 
 
 def _refuse_by_hand(module: str, before: float, now: float) -> None:
     raise MisconfigurationException(
-        f"{module}, or a callback, has written the LR: {now:.6g} in the place of {before:.6g}. Whatever it counts by, "
-        "the steps and epochs of this run are not the baseline's. Leave it to a scheduler, which is kept on the "
-        "baseline's clock:\n"
+        f"{module}, or a callback, has written the LR within an epoch: {now:.6g}, it was {before:.6g}. If it "
+        "counts by steps, those of this run are not the baseline's. Write it at the start of an epoch, or leave it to "
+        "a scheduler, which is stepped at the baseline's epochs:\n"
         "    def configure_optimizers(self):\n"
         "        optimizer = ...\n"
         "        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: ...)]\n"
-        "Or, if it goes by the share that is done of `trainer.max_epochs` or `trainer.estimated_stepping_batches`, "
-        "which are this run's, say so: `MultigridCallback(lr_by_hand='run')`."
+        "Or, if it goes by the epoch, or by the share that is done of `trainer.estimated_stepping_batches`, which are "
+        "this run's, say so: `MultigridCallback(lr_by_hand='run')`."
     )

@@ -1,6 +1,5 @@
 """The LR in use: the baseline's times a scale, in an optimizer's groups only while it updates."""
 
-import math
 from collections.abc import Callable
 from functools import wraps
 from types import MethodType
@@ -23,13 +22,13 @@ class LRInStep:
     values. Tensors stay the same objects, too, and are changed in place. An error in an update leaves the baseline's.
 
     The optimizer may hold others that update for it, as `Lookahead` and SAM do. `refuse_lr` is called with the LR as
-    `note_lr` found it and as it is now, if another one was written meanwhile.
+    `note_lr` found it and as it is now, if one was written meanwhile, be it the same number; but not between the last
+    update of an epoch and the first of the next (`may_be_written`). None allows it everywhere.
     """
 
-    def __init__(self, optimizer: Optimizer, refuse_lr: Callable[[float, float], None]) -> None:
-        self.optimizer, self._refuse_lr = optimizer, refuse_lr
+    def __init__(self, optimizer: Optimizer, refuse_lr: Callable[[float, float], None] | None) -> None:
+        self.optimizer, self._refuse_lr, self.may_be_written = optimizer, refuse_lr, True
         self.scale = 1.0  # of the LR
-        self.gradient_scale = 1.0  # with the tail of an epoch: `Step.gradient_scale`
         self.used: float | Tensor | None = None  # the LR in use of the first group, in the last update
         self._optimizers = with_held(optimizer)
         self._updating = False
@@ -54,12 +53,13 @@ class LRInStep:
         self._baseline = self._lrs()
 
     def check_lr(self) -> None:
-        """Calls `refuse_lr` if a group has another LR than the noted one. Another object may have the same value."""
+        """Calls `refuse_lr` if the LR of a group was written where it may not be."""
+        if self.may_be_written or self._refuse_lr is None:
+            return
         groups = self._groups()
         for noted in self._baseline:
             now = noted.group.get("lr")
-            known = id(noted.group) in groups  # a script may load others
-            if known and now is not None and not noted.stands and not math.isclose(now, noted.value, rel_tol=1e-6):
+            if noted.written and now is not None and id(noted.group) in groups:  # a script may load others
                 self._refuse_lr(float(noted.value), float(now))
 
     def baseline_in_update(self) -> dict[int, Any]:
@@ -87,14 +87,12 @@ class LRInStep:
                     args = (self._between_updates(closure), *args[1:])
             try:
                 self._begin()
-                if not callable(closure):
-                    self._scale_gradient()
                 result = own(*args, **kwargs)
                 self._refuse_written()
                 return result
             finally:
                 self._end()
-                self.note_lr()
+                self.may_be_written = False
 
         return step
 
@@ -104,7 +102,6 @@ class LRInStep:
             self._end()
             loss = closure()
             self._begin()
-            self._scale_gradient()
             return loss
 
         return run
@@ -128,6 +125,7 @@ class LRInStep:
                 noted.put_back()
         self._scaled = []
         self._updating = False
+        self.note_lr()
 
     def _refuse_written(self) -> None:
         if not all(noted.stands for noted in self._scaled):
@@ -136,14 +134,6 @@ class LRInStep:
                 f"times {self.scale:g}, so nothing tells which of the two was meant. Write it in a hook of Lightning, "
                 "or return a scheduler from `configure_optimizers`."
             )
-
-    def _scale_gradient(self) -> None:
-        # torch also makes the state of an optimizer by a step, before the first mini-batch.
-        if self.gradient_scale != 1:
-            for group in self.optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(self.gradient_scale)
 
 
 class _NotedLR:
@@ -161,6 +151,11 @@ class _NotedLR:
         if isinstance(now, Tensor):  # to compare its value, Python would wait for its device
             return now is self.lr and version_of(now) == self._version
         return bool(now == self.lr)
+
+    @property
+    def written(self) -> bool:
+        """Whether the group was given another object, or the tensor was changed."""
+        return self.group.get("lr") is not self.lr or not self.stands
 
     def put_back(self) -> None:
         self.group["lr"] = self.lr

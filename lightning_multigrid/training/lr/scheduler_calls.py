@@ -1,4 +1,4 @@
-"""Schedulers on the baseline's clock, and what a script with manual optimization does with them."""
+"""Schedulers at the baseline's epochs, and what a script with manual optimization does with them."""
 
 from typing import Any, NoReturn
 
@@ -11,9 +11,9 @@ from lightning_multigrid.training.trainer.changes import Changes
 class ClockedScheduler:
     """A scheduler, after what it is ticked in the script, and how often it has been ticked.
 
-    The calls by which a script with manual optimization steps it only say when it means to: the scheduler is ticked on
-    the baseline's clock instead. So the calls must come as regularly as `interval` and `frequency` say, and those of an
-    epoch are counted.
+    The calls by which a script with manual optimization steps it only say when it means to: the scheduler is ticked at
+    the baseline's epochs instead. So the calls must come as regularly as `interval` and `frequency` say, and those of
+    an epoch are counted.
     """
 
     def __init__(self, config: LRSchedulerConfig) -> None:
@@ -53,7 +53,7 @@ class ClockedScheduler:
     def _refuse(self, when: str) -> NoReturn:
         raise MisconfigurationException(
             f"The script called `step` of {type(self.scheduler).__name__} {when}. MultigridCallback steps schedulers "
-            f"on the baseline's clock, so it must know how often the script does, and expected a call after every "
+            f"at the baseline's epochs, so it must know how often the script does, and expected a call after every "
             f"{self.interval} whose number {self.frequency} divides. Let `configure_optimizers` return "
             '`{"scheduler": ..., "interval": "step" or "epoch", "frequency": ...}`, and call `step()` at '
             "the end of each such mini-batch or epoch, without arguments."

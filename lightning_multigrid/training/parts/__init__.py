@@ -1,6 +1,6 @@
-"""The parts of a run: what each does as its steps begin and end.
+"""What acts on the steps of a run; `run.py` says when.
 
-Begin with `part.py`. `lightning_loop.py` makes Lightning follow the plan; `on_grid.py` makes a step fit its grid;
-`validations.py` says when to validate, and `evaluation_statistics.py` with which statistics; `reporting.py` tells of it
-all. `BaselineLR` is in `training/lr`.
+`lightning_loop.py` makes Lightning follow the plan, `on_grid.py` makes a model fit the grid of a step, `patience.py`
+lets `EarlyStopping` wait for the last phase, `evaluation_statistics.py` gives BatchNorm its statistics for validations,
+and `reporting.py` tells of it all. `BaselineLR` is in `training/lr`.
 """

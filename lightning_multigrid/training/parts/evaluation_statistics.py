@@ -15,7 +15,7 @@ from torch import nn
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
-from lightning_multigrid.loading import MultigridLoader, MultigridSampler, StreamSamples, derive_seed, epoch_order
+from lightning_multigrid.loading import MultigridLoader, MultigridSampler, StreamSamples, derive_seed, shuffled_order
 from lightning_multigrid.norm import (
     BatchNorm,
     average_statistics,
@@ -25,11 +25,11 @@ from lightning_multigrid.norm import (
     write_statistics,
 )
 from lightning_multigrid.reports import STATISTICS, Account
-from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Plan, ShortCycle, Step
+from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.mini_batches import after_hooks, apart, error_text, run_forward, run_step
-from lightning_multigrid.training.parts.part import Part
-from lightning_multigrid.training.parts.reporting import add_callback
 from lightning_multigrid.training.rehearsal.batches import arrived, small_batches
+from lightning_multigrid.training.trainer.added import add_callback
+from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer
 
 _TRIED = 2  # clips of a first try: BatchNorm needs more than one value per channel
@@ -37,18 +37,22 @@ _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 
 
 def population_sampler(training: MultigridSampler, batches: int) -> MultigridSampler:
-    """Samples up to `batches` whole mini-batches of the baseline's shape from the clips of a training epoch."""
-    # The order is another pure function of (seed, epoch), and ranks share a global mini-batch as in training.
+    """Samples up to `batches` mini-batches of the baseline's shape from a pass over the training data, as its epochs.
+
+    At least one; of fewer clips than it has, some come again.
+    """
+    # The order is another pure function of (seed, pass), and ranks share a global mini-batch as in training.
     plan, baseline = training.plan, training.plan.schedule.baseline
-    flat: dict[str, Any] = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "whole_epochs": True}
-    alone = MultigridSchedule(baseline, **flat, sub_batch=plan.schedule.sub_batch)
-    seed = derive_seed(plan.seed, _ORDER)
+    off = LongCycle(((1, 1),)), ShortCycle((1,))
+    alone = MultigridSchedule(baseline, *off, epoch_factor=1, sub_batch=plan.schedule.sub_batch)
+    seed, of_step = derive_seed(plan.seed, _ORDER), baseline.shape.clips * plan.world
 
-    def order(epoch: int) -> list[int]:
-        seen = training.order_in(epoch)[: int(plan.clips * plan.world)]
-        return [seen[entry] for entry in epoch_order(seed, epoch, len(seen))]
+    def order(number: int) -> list[int]:
+        seen = training.pass_of(number).indices[: plan.clips]
+        drawn = shuffled_order(seed, number, len(seen))
+        return [seen[drawn[entry % len(seen)]] for entry in range(max(of_step, len(seen)))]
 
-    clips = min(batches, plan.clips // baseline.shape.clips) * baseline.shape.clips
+    clips = min(batches, max(1, plan.clips // of_step)) * of_step
     return MultigridSampler(Plan(alone, clips, seed, plan.world), order, rank=training.rank)
 
 
@@ -65,7 +69,7 @@ class PopulationEstimate:
         self._step = run_step
         if isinstance(training.like.dataset, StreamSamples):
             raise MisconfigurationException(
-                "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it "
+                "`precise_bn_batches` reads clips of the pass again, which an iterable dataset can't give. Leave it "
                 "out."
             )
         if trainer.strategy.restore_checkpoint_after_setup:
@@ -81,7 +85,7 @@ class PopulationEstimate:
         shape, failures = replace(self.sampler.plan.schedule.baseline.shape, clips=_TRIED), []
         for self._step in (run_step, run_forward):
             try:
-                with self._apart(epoch=0):
+                with self._apart(0):
                     made = small_batches(self._training, [shape])
                     replica = _replica(self._module, {})
                     set_sub_batch(replica, _TRIED, of=_TRIED)  # so that these clips need no other rank
@@ -99,14 +103,19 @@ class PopulationEstimate:
             f"({failures[1]}). Let one of them work without `self.trainer`, or leave the argument out."
         )
 
-    def write(self, epoch: int, modes: Mapping[str, bool]) -> None:
-        """Sets statistics of the layers that train (`modes`, by name) to the population's, on the clips of an epoch."""
+    def write(self, last: Place, modes: Mapping[str, bool]) -> None:
+        """Sets statistics of the layers that train (`modes`, by name) to the population's.
+
+        The clips are of the pass over the data in which the last step began.
+        """
+        sampler = self._training.sampler
+        number = sampler.current_pass(sampler.plan.step(last))
         training, replica = _training_layers(self._module, modes), _replica(self._module, modes)
         schedule = self.sampler.plan.schedule
         set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips)
-        self.sampler.set_epoch(epoch)
+        self.sampler.set_epoch(number)
         layers = {name: replica.get_submodule(name) for name in training}
-        with self._apart(epoch), observed_moments(layers) as moments:
+        with self._apart(number), observed_moments(layers) as moments:
             loader = MultigridLoader(self._training.clip_dataset, self.sampler, self._training.like)
             for index, batch in enumerate(loader):
                 self._run(replica, after_hooks(self._trainer, self._module, batch), index)
@@ -118,8 +127,8 @@ class PopulationEstimate:
         with torch.no_grad(), torch.compiler.set_stance("force_eager"), precision:
             self._step(replica, batch, index)
 
-    def _apart(self, epoch: int) -> AbstractContextManager[None]:
-        seed = derive_seed(self.sampler.plan.seed, _RANDOM, epoch, self.sampler.rank)
+    def _apart(self, number: int) -> AbstractContextManager[None]:
+        seed = derive_seed(self.sampler.plan.seed, _RANDOM, number, self.sampler.rank)
         return apart(self._trainer, self._module.device, seed)
 
 
@@ -135,7 +144,7 @@ def _replica(module: LightningModule, modes: Mapping[str, bool]) -> LightningMod
     return copied
 
 
-class EvaluationStatistics(Part, Callback):
+class EvaluationStatistics(Callback):
     """Gives validations and checkpoints the running statistics of the population, or the average over ranks.
 
     While it fits it is the last callback: if another one swaps averaged weights in for a validation, the statistics are
@@ -145,43 +154,42 @@ class EvaluationStatistics(Part, Callback):
     (after an error, or saved by the script) keep the moving average: ranks may be at different places and deadlock.
     """
 
-    def __init__(self, plan: Plan, trainer: Trainer, estimate: PopulationEstimate | None, account: Account) -> None:
-        super().__init__(plan, trainer)
+    def __init__(self, trainer: Trainer, estimate: PopulationEstimate | None, account: Account) -> None:
+        self._trainer, self._module = trainer, trainer.lightning_module
         self._estimate, self._account = estimate, account
         self._callbacks_act = False  # whether callbacks are at the end of a step, an epoch or the training
-        self._last: Step | None = None  # the last step that has ended
-        self._written: Step | None = None  # after which step statistics were written last
+        self._last: Place | None = None  # of the last step that has ended
+        self._written: Place | None = None  # after which step statistics were written last
         self._parts: list[tuple[str, nn.Module]] = []  # of the module, by name
         self._training: list[bool] = []  # whether each of them was in training mode when the last step ended
 
-    def start(self) -> None:
-        add_callback(self, self)
-        own = self.trainer.save_checkpoint
+    def start(self, changes: Changes) -> None:
+        add_callback(self._trainer, self, changes)
+        own = self._trainer.save_checkpoint
 
         @wraps(own)
         def save_checkpoint(*arguments: Any, **named: Any) -> None:
-            if self._callbacks_act and self._written is not self._last:
+            if self._callbacks_act and self._written != self._last:
                 self._write()
             own(*arguments, **named)
 
         # Callbacks are asked too late, and not at all for a checkpoint of weights alone.
-        self.changes.set_attribute(self.trainer, "save_checkpoint", save_checkpoint)
+        changes.set_attribute(self._trainer, "save_checkpoint", save_checkpoint)
 
-    def begin(self, first: Step) -> None:
-        self._parts = [*self.module.named_modules()]
+    def begin(self) -> None:
+        self._parts = [*self._module.named_modules()]
 
-    def after(self, step: Step, following: Step) -> None:
+    def ended(self, place: Place) -> None:
+        """Notes that a step has ended."""
         # Only now: what is wrong with a step in training, too, such as a label beyond the classes, has been said there.
         if self._estimate is not None and self._estimate.refusal is not None:
             raise self._estimate.refusal
         # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.
         self._training = [part.training for _, part in self._parts]
-        self._last, self._callbacks_act = step, True
+        self._last, self._callbacks_act = place, True
 
     def end(self) -> None:
-        self._callbacks_act = True
-
-    def finish(self) -> None:
+        """Notes that an epoch has ended, or the training."""
         self._callbacks_act = True
 
     def _callbacks_are_done(self, *_: Any, **__: Any) -> None:
@@ -197,10 +205,9 @@ class EvaluationStatistics(Part, Callback):
 
     def _write(self) -> None:
         modes = {name: training for (name, _), training in zip(self._parts, self._training, strict=False)}
-        epoch = self.trainer.current_epoch if self._last is None else self._last.place.epoch
         with torch.no_grad(), self._account.during(STATISTICS):
             if self._estimate is None:
-                average_statistics(_training_layers(self.module, modes))
-            elif _training_layers(self.module, modes):  # else all layers are frozen
-                self._estimate.write(epoch, modes)
+                average_statistics(_training_layers(self._module, modes))
+            elif _training_layers(self._module, modes):  # else all layers are frozen
+                self._estimate.write(self._last or Place(self._trainer.current_epoch, 0), modes)
         self._written = self._last

@@ -1,17 +1,19 @@
 """Lightning's training loop: made to follow the plan, and watched for doing otherwise."""
 
-import math
 import sys
 from typing import Any, NoReturn
 
+from lightning_utilities.core.rank_zero import rank_zero_info
+
 from lightning_multigrid.host import MisconfigurationException, Trainer
-from lightning_multigrid.loading import MultigridLoader, ScriptLoader
+from lightning_multigrid.loading import MultigridLoader, ScriptLoader, StreamSamples
 from lightning_multigrid.schedule import Plan, Step
-from lightning_multigrid.training.parts.part import Part
+from lightning_multigrid.training.checkpoints.continuation import Continuation, State
 from lightning_multigrid.training.trainer import lightning_internals as internals
+from lightning_multigrid.training.trainer.changes import Changes
 
 
-class LightningLoop(Part):
+class LightningLoop:
     """Gives Lightning the loader and the length of the plan, and notices when it does something else.
 
     That may be a new version of Lightning, or another callback. `source` is what the script gave as its loader, and
@@ -19,34 +21,52 @@ class LightningLoop(Part):
     """
 
     def __init__(self, plan: Plan, trainer: Trainer, source: Any, loader: MultigridLoader, seen: ScriptLoader) -> None:
-        super().__init__(plan, trainer)
+        self._plan, self._trainer, self._changes = plan, trainer, Changes()
         self._source, self._loader, self._seen = source, loader, seen
         self._optimizers = list(trainer.optimizers)
         self._first: Step | None = None  # of the epoch, or of the rest of it
 
-    def start(self) -> None:
-        trainer, plan = self.trainer, self.plan
+    def start(self, changes: Changes) -> None:
+        trainer, self._changes = self._trainer, changes
         loaders = internals.loader_seen_as(trainer, self._loader, self._seen)
-        self.changes.callback(setattr, loaders, "seen", self._source)
-        internals.replace_loader(trainer, loaders, self.changes)
+        changes.callback(setattr, loaders, "seen", self._source)
+        internals.replace_loader(trainer, loaders, changes)
+        changes.callback(self._loader.close)
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            # The plan already has `limit_train_batches`; Lightning would apply it to our batches once more.
-            for owner, name, value in internals.loop_limits(trainer, plan.schedule):
-                self.changes.set_attribute(owner, name, value)
-        if trainer.log_every_n_steps > 0:  # type: ignore[attr-defined]  # 0: the script logs no steps
-            # As often in all (in optimizer steps) as the script asks for, and at least once in the shortest epoch.
-            batches = min(plan.batches_of(number) for number in range(plan.epochs))
-            every = round(trainer.log_every_n_steps / plan.schedule.iteration_reduction)  # type: ignore[attr-defined]
-            every = max(1, min(every, math.ceil(batches / plan.accumulate)))
-            self.changes.set_attribute(trainer, "log_every_n_steps", every)
+            for owner, name, value in internals.loop_limits(trainer, self._plan):
+                changes.set_attribute(owner, name, value)
+            if trainer.log_every_n_steps > 0:  # type: ignore[attr-defined]  # 0: the script logs no steps
+                every = self._of_run(trainer.log_every_n_steps)  # type: ignore[attr-defined]
+                changes.set_attribute(trainer, "log_every_n_steps", min(every, self._plan.steps_per_epoch))
+            interval = getattr(trainer, "val_check_interval", None)  # since Lightning 2.6, it may be a time
+            if isinstance(interval, int) and not isinstance(interval, bool):
+                changes.set_attribute(trainer, "val_check_interval", self._of_run(interval))
+
+    def _of_run(self, number: int) -> int:
+        """The mini-batches of this run for a number of them that the script counts."""
+        return max(1, round(number * self._plan.of_baseline))
+
+    def save(self) -> State:
+        return {"shift": self._loader.sampler.shift}
+
+    def load(self, found: Continuation) -> None:
+        self._loader.sampler.shift = found.shift
+        internals.add_steps_elsewhere(self._trainer, found.steps_elsewhere, self._changes)
+        if isinstance(self._loader.like.dataset, StreamSamples):
+            stream = type(self._loader.like.dataset.stream).__name__
+            rank_zero_info(
+                f"{stream} begins with pass {self._loader.sampler.current_pass(found.first)} over the data (the first "
+                "is 0): an iterable dataset can't go on within one."
+            )
 
     def begin(self, first: Step) -> None:
         # Lightning has just requested the training loader. It must not request those for validation again.
-        internals.reload_every(self.trainer, 0)
+        internals.reload_every(self._trainer, 0)
         self._first = first
 
-    def before(self, step: Step, mini_batch: Any) -> None:
-        trainer = self.trainer
+    def check(self, step: Step) -> None:
+        """Refuses a step for which Lightning, or a callback, has done otherwise than planned."""
+        trainer = self._trainer
         internals.set_batch_size(trainer, step.shape.clips)
         if trainer.optimizers != self._optimizers:
             raise MisconfigurationException(
@@ -54,21 +74,19 @@ class LightningLoop(Part):
                 "Trainer has other ones now. Keep those."
             )
         now = trainer.accumulate_grad_batches
-        self._check("accumulates the gradients of so many mini-batches:", self.plan.accumulate, now)
+        self._check("accumulates the gradients of so many mini-batches:", self._plan.accumulate, now)
         if step is self._first:
-            batches = len(self.plan.epoch(step.place.epoch))
+            batches = len(self._loader)
             if trainer.fast_dev_run:  # type: ignore[attr-defined]
                 batches = min(batches, int(trainer.num_training_batches))
+            elif batches < self._plan.batches_per_epoch:  # the last epoch: the loader ends within it
+                batches = max(batches, int(trainer.num_training_batches))
             self._check("plans an epoch of so many mini-batches:", batches, trainer.num_training_batches)
             self._check("iterates", self._seen, trainer.train_dataloader)
 
-    def end(self) -> None:
-        # The next epoch has another number of batches, so Lightning must request the (same) loader again.
-        internals.reload_every(self.trainer, 1)
-
     def _check(self, does: str, planned: Any, found: Any) -> None:
         if planned is not found and planned != found:
-            refuse_other(self.trainer, does, planned, found)
+            refuse_other(self._trainer, does, planned, found)
 
 
 def refuse_other(trainer: Trainer, does: str, planned: Any, found: Any) -> NoReturn:

@@ -7,30 +7,30 @@ from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, Trainer
 from lightning_multigrid.reports import CHECKPOINTS, REST, START, VALIDATION, RunReport
-from lightning_multigrid.schedule import Plan, Step
-from lightning_multigrid.training.parts.part import Part, log_values
+from lightning_multigrid.schedule import Step
+from lightning_multigrid.training.trainer.added import add_callback, log_values
+from lightning_multigrid.training.trainer.changes import Changes
 
 
-class Reporting(Part, Callback):
+class Reporting(Callback):
     """Times of steps, and what is logged and shown of them.
 
     As a callback after those of the script, it tells the account what they and the validation take, and has the last
     word, when the progress bar is gone.
     """
 
-    def __init__(self, plan: Plan, trainer: Trainer, report: RunReport) -> None:
-        super().__init__(plan, trainer)
-        self._report = report
+    def __init__(self, trainer: Trainer, report: RunReport) -> None:
+        self._trainer, self._report = trainer, report
 
-    def start(self) -> None:
+    def start(self, changes: Changes) -> None:
         """Shows items of the report on the progress bar, and what it tells on the way above the bar."""
-        trainer, report = self.trainer, self._report
-        add_callback(self, self)
+        trainer, report = self._trainer, self._report
+        add_callback(trainer, self, changes)
         bar: Any = trainer.progress_bar_callback
         if bar is None:
             return
         if trainer.is_global_zero:
-            self.changes.set_attribute(report, "tell", bar.print)
+            changes.set_attribute(report, "tell", bar.print)
         own = bar.get_metrics
 
         @wraps(own)
@@ -40,24 +40,24 @@ class Reporting(Part, Callback):
             return {**report.bar, **{name: value for name, value in of_script.items() if name != "v_num"}}
 
         # Items that are text can only come from this method; what is logged for the bar must be a number.
-        self.changes.set_attribute(bar, "get_metrics", get_metrics)
+        changes.set_attribute(bar, "get_metrics", get_metrics)
 
     def begin(self, first: Step) -> None:
         self._report.begin(first)
 
-    def before(self, step: Step, mini_batch: Any) -> None:
+    def announce(self, step: Step) -> None:
         self._report.announce(step)
         shape = step.shape
         values: dict[str, float] = {"clips": shape.clips, "frames": shape.frames, "size": shape.size}
         values |= {"lr_scale": step.lr_scale, "phase": step.phase}
-        log_values(self.trainer, lambda: {f"multigrid/{name}": value for name, value in values.items()})
+        log_values(self._trainer, lambda: {f"multigrid/{name}": value for name, value in values.items()})
 
-    def after(self, step: Step, following: Step) -> None:
+    def ended(self, step: Step, following: Step) -> None:
         times = self._report.ended(step, following)
-        log_values(self.trainer, lambda: self._report.scalars(times, self.trainer.world_size))
+        log_values(self._trainer, lambda: self._report.scalars(times, self._trainer.world_size))
 
     def finish(self) -> None:
-        self._report.finish(self.trainer)
+        self._report.finish(self._trainer)
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -83,15 +83,3 @@ class Reporting(Part, Callback):
         if isinstance(exception, (KeyboardInterrupt, SystemExit)):  # of Ctrl-C and SIGTERM
             self._report.stopped()
         self._report.close()
-
-
-def add_callback(part: Part, callback: Callback) -> None:
-    """Adds a callback to the Trainer until the part closes; it comes last until another one is added."""
-    trainer: Any = part.trainer
-    trainer.callbacks.append(callback)
-
-    def remove() -> None:
-        # Lightning may be iterating over the list: if it became shorter, Lightning would skip a callback.
-        trainer.callbacks = [other for other in trainer.callbacks if other is not callback]
-
-    part.changes.callback(remove)

@@ -99,8 +99,8 @@ def _number_of_clips(grids: Sequence[BatchShape]) -> int:
     number of clips that is an error. One clip would be too few for BatchNorm. So it is odd where a grid has half of the
     frames. For a step that takes even numbers only, twice as many are an error where a grid has a quarter of them.
     """
-    full = grids[0].clip
-    pairs = {pair for grid in grids for pair in ((grid.frames, full.frames), (grid.clip.points, full.points))}
+    clips = [replace(grid, clips=1) for grid in grids]
+    pairs = {pair for one in clips for pair in ((one.frames, clips[0].frames), (one.points, clips[0].points))}
     return next(number for number in count(2) if all(number * now % of for now, of in pairs if now < of))
 
 

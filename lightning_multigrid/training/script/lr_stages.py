@@ -11,8 +11,6 @@ from lightning_multigrid.host import LRSchedulerConfig
 from lightning_multigrid.schedule import EpochLength
 from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
 
-# Where the paper's Kinetics recipe decays its LR, as shares of the training (Sec. 4).
-_KINETICS_MILESTONES = (Fraction(44, 112), Fraction(72, 112), Fraction(92, 112))
 # More steps than this are in effect a smooth decay, such as a `StepLR` of one epoch.
 _MOST_MILESTONES = 10
 
@@ -27,7 +25,7 @@ class LRStages(NamedTuple):
 
 
 def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: Fraction) -> LRStages:
-    """Returns the LR stages of the user's schedulers, else those of the paper's Kinetics recipe, in proportion."""
+    """Returns the LR stages of the user's schedulers; without milestones it is one stage."""
     # The first scheduler with milestones wins; a rising one is a warm-up. `epochs` is the baseline's length.
     warmup, late = Fraction(0), set[Fraction]()
     for config in configs:
@@ -51,10 +49,7 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: 
         if 0 < len(inside) <= _MOST_MILESTONES:
             return LRStages(inside, warmup if warmup < inside[0] else Fraction(0), stepwise, tuple(sorted(late)))
     warmup = warmup if warmup < epochs else Fraction(0)
-    # A warm-up that is longer than the first of the paper's stages comes before all stages.
-    start = warmup if warmup >= _KINETICS_MILESTONES[0] * epochs else Fraction(0)
-    paper = tuple(start + share * (epochs - start) for share in _KINETICS_MILESTONES)
-    return LRStages(paper, warmup, stepwise=False, late=tuple(sorted(late)))
+    return LRStages((), warmup, stepwise=False, late=tuple(sorted(late)))
 
 
 def _is_warmup(scheduler: Any) -> bool:

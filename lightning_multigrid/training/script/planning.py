@@ -18,6 +18,9 @@ from lightning_multigrid.training.script.lr_stages import lr_stages
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling, warn_of_linear_lr
 from lightning_multigrid.training.script.recipe import Recipe
 
+# How far the steps of an epoch may be rounded before it is said, and refused.
+_SAID, _REFUSED = Fraction(1, 20), Fraction(1, 4)
+
 
 def make_plan(
     arguments: Arguments,
@@ -30,7 +33,7 @@ def make_plan(
     seed: int,
     world: int,
 ) -> Plan:
-    """Returns the plan of a training on `world` devices; refuses too few clips for the first mini-batch.
+    """Returns the plan of a training on `world` devices.
 
     The Trainer has the settings, optimizers and schedulers of its script. `shape` is the baseline's mini-batch, and
     `stride` that of its clips.
@@ -46,25 +49,51 @@ def make_plan(
             "epochs. Make them equal, or leave the schedule to be inferred."
         )
     warn_of_linear_lr(schedule, trainer.optimizers)
-    clips, accumulate = recipe.planned_clips(schedule), trainer.accumulate_grad_batches
-    plan = Plan(schedule, clips, seed, world, accumulate, recipe.drop_last, recipe.epoch.batches)
-    for phase in schedule.phases:
-        plan.refuse_few_clips(int(phase.start_epoch))
-    if trainer.fast_dev_run:  # type: ignore[attr-defined]
-        return plan
-    largest = accumulate * max(grid.clips for grid in schedule.grids)
+    return Plan(schedule, recipe.clips, seed, world, trainer.accumulate_grad_batches, recipe.epoch.batches)
+
+
+def check_steps(plan: Plan) -> None:
+    """Refuses epochs of too few steps for a plan, and says what few steps or clips do to it."""
+    _check_rounding(plan)
+    _tell_few(plan)
+
+
+def _check_rounding(plan: Plan) -> None:
+    """Refuses epochs of so few steps that their rounding changes the training, and says a smaller rounding."""
+    wanted, steps = plan.unrounded_steps_per_epoch, plan.steps_per_epoch
+    off = abs(steps - wanted) / wanted
+    if off <= _SAID:
+        return
+    text = (
+        f"An epoch would have {float(wanted):.2f} optimizer steps, as it makes {float(plan.schedule.epoch_factor):g} "
+        f"passes over {plan.clips} clips, and a step has {float(_clips_per_step(plan)):.0f} of them on average"
+    )
+    ways = "`accumulate_grad_batches` or `batch_size`" if plan.accumulate > 1 else "`batch_size`"
+    if off > _REFUSED:
+        raise ValueError(
+            f"{text}. That is too few to round them to {steps}, by {float(off):.0%}. Use a smaller {ways}, or more "
+            "data. For a quick try of the baseline, leave the callback out."
+        )
+    rank_zero_info(f"{text}: they are rounded to {steps}, by {float(off):.0%}. A smaller {ways} rounds less.")
+
+
+def _clips_per_step(plan: Plan) -> Fraction:
+    return plan.schedule.clips_per_step * plan.world * plan.accumulate
+
+
+def _tell_few(plan: Plan) -> None:
+    """Says what few steps or few clips do to a plan."""
     if not plan.phase_steps[-1]:
         rank_zero_warn(
             "The last phase, on the baseline's shape, gets no step: it begins within the last step of the training. "
             "Give more data or epochs, or a smaller `batch_size` or `accumulate_grad_batches`."
         )
-    if accumulate > 1 and largest > clips:
+    largest = plan.world * plan.accumulate * max(grid.clips for grid in plan.schedule.grids)
+    if largest > plan.clips:
         rank_zero_info(
-            f"{accumulate} mini-batches of the coarsest grid have {largest} clips, more than an epoch of "
-            f"{float(clips):g}, so its optimizer steps have fewer. Use a smaller `accumulate_grad_batches`, or more "
-            "data."
+            f"A step of the coarsest grid takes {largest} clips, more than the {plan.clips} of a pass over the data: "
+            "some of them come twice in it."
         )
-    return plan
 
 
 def _inferred(
@@ -74,12 +103,15 @@ def _inferred(
     if stages.late and not trainer.fast_dev_run:  # type: ignore[attr-defined]
         after = ", ".join(f"{float(milestone):g}" for milestone in stages.late)
         rank_zero_info(f"Milestones of the LR that the training does not reach: epoch {after} of the baseline.")
-    own: tuple[Epochs, ...] | None = None if arguments.milestones is None else tuple(arguments.milestones)
-    if arguments.one_pass:
-        own = (exact(baseline.epochs) / 2,)
-    warmup = stages.warmup_epochs if arguments.warmup_epochs is None else arguments.warmup_epochs
-    baseline = replace(baseline, milestones=stages.milestones if own is None else own, warmup_epochs=warmup)
-    schedule = schedule_of(arguments, baseline, stages.stepwise, patch_divisors(module))
+    warmup = stages.warmup_epochs if arguments.warmup_epochs is None else exact(arguments.warmup_epochs)
+    milestones: tuple[Epochs, ...] = stages.milestones if arguments.milestones is None else tuple(arguments.milestones)
+    stepwise = stages.stepwise
+    if arguments.one_pass or not milestones:
+        # One long cycle, and then the fine-tuning phase for as many steps. The LR of each epoch stays the script's.
+        half = warmup + (exact(baseline.epochs) - warmup) / 2
+        milestones, stepwise = (half,) if arguments.fine_tuning else (), False
+    baseline = replace(baseline, milestones=milestones, warmup_epochs=warmup)
+    schedule = schedule_of(arguments, baseline, stepwise, patch_divisors(module))
     if arguments.lr_scaling == "auto" and any(phase.lr_scale > 1 for phase in schedule.phases):
         schedule = replace(schedule, lr_scaling=auto_lr_scaling(trainer.optimizers))
     return schedule

@@ -17,7 +17,7 @@ from torch.utils.data import (
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.loading import same_loader, stream_loader
-from lightning_multigrid.schedule import EpochLength, MultigridSchedule
+from lightning_multigrid.schedule import EpochLength
 from lightning_multigrid.training.trainer.lightning_internals import splits_data
 
 # Their loaders add states for resuming; the mini-batches are those of a plain `DataLoader`.
@@ -26,24 +26,11 @@ _PLAIN_LOADERS = "torchdata.", "litdata."
 
 @dataclass(frozen=True)
 class Recipe:
-    """The baseline on one device, as a Lightning script states it."""
+    """The baseline, as a Lightning script states it."""
 
-    clips: Fraction  # of this rank in an epoch, with the limit of `limit_train_batches` or `overfit_batches`
-    available: Fraction  # without that limit; a fraction where the ranks can't share them evenly
-    baseline_clips: int  # of this rank in the baseline, where Lightning repeats samples to make the ranks equal
-    epoch: EpochLength
+    clips: int  # that all ranks take in an epoch, each once: a pass over the data
+    epoch: EpochLength  # of one device
     epochs: Fraction
-    drop_last: bool
-
-    def planned_clips(self, schedule: MultigridSchedule) -> Fraction:
-        """Clips of this rank in an epoch of a schedule."""
-        # Under a limit for a quick try, mini-batches are whole all the same.
-        least, batch = max(shape.clips for shape in schedule.grids), schedule.baseline.shape.clips
-        if not schedule.constant_shape:
-            return min(self.available, max(self.clips, Fraction(least)))
-        clips = Fraction(min(self.baseline_clips, max(math.ceil(self.clips), least)))
-        # So the clock is at whole mini-batches where the baseline's is.
-        return clips // batch * Fraction(batch) if self.drop_last else clips
 
 
 def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch: int | None) -> int:
@@ -55,7 +42,7 @@ def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch:
         return len(cast("Sized", stream)) * trainer.world_size
     except (TypeError, NotImplementedError):
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
-            return 1000 * size * trainer.world_size  # enough for a mini-batch of any shape
+            return 1000 * size * trainer.world_size  # any number will do
         if isinstance(limit, int):
             return limit * size * trainer.world_size
     raise ValueError(
@@ -118,6 +105,12 @@ def baseline_epochs(trainer: Trainer, epoch: EpochLength) -> Fraction:
         return Fraction(1)
     lengths = [] if trainer.max_epochs in (None, -1) else [Fraction(trainer.max_epochs)]
     if trainer.max_steps != -1:
+        if not trainer.lightning_module.automatic_optimization and len(trainer.optimizers) > 1:
+            raise MisconfigurationException(
+                f"`max_steps={trainer.max_steps}` counts the steps of all {len(trainer.optimizers)} optimizers under "
+                "manual optimization, so nothing says how many mini-batches the script trains on. Give the Trainer "
+                "`max_epochs` alone."
+            )
         lengths.append(epoch.after_ticks(trainer.max_steps, "step", frequency=1))
     if not lengths:
         raise MisconfigurationException(
@@ -135,24 +128,20 @@ def baseline_epochs(trainer: Trainer, epoch: EpochLength) -> Fraction:
 
 def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe:
     """Reads the baseline off a Trainer, which has the settings of its script, and the user's training loader."""
-    # As all numbers of the script, `limit_train_batches` and `overfit_batches` count mini-batches of the baseline.
-    size = cast("int", loader.batch_size)
-    if isinstance(loader.sampler, DistributedSampler):  # the user's own, which cuts the data among the ranks
-        baseline_clips, available = len(loader.sampler), Fraction(len(cast("Sized", loader.sampler.dataset)), world)
-    else:  # Lightning's distributed sampler repeats samples to make the ranks equal; a multigrid epoch leaves them out
-        samples = len(cast("Sized", loader.sampler))
-        baseline_clips, available = math.ceil(samples / world), Fraction(samples, world)
-    batches = baseline_clips // size if loader.drop_last else math.ceil(baseline_clips / size)
+    size, sampler = cast("int", loader.batch_size), loader.sampler
+    if isinstance(sampler, DistributedSampler):  # the user's own, which cuts the data among the ranks
+        of_rank, samples = len(sampler), len(cast("Sized", sampler.dataset))
+    else:  # Lightning's distributed sampler repeats samples to make the ranks equal; a pass leaves them out
+        samples = len(cast("Sized", sampler))
+        of_rank = math.ceil(samples / world)
+    batches = of_rank // size if loader.drop_last else math.ceil(of_rank / size)
     if batches == 0:
         raise ValueError(
-            f"The training data has {baseline_clips} clips for each device, fewer than `batch_size={size}`. Use more "
-            "data or a smaller batch."
+            f"The training data has {of_rank} clips for each device, fewer than `batch_size={size}`. Use more data or "
+            "a smaller batch."
         )
-    clips = available
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-        limit = trainer.limit_train_batches  # read as Lightning does
-        limited = max(1, limit if isinstance(limit, int) else int(batches * limit))
-        if limited < batches:
-            batches, clips = limited, Fraction(limited * size)
+        limit = trainer.limit_train_batches  # counts mini-batches of the baseline; read as Lightning does
+        batches = min(batches, max(1, limit if isinstance(limit, int) else int(batches * limit)))
     epoch = EpochLength(batches, trainer.accumulate_grad_batches)
-    return Recipe(clips, available, baseline_clips, epoch, baseline_epochs(trainer, epoch), loader.drop_last)
+    return Recipe(min(samples, batches * size * world), epoch, baseline_epochs(trainer, epoch))

@@ -30,11 +30,6 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
                 f"MultigridCallback plans the optimizer steps, the epochs and the LR, which `{name}` changes, too. Use "
                 f"{instead} instead."
             )
-    if not hasattr(trainer, "val_check_interval"):  # since Lightning 2.6, if it is a time
-        raise MisconfigurationException(
-            "MultigridCallback validates at points of the baseline's clock, which `Trainer(val_check_interval=...)` of "
-            "a time knows nothing of. Give it a number, or leave it out."
-        )
     if every := trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
         raise MisconfigurationException(
             "MultigridCallback requests the training loader itself. Remove "
@@ -82,12 +77,3 @@ def refuse_split_models(strategy: Any) -> None:
                 f"MultigridCallback gives each rank other clips, but with `tensor_parallel_size={ranks}` several ranks "
                 "work on the same ones. Use `ModelParallelStrategy(tensor_parallel_size=1, data_parallel_size=...)`."
             )
-
-
-def refuse_other_seed(state: dict[str, Any], seed: int) -> None:
-    """Refuses a checkpoint whose order of clips is another one, where it is loaded too late to take its seed."""
-    if state["seed"] != seed:
-        raise MisconfigurationException(
-            f"The checkpoint's order of clips has the seed {state['seed']}, and this run's has {seed}. With a sharded "
-            f"model it is known too late. Resume with `MultigridCallback(seed={state['seed']})`."
-        )

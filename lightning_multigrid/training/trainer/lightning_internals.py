@@ -7,7 +7,6 @@ like one of its arguments, such as `limit_train_batches`.
 """
 
 import copy
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Any, cast
 import torch
 
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, TrainerFn
-from lightning_multigrid.schedule import MultigridSchedule, Place
+from lightning_multigrid.schedule import Place, Plan
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.trainer_view import lightning_modules
 
@@ -61,26 +60,35 @@ def reload_every(trainer: Trainer, epochs: int) -> None:
     """Makes Lightning request its loaders anew every so many epochs: 0 is never, -1 at the next opportunity.
 
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._should_reload_train_dl`): the attribute is public and read
-    in each epoch, but the Trainer's argument refuses -1. With 1, the first epoch would keep a loader that
-    `configure_optimizers` has made Lightning request.
+    in each epoch, but the Trainer's argument refuses -1.
     """
     trainer.reload_dataloaders_every_n_epochs = epochs  # type: ignore[attr-defined]
 
 
-def loop_limits(trainer: Trainer, schedule: MultigridSchedule) -> list[tuple[Any, str, Any]]:
-    """What to set for the epochs of a schedule and the baseline's least length, as (owner, attribute, value).
+def loop_limits(trainer: Trainer, plan: Plan) -> list[tuple[Any, str, Any]]:
+    """What to set in the place of the script's numbers of steps, as (owner, attribute, value).
 
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.max_epochs` and `min_epochs`;
-    `loops/training_epoch_loop.py`, `_TrainingEpochLoop.max_steps` and `min_steps`): the Trainer's own are read-only.
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.max_epochs`; `loops/training_epoch_loop.py`,
+    `_TrainingEpochLoop.max_steps` and `min_steps`): the Trainer's own are read-only.
     """
     loop, steps = trainer.fit_loop, trainer.fit_loop.epoch_loop
-    limits = [(loop, "max_epochs", schedule.epochs), (steps, "max_steps", -1), (trainer, "limit_train_batches", 1.0)]
-    if loop.min_epochs:
-        least = schedule.position_of(min(loop.min_epochs, schedule.baseline.epochs))
-        limits.append((loop, "min_epochs", math.ceil(least)))
+    limits: list[tuple[Any, str, Any]] = [(trainer, "limit_train_batches", 1.0)]
+    if steps.max_steps != -1 and trainer.lightning_module.automatic_optimization:
+        limits.append((steps, "max_steps", plan.optimizer_steps))
+    elif steps.max_steps != -1:  # it counts the steps of all optimizers: the loader ends instead
+        limits += [(steps, "max_steps", -1), (loop, "max_epochs", plan.epochs)]
     if steps.min_steps:
-        limits.append((steps, "min_steps", round(steps.min_steps / schedule.iteration_reduction)))
+        limits.append((steps, "min_steps", max(1, round(steps.min_steps * plan.of_baseline))))
     return limits
+
+
+def add_steps_elsewhere(trainer: Trainer, number: int, changes: Changes) -> None:
+    """Lets a limit of steps be this many higher, as Lightning counts steps that other devices have taken.
+
+    Lightning 2.5.3 to 2.6.6: see `loop_limits`.
+    """
+    if trainer.max_steps != -1:
+        changes.set_attribute(trainer.fit_loop.epoch_loop, "max_steps", trainer.max_steps + number)
 
 
 def batch_index(trainer: Trainer) -> int:
@@ -110,13 +118,6 @@ def step_is_logged(trainer: Trainer) -> bool:
     """
     step, every = trainer.fit_loop.epoch_loop._batches_that_stepped + 1, trainer.log_every_n_steps  # type: ignore[attr-defined]
     return bool(every > 0 and step % every == 0)
-
-
-CHECKS_AT_EPOCH_END, EVERY_N_EPOCHS = "_check_on_train_epoch_end", "_every_n_epochs"
-"""Attributes by which `EarlyStopping` and `ModelCheckpoint` decide in each epoch whether they act at its end.
-
-Lightning 2.5.3 to 2.6.6 (`callbacks/early_stopping.py`, `callbacks/model_checkpoint.py`): public only as arguments.
-"""
 
 
 def global_seed(trainer: Trainer) -> int:
@@ -259,22 +260,6 @@ class LoopCounters:
             return int(self._batches["total"]["processed"])  # it counts the steps of all optimizers
         progress = self._loop["epoch_loop.automatic_optimization.optim_progress"]
         return int(progress["optimizer"]["step"]["total"]["completed"])
-
-    def close_finished_epoch(self) -> None:
-        """Makes Lightning begin the next epoch if the checkpoint is of the end of one, before its validation.
-
-        Lightning itself compares the batches of that epoch with the length of the *next* one, which differs here
-        (`loops/training_epoch_loop.py`, `reset`). The validation of that epoch is left out, as ever.
-        """
-        current, epochs = self._batches["current"], self._epochs["current"]
-        validated = self._loop["epoch_loop.val_loop.batch_progress"]["total"]["ready"]
-        ending = current["completed"] < current["processed"] or not validated
-        if epochs["processed"] < epochs["started"] and self._batches["is_last_batch"] and ending:
-            # As many batches as no epoch has: Lightning sets them to 0.
-            current.update(dict.fromkeys(current, sys.maxsize))
-            self._batches["is_last_batch"] = False
-            for epochs in (self._epochs["total"], self._epochs["current"]):
-                epochs.update(processed=epochs["started"], completed=epochs["started"])
 
     def forget_loader(self) -> None:
         """Drops the (empty) state of our loader, so that a training without the callback can continue, too."""

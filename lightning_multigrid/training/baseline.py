@@ -1,0 +1,131 @@
+"""`MultigridCallback.baseline()`: the baseline of a multigrid training, with the same BatchNorm statistics."""
+
+from typing import Any, cast
+
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from lightning_multigrid.host import Callback, LightningModule, Trainer
+from lightning_multigrid.norm import convert_until, make_groups, set_sub_batch, sub_batchnorm_layers
+from lightning_multigrid.reports import Account
+from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
+from lightning_multigrid.training.arguments import Arguments
+from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics, PopulationEstimate
+from lightning_multigrid.training.plan_loader import clips_of, plan_loader
+from lightning_multigrid.training.script.recipe import read_recipe, user_loader
+from lightning_multigrid.training.script.refusals import refuse_synced_batchnorm
+from lightning_multigrid.training.trainer import lightning_internals as internals
+from lightning_multigrid.training.trainer.changes import Changes
+
+
+class BaselineCallback(Callback):
+    """Gives a plain training the BatchNorm statistics of its multigrid training, and leaves all else alone.
+
+    `sub_batch` clips share statistics, if need be those of several devices; `precise_bn_batches` re-estimates the
+    running ones before validations and checkpoints, on clips whose order has a `seed`. `layout`, `clips` and `follow`
+    name the parts of a sample for that. See `MultigridCallback`, which makes one by `baseline`.
+    """
+
+    def __init__(
+        self,
+        sub_batch: int = 8,
+        precise_bn_batches: int | None = None,
+        layout: str | None = None,
+        clips: list[str | int] | dict[str | int, str] | None = None,
+        follow: dict[str | int, str] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self._arguments = Arguments(
+            sub_batch=sub_batch,
+            precise_bn_batches=precise_bn_batches,
+            layout=layout,
+            clips=clips,
+            follow=follow,
+            seed=seed,
+        )
+        self._fit: Changes | None = None  # what is undone when a `fit` ends
+        self._statistics: EvaluationStatistics | None = None
+
+    @property
+    def sub_batch(self) -> int:
+        return self._arguments.sub_batch
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self._fit = Changes()
+            convert_until(self._fit, pl_module, self._arguments.sub_batch)
+
+    @override
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._fit is None:
+            return
+        refuse_synced_batchnorm(pl_module)
+        convert_until(self._fit, pl_module, self._arguments.sub_batch)  # layers that were made after `setup`
+        estimate = None
+        if self._arguments.precise_bn_batches is not None:
+            script = user_loader(internals.training_source(trainer).dataloader(), trainer)
+            dataset = clips_of(self._arguments, script)
+            shape = BatchShape(cast("int", script.batch_size), dataset.frames, dataset.size)
+            recipe, seed = read_recipe(trainer, script, trainer.world_size), self._arguments.seed
+            schedule = MultigridSchedule(
+                Baseline(shape, recipe.epochs, stride=dataset.stride),
+                LongCycle(((1, 1),)),
+                ShortCycle((1,)),
+                epoch_factor=1,
+                sub_batch=self._arguments.sub_batch,
+            )
+            seed = internals.global_seed(trainer) if seed is None else seed
+            loader = plan_loader(Plan(schedule, recipe.clips, seed, trainer.world_size), dataset, trainer, script)
+            estimate = PopulationEstimate(loader, self._arguments.precise_bn_batches, trainer)
+        self._statistics = EvaluationStatistics(trainer, estimate, Account())
+        self._statistics.start(self._fit)
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        sub_batch, clips = self._arguments.sub_batch, _clips(trainer.train_dataloader, batch_idx)
+        if trainer.world_size > 1 and clips is not None and sub_batchnorm_layers(pl_module):
+            make_groups([(clips, sub_batch)])
+        set_sub_batch(pl_module, sub_batch, of=clips)
+
+    @override
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._statistics is not None:
+            self._statistics.begin()
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._statistics is not None:
+            self._statistics.ended(Place(trainer.current_epoch, batch_idx))
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._statistics is not None:
+            self._statistics.end()
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._statistics is not None:
+            self._statistics.end()
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._fit is not None:
+            self._fit.close()
+        self._fit = self._statistics = None
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")  # which Lightning leaves out then
+
+
+def _clips(loader: Any, batch: int) -> int | None:
+    """The clips of a device in a mini-batch of the script's loader: the last one may have fewer. None if unknown."""
+    if not isinstance(loader, DataLoader) or loader.batch_size is None:
+        return None
+    try:
+        return min(loader.batch_size, len(loader.sampler) - batch * loader.batch_size)  # type: ignore[arg-type]
+    except TypeError:  # of an iterable dataset
+        return loader.batch_size

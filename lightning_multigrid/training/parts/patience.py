@@ -1,0 +1,45 @@
+"""`EarlyStopping` waits for the last phase."""
+
+import sys
+from typing import Any
+
+from lightning_multigrid.host import Trainer, is_a
+from lightning_multigrid.schedule import Plan, Step
+from lightning_multigrid.training.trainer.changes import Changes
+
+
+class Patience:
+    """Holds the patience of `EarlyStopping` until the last phase, as metrics may stand still while grids are coarse."""
+
+    def __init__(self, plan: Plan, trainer: Trainer) -> None:
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        self._stopping = [one for one in callbacks if is_a(one, "callbacks.EarlyStopping")]
+        self._last_phase = len(plan.schedule.phases) - 1
+        self._held: dict[Any, int] = {}  # the patience of each, while it does not count
+
+    def start(self, changes: Changes) -> None:
+        changes.callback(self._release)
+
+    def hold(self, first: Step) -> None:
+        """Holds it from a step before the last phase on."""
+        for stopping in self._stopping:
+            if first.phase < self._last_phase and stopping.patience != sys.maxsize:
+                self._held[stopping] = stopping.patience
+                stopping.patience = sys.maxsize
+
+    def release(self, step: Step) -> None:
+        """Lets it count from the first step of the last phase on."""
+        if self._held and step.phase == self._last_phase:
+            self._release()
+
+    def _release(self) -> None:
+        while self._held:
+            stopping, patience = self._held.popitem()
+            stopping.patience, stopping.wait_count = patience, 0
+
+    def make_ordinary(self, checkpoint: dict[str, Any]) -> None:
+        """Makes a checkpoint fit for trainings without the callback."""
+        for stopping, patience in self._held.items():
+            state = checkpoint["callbacks"].get(stopping.state_key)
+            if state is not None:
+                state.update(wait_count=0, patience=patience)

@@ -1,0 +1,40 @@
+"""The loader of a plan, made of a script's own loader."""
+
+from functools import partial
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from lightning_multigrid.host import Trainer
+from lightning_multigrid.loading import (
+    ClipDataset,
+    FixedClips,
+    MultigridLoader,
+    MultigridSampler,
+    clip_dataset,
+    in_worker,
+    order_of,
+)
+from lightning_multigrid.schedule import Plan
+from lightning_multigrid.training.arguments import Arguments
+
+
+def clips_of(arguments: Arguments, script: DataLoader[Any]) -> ClipDataset:
+    """The clips of a script's dataset, which can be brought to any grid."""
+    dataset = script.dataset
+    known = clip_dataset(dataset)
+    given = [name for name in ("layout", "clips", "follow") if getattr(arguments, name)]
+    if known is not None and given:
+        raise ValueError(
+            f"{type(dataset).__name__} brings its samples to a grid itself, in `read_clip`, so "
+            f"{' and '.join(f'`{name}`' for name in given)} would have no effect. Leave it out."
+        )
+    look = partial(in_worker, script, dataset)
+    return known or FixedClips(dataset, arguments.layout, arguments.clips, arguments.follow, look)
+
+
+def plan_loader(plan: Plan, dataset: ClipDataset, trainer: Trainer, script: DataLoader[Any]) -> MultigridLoader:
+    """Returns the loader of a plan's mini-batches on this device, in the order of a script's own loader."""
+    in_order = range(plan.clips)  # each pass has the same clips under `overfit_batches`
+    order = (lambda number: in_order) if trainer.overfit_batches else order_of(script, plan.seed)  # type: ignore[attr-defined]
+    return MultigridLoader(dataset, MultigridSampler(plan, order, rank=trainer.global_rank), script)
