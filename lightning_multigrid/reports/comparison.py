@@ -23,7 +23,6 @@ from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer, TrainerFn
 from lightning_multigrid.reports.account import REST, START
-from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.schedule import text_table
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
@@ -144,9 +143,6 @@ def cpu_seconds(of_children: bool = False) -> float:
 
 def _share_done(trainer: Trainer, batch_idx: int) -> float:
     """The share of the training that has passed after a mini-batch."""
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(report := getattr(callback, "report", None), RunReport):
-            return report.done
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     of_epochs = (trainer.current_epoch + (batch_idx + 1) / trainer.num_training_batches) / epochs
     return max(of_epochs, trainer.global_step / steps)  # what has no limit, -1, gives a negative one

@@ -18,7 +18,7 @@ from lightning_multigrid.reports.account import (
     faster_or_slower,
 )
 from lightning_multigrid.reports.step_times import Clock, LoaderWatch, ShapeTimes, StepTime, StepTimer, StepTotals
-from lightning_multigrid.schedule import BatchShape, Plan, Step, duration, exact
+from lightning_multigrid.schedule import BatchShape, Plan, Step, duration
 
 _LEAST_SECONDS = 30.0  # of a `fit`, to say how fast it was: in a shorter one, the first steps on each grid are too many
 
@@ -76,11 +76,6 @@ class RunReport:
         self._steps, self._left = self._steps + 1, self._left - 1
         self._position = self._plan.position(following.place)
         return self._take(wait=False)
-
-    @property
-    def done(self) -> float:
-        """The share of the training that has passed, from 0 to 1."""
-        return float(min(Fraction(1), self._position / exact(self._schedule.baseline.epochs)))
 
     def scalars(self, times: Sequence[StepTime], world: int) -> dict[str, float]:
         """Returns what is logged of finished steps: clips per second of all devices, share of waiting, time left."""
