@@ -67,7 +67,6 @@ def main(arguments=None):
         # Pairs (frames, size): an image has one frame on every grid.
         long_cycle=LongCycle(((1, 0.5), (1, 0.5**0.5), (1, 1))),
         # Image recipes compute batch statistics over the whole mini-batch, not over the 8 clips of video.
-        sub_batch=options.batch_size,
     )
     trainer = L.Trainer(
         max_epochs=options.epochs,

@@ -184,7 +184,8 @@ def preview(
         baseline = callback is None or isinstance(callback, BaselineCallback)
         if callback is None or isinstance(callback, BaselineCallback):
             # Without a callback, BatchNorm is plain, or the same everywhere.
-            shared = data.batch_size * (world if sync_batchnorm else 1) if callback is None else callback.sub_batch
+            whole = data.batch_size * (world if sync_batchnorm else 1)
+            shared = whole if callback is None else callback.sub_batch_of(data.batch_size)
             off = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "fine_tuning": False}
             callback = MultigridCallback(epoch_factor=1, sub_batch=shared, **off)  # type: ignore[arg-type]
         recipe = read_recipe(trainer, _stand_in(data, known), world)

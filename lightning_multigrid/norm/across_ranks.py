@@ -32,7 +32,9 @@ class SharedBatchStatistics(torch.autograd.Function):
         """Returns `x`, `weight`, `bias`; the group's mean and (biased) variance per channel; its number of values."""
         channels = x.shape[1]
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        local = torch.stack(torch.var_mean(wide, [0, *range(2, x.dim())], correction=0)[::-1])
+        local = wide.new_zeros(2, channels)
+        if len(x):  # a rank may have no clip
+            local = torch.stack(torch.var_mean(wide, [0, *range(2, x.dim())], correction=0)[::-1])
         # Each rank fills a row: the result has the same bits on all, and no variance is a difference of large sums.
         rows = local.new_zeros(dist.get_world_size(group), 2 * channels + 1)
         rows[dist.get_rank(group)] = torch.cat([*local, local.new_full((1,), x.numel() // channels)])
@@ -65,9 +67,10 @@ class SharedBatchStatistics(torch.autograd.Function):
 _groups: WeakKeyDictionary[dist.ProcessGroup, dict[int, dist.ProcessGroup]] = WeakKeyDictionary()
 
 
-def world_size() -> int:
-    """Number of ranks of the default group; 1 if there is none."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+def world_size(most: int | None = None) -> int:
+    """Number of ranks that train together: those of the default group, but at `most` so many; 1 if there is none."""
+    every = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return every if most is None else min(every, most)
 
 
 def ranks_needed(clips: int, sub_batch: int, world: int | None = None) -> int:

@@ -40,25 +40,32 @@ def observed_moments(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list
         yield moments
 
 
-def write_statistics(layers: Mapping[str, BatchNorm], moments: Mapping[str, Sequence[Tensor]]) -> None:
-    """Sets running statistics to those of all values on all ranks, by the law of total variance."""
+def write_statistics(
+    layers: Mapping[str, BatchNorm], moments: Mapping[str, Sequence[Tensor]], world: int | None = None
+) -> None:
+    """Sets running statistics to those of all values on all ranks, by the law of total variance.
+
+    `world` is how many ranks train together; None for all of the default group.
+    """
+    world = world_size(world)
     for name, layer in layers.items():
         seen = torch.stack(list(moments[name]) or [torch.zeros(3, layer.num_features)])
         # Sums of values and of squares are exact enough in float64 even for a small variance. Not every device has it.
         count, mean, var = seen.cpu().double().unbind(dim=1)
         sums = torch.stack([count, count * mean, count * (var + mean**2)]).sum(dim=1)
-        count, value, square = _sum_over_ranks(sums, _tracked(layer)[0].device)
+        count, value, square = _sum_over_ranks(sums, _tracked(layer)[0].device, world)
         if count.any():  # else no clip reaches the layer
             mean = value / count
             _write(layer, mean, (square / count - mean**2).clamp_(min=0))
 
 
-def average_statistics(layers: Mapping[str, BatchNorm]) -> None:
+def average_statistics(layers: Mapping[str, BatchNorm], world: int | None = None) -> None:
     """Sets running statistics to their average over ranks: DDP would keep those of rank 0 only."""
-    if world_size() > 1:
+    world = world_size(world)
+    if world > 1:
         for layer in layers.values():
             own = torch.stack(_tracked(layer))
-            _write(layer, *_sum_over_ranks(own.cpu().double(), own.device) / world_size())
+            _write(layer, *_sum_over_ranks(own.cpu().double(), own.device, world) / world)
 
 
 def _tracked(layer: BatchNorm) -> tuple[Tensor, Tensor]:
@@ -72,8 +79,8 @@ def _write(layer: BatchNorm, *statistics: Tensor) -> None:
         buffer.copy_(values)
 
 
-def _sum_over_ranks(values: Tensor, device: torch.device) -> Tensor:
-    if world_size() == 1:
+def _sum_over_ranks(values: Tensor, device: torch.device, world: int) -> Tensor:
+    if world == 1:
         return values
     summed = values.to(device)
     dist.all_reduce(summed)

@@ -31,6 +31,7 @@ class _SubBatchNorm(nn.Module):
     _own_momentum: float | None  # plain BatchNorm's `momentum`: torch 2.6 compiles no look behind the property
     # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
     _mini_batch: Tensor | None = None
+    _world: int | None = None  # ranks that train together; None for all of the default group
     _input_dims: ClassVar[tuple[int, ...]]
     _plain_class: ClassVar[type[nn.Module]]  # what the layer is without the conversion
 
@@ -73,20 +74,23 @@ class _SubBatchNorm(nn.Module):
         if not self.training or input.dim() not in self._input_dims:
             return _torchs_forward(self, input)  # evaluates the input, or refuses it
         rows = input.shape[0]
-        clips = rows if self._mini_batch is None else min(rows, self._mini_batch.shape[0])
-        if 0 < clips < self.sub_batch and world_size() > 1 and not input.is_meta:
-            # Several ranks share. Meta tensors, on which models are tried before training, have nothing to share.
-            return self._normalize_over_ranks(input, clips)  # type: ignore[no-any-return]
+        # The number of clips that is planned, where one is, decides whether ranks share: it is the same on all of them.
+        planned = rows if self._mini_batch is None else self._mini_batch.shape[0]
+        world = world_size(self._world)
+        if 0 < planned < self.sub_batch and world > 1 and not input.is_meta:
+            # Meta tensors, on which models are tried before training, have nothing to share.
+            return self._normalize_over_ranks(input, planned, world)  # type: ignore[no-any-return]
+        clips = min(rows, planned)
         groups = clips // self.sub_batch
         return _torchs_forward(self, input) if groups < 2 else self._normalize(input, clips, groups)  # to the bit
 
     # `torch.compile` must break its graph here, as it would take the group of ranks for a constant.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _normalize_over_ranks(self, x: Tensor, clips: int) -> Tensor:
+    def _normalize_over_ranks(self, x: Tensor, clips: int, world: int) -> Tensor:
         """Normalises by the statistics of neighbouring ranks, as few as have a sub-mini-batch of clips together."""
         weight = x.new_ones(x.shape[1]) if self.weight is None else self.weight
         bias = x.new_zeros(x.shape[1]) if self.bias is None else self.bias
-        group = neighbours(ranks_needed(clips, self.sub_batch))
+        group = neighbours(ranks_needed(clips, self.sub_batch, world))
         x, weight, bias, mean, var, count = SharedBatchStatistics.apply(x, weight, bias, self.eps, group)
         output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
@@ -233,9 +237,10 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
 
     If `torch.distributed` is initialised, a training rank with N < sub_batch shares statistics with its neighbours:
     `min(R, ceil(sub_batch / N))` of the R ranks form a group; left-over ranks join the last group. Forward and backward
-    give what a single process would compute on all the group's clips. **Every rank must have the same number of clips
-    in a step**, as with our samplers (more exactly, must need the same number of ranks); a rank that alone has a small
-    mini-batch would wait for the others forever. All ranks of the default group must be replicas of the model. A step
+    give what a single process would compute on all the group's clips. With `set_sub_batch(model, sub_batch, of=N)`, N
+    decides that on all ranks alike, whatever reaches a layer on one of them, be it no clip. Without it, **every rank
+    must have the same number of clips in a step** (more exactly, must need the same number of ranks); a rank that alone
+    has a small mini-batch would wait for the others forever. Ranks that share must be replicas of the model. A step
     has one all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. Ranks with
     sub_batch clips or more send nothing, and neither does evaluation. The groups (`torch.distributed.new_group`) last
     as long as the default group. The callback makes them before the first step; elsewhere a forward that needs them.
@@ -267,7 +272,7 @@ _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
     nn.BatchNorm3d: SubBatchNorm3d,
 }
 # To the attributes of plain BatchNorm.
-_ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_own_momentum"}
+_ADDED = {"sub_batch", "_mini_batch", "_world", "_baseline_batches", "_own_momentum"}
 
 
 def is_sharded(layer: nn.Module) -> bool:
@@ -350,7 +355,13 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
     return module
 
 
-def set_sub_batch(module: nn.Module, clips: int, of: int | None = None, baseline_batches: float = 1) -> None:
+def set_sub_batch(
+    module: nn.Module | Sequence[nn.Module],
+    clips: int,
+    of: int | None = None,
+    baseline_batches: float = 1,
+    world: int | None = None,
+) -> None:
     """Sets `sub_batch` of every converted layer of `module`, itself included.
 
     In the short cycle, mini-batches with 2 and 4 times the clips have statistics over 16 and 32 clips.
@@ -361,11 +372,12 @@ def set_sub_batch(module: nn.Module, clips: int, of: int | None = None, baseline
     attribute `momentum` of a layer says the one in use; setting it sets that of the baseline.
 
     Args:
-        module: A layer or a model.
+        module: A layer or a model, or the converted layers of one (`sub_batchnorm_layers`), which need no search.
         clips: Clips that share statistics.
-        of: Clips of the mini-batches to come. A model that folds frames into the batch axis needs it: by default each
-            row of a layer's input counts as a clip.
+        of: Clips of the mini-batches to come. A model that folds frames into the batch axis needs it, and so do ranks
+            on which a layer may get fewer clips than on others: by default each row of its input counts as a clip.
         baseline_batches: Mini-batches of the baseline that these replace (`Step.baseline_batches`).
+        world: Ranks that train together, if not all of the default group: 1 says that each trains by itself.
 
     Raises:
         ValueError: If `clips` or `of` is below 1.
@@ -376,9 +388,10 @@ def set_sub_batch(module: nn.Module, clips: int, of: int | None = None, baseline
     """
     _check_clips("clips", clips)
     _check_clips("of", clips if of is None else of)
-    mini_batch = None if of is None else torch.empty(of, 0)
-    for layer in sub_batchnorm_layers(module):
-        layer.sub_batch, layer._mini_batch, layer._baseline_batches = clips, mini_batch, float(baseline_batches)
+    values: dict[str, Any] = {"sub_batch": clips, "_mini_batch": None if of is None else torch.empty(of, 0)}
+    values |= {"_baseline_batches": float(baseline_batches), "_world": world}
+    for layer in sub_batchnorm_layers(module) if isinstance(module, nn.Module) else module:
+        vars(layer).update(values)  # not by `nn.Module.__setattr__`, which looks for parameters, each time
 
 
 def sub_batchnorm_layers(module: nn.Module) -> list[_SubBatchNorm]:

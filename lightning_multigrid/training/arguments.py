@@ -38,7 +38,7 @@ class Arguments:
     milestones: list[float] | None = None
     warmup_epochs: float | None = None
     lr_by_hand: Literal["run"] | None = None
-    sub_batch: int = 8
+    sub_batch: int | None = None
     size_divisor: int | None = None
     frames_divisor: int | None = None
     one_pass: bool = False
@@ -68,6 +68,11 @@ class Arguments:
             )
 
 
+def shared_clips(clips: int) -> int:
+    """How many clips share BatchNorm statistics on a base shape: those of the script's mini-batch, but at least 8."""
+    return max(8, clips)
+
+
 def schedule_of(
     arguments: Arguments, baseline: Baseline, stepwise: bool = True, divisors: tuple[int, int] = (1, 1)
 ) -> MultigridSchedule:
@@ -78,7 +83,7 @@ def schedule_of(
         arguments.long_cycle,
         ShortCycle(smallest=SMALLEST) if arguments.short_cycle is None else arguments.short_cycle,
         epoch_factor=arguments.epoch_factor,
-        sub_batch=arguments.sub_batch,
+        sub_batch=shared_clips(baseline.shape.clips) if arguments.sub_batch is None else arguments.sub_batch,
         size_divisor=size if arguments.size_divisor is None else arguments.size_divisor,
         frames_divisor=frames if arguments.frames_divisor is None else arguments.frames_divisor,
         stepwise=stepwise,

@@ -9,7 +9,7 @@ from lightning_multigrid.host import Callback, LightningModule, Trainer
 from lightning_multigrid.norm import convert_until, make_groups, set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.reports import Account
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
-from lightning_multigrid.training.arguments import Arguments
+from lightning_multigrid.training.arguments import Arguments, shared_clips
 from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.plan_loader import clips_of, plan_loader
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
@@ -21,14 +21,14 @@ from lightning_multigrid.training.trainer.changes import Changes
 class BaselineCallback(Callback):
     """Gives a plain training the BatchNorm statistics of its multigrid training, and leaves all else alone.
 
-    `sub_batch` clips share statistics, if need be those of several devices; `precise_bn_batches` re-estimates the
-    running ones before validations and checkpoints, on clips whose order has a `seed`. `layout`, `clips` and `follow`
+    `sub_batch` clips share statistics, by default those of a mini-batch, but at least 8, if need be of several devices.
+    `precise_bn_batches` re-estimates the running ones before validations and checkpoints, on clips whose order has a `seed`. `layout`, `clips` and `follow`
     name the parts of a sample for that. See `MultigridCallback`, which makes one by `baseline`.
     """
 
     def __init__(
         self,
-        sub_batch: int = 8,
+        sub_batch: int | None = None,
         precise_bn_batches: int | None = None,
         layout: str | None = None,
         clips: list[str | int] | dict[str | int, str] | None = None,
@@ -46,22 +46,22 @@ class BaselineCallback(Callback):
         self._fit: Changes | None = None  # what is undone when a `fit` ends
         self._statistics: EvaluationStatistics | None = None
 
-    @property
-    def sub_batch(self) -> int:
-        return self._arguments.sub_batch
+    def sub_batch_of(self, clips: int) -> int:
+        """How many clips share statistics if a mini-batch has so many on a device."""
+        return shared_clips(clips) if self._arguments.sub_batch is None else self._arguments.sub_batch
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self._fit = Changes()
-            convert_until(self._fit, pl_module, self._arguments.sub_batch)
+            convert_until(self._fit, pl_module)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is None:
             return
         refuse_synced_batchnorm(pl_module)
-        convert_until(self._fit, pl_module, self._arguments.sub_batch)  # layers that were made after `setup`
+        convert_until(self._fit, pl_module)  # layers that were made after `setup`
         estimate = None
         if self._arguments.precise_bn_batches is not None:
             script = user_loader(internals.training_source(trainer).dataloader(), trainer)
@@ -73,7 +73,7 @@ class BaselineCallback(Callback):
                 LongCycle(((1, 1),)),
                 ShortCycle((1,)),
                 epoch_factor=1,
-                sub_batch=self._arguments.sub_batch,
+                sub_batch=self.sub_batch_of(shape.clips),
             )
             seed = internals.global_seed(trainer) if seed is None else seed
             loader = plan_loader(Plan(schedule, recipe.clips, seed, trainer.world_size), dataset, trainer, script)
@@ -83,10 +83,11 @@ class BaselineCallback(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        sub_batch, clips = self._arguments.sub_batch, _clips(trainer.train_dataloader, batch_idx)
+        clips = _clips(trainer.train_dataloader, batch_idx)
+        sub_batch = self.sub_batch_of(getattr(trainer.train_dataloader, "batch_size", None) or 1)
         if trainer.world_size > 1 and clips is not None and sub_batchnorm_layers(pl_module):
             make_groups([(clips, sub_batch)])
-        set_sub_batch(pl_module, sub_batch, of=clips)
+        set_sub_batch(pl_module, sub_batch, of=clips, world=trainer.world_size)
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -102,6 +102,8 @@ def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list
     if tracking_layers(trainer.lightning_module) and arguments.precise_bn_batches is None:
         tell_few_steps(trainer, plan.batches_per_epoch, schedule.phases[0].lr_scale)
     rank_zero_info(str(plan))
+    if tracking_layers(trainer.lightning_module):
+        rank_zero_info(f"BatchNorm has statistics over {schedule.sub_batch} clips, in the short cycle over more.")
     if following:
         rank_zero_info(f"Positions follow the grid: {', '.join(following)}.")
     rank_zero_info(lr_rule(arguments, schedule, trainer.optimizers))

@@ -85,7 +85,8 @@ class MultigridCallback(Arguments, Callback):
         lr_by_hand: `run` says that an LR which the script or a callback writes within an epoch goes by the steps of
             this run. By default it is refused, as it may count by those of the baseline. Between two epochs an LR may
             be written.
-        sub_batch: Clips that share BatchNorm statistics on a base shape.
+        sub_batch: Clips that share BatchNorm statistics on a base shape. By default as many as the script's mini-batch
+            has on a device, but at least 8.
         size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels. By default the size
             of the model's patches, if it has any.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number. By default the frames
@@ -116,7 +117,7 @@ class MultigridCallback(Arguments, Callback):
     @classmethod
     def baseline(
         cls,
-        sub_batch: int = 8,
+        sub_batch: int | None = None,
         precise_bn_batches: int | None = None,
         layout: str | None = None,
         clips: list[str | int] | dict[str | int, str] | None = None,
@@ -125,7 +126,8 @@ class MultigridCallback(Arguments, Callback):
     ) -> BaselineCallback:
         """Trains the baseline itself, with the BatchNorm statistics of its multigrid training: to compare the two.
 
-        The script's loader, epochs and LR are left alone. The arguments are those of the class.
+        The script's loader, epochs and LR are left alone. If its mini-batches have 8 clips or more on a device, it is
+        the script to the bit. The arguments are those of the class.
         """
         return BaselineCallback(sub_batch, precise_bn_batches, layout, clips, follow, seed)
 
@@ -160,14 +162,14 @@ class MultigridCallback(Arguments, Callback):
             self._run, self._account = None, Account()
             refuse_unsupported(trainer, pl_module)
             self._conversion = ExitStack()
-            convert_until(self._conversion, pl_module, self.sub_batch)
+            convert_until(self._conversion, pl_module)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if 0 in (trainer.limit_train_batches, trainer.max_epochs, trainer.max_steps):
             return  # nothing is trained
         if self._conversion is not None:
-            convert_until(self._conversion, pl_module, self.sub_batch)  # layers that were made after `setup`
+            convert_until(self._conversion, pl_module)  # layers that were made after `setup`
         # Lightning restores the checkpoint's loops and optimizers only after this hook, so its counters may change.
         checkpoint, self._checkpoint = self._checkpoint, None
         state = self._state_in(checkpoint) or {}

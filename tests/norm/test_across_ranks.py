@@ -22,6 +22,7 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from lightning_multigrid.norm.across_ranks import _partition, make_groups, ranks_needed
+from lightning_multigrid.norm.population import average_statistics, observed_moments, write_statistics
 from lightning_multigrid.norm.sub_batchnorm import (
     SubBatchNorm1d,
     SubBatchNorm2d,
@@ -239,6 +240,42 @@ def nothing_is_sent_where_nothing_is_shared(rank, world):
     assert calls == []
 
 
+def the_planned_number_of_clips_decides_on_all_ranks_alike(rank, world):
+    """Whatever reaches a layer on one of them: `collate_fn`s drop samples, and heads of regions find few."""
+    layer = make_layer(SubBatchNorm3d)
+    set_sub_batch(layer, 8, of=8)
+    rows = 7 if rank else 8
+    with collectives() as calls:
+        layer(make_clips(rows).requires_grad_()).sum().backward()
+    assert calls == []
+    for counts in ([4] * (world - 1) + [3], [4] * (world - 1) + [0]):
+        layer = make_layer(SubBatchNorm3d)
+        set_sub_batch(layer, 4 * world, of=4)
+        x, weights = (make_clips(sum(counts), seed=seed) for seed in (0, 1))
+        expected, gradients, [plain] = one_process(layer, x, weights, counts, [list(range(world))])
+        own = part(x, counts, [rank]).clone().requires_grad_()
+        output = layer(own)
+        (grad,) = torch.autograd.grad(loss_of(output, part(weights, counts, [rank])), [own])
+        assert_close(output, part(expected, counts, [rank]), rtol=1e-10, atol=1e-10)
+        assert_close(grad, part(gradients[0], counts, [rank]), rtol=1e-10, atol=1e-10)
+        assert_close(dict(layer.named_buffers()), dict(plain.named_buffers()), rtol=1e-12, atol=1e-12)
+
+
+def a_rank_that_trains_alone_shares_with_nobody(rank, world):
+    """As the trials of a sweep within one group of processes."""
+    layer = make_layer(SubBatchNorm3d)
+    set_sub_batch(layer, 8, of=2, world=1)
+    before = [buffer.clone() for buffer in layer.buffers()]
+    with collectives() as calls:
+        layer(make_clips(2, seed=rank).requires_grad_()).sum().backward()
+        average_statistics({"": layer}, world=1)
+        with observed_moments({"": layer}) as moments:
+            layer(make_clips(2, seed=rank))
+        write_statistics({"": layer}, moments, world=1)
+    assert calls == []
+    assert not torch.equal(layer.running_mean, before[0])
+
+
 def checkpointed_activations_are_freed_and_give_the_same_gradients(rank, world):
     layer, made = make_layer(SubBatchNorm3d), []
 
@@ -393,6 +430,8 @@ LAWS = [
     half_precision_has_float32_statistics,
     one_all_reduce_forward_and_one_backward,
     nothing_is_sent_where_nothing_is_shared,
+    the_planned_number_of_clips_decides_on_all_ranks_alike,
+    a_rank_that_trains_alone_shares_with_nobody,
     groups_are_made_once_and_released,
     training_is_that_of_one_process,
     # The last: with torch 2.6, no group can be made after it.

@@ -100,3 +100,14 @@ def test_a_schedule_without_stages_is_one_long_cycle_and_then_fine_tuning_for_as
     callback = MultigridCallback(fine_tuning=False)
     fit(Module(lambda optimizer, _: CosineAnnealingLR(optimizer, 8)), callback, max_epochs=8)
     assert [float(phase.end_epoch) for phase in callback.run.plan.schedule.phases] == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(("batch", "shared"), [(4, 8), (8, 8), (32, 32)])
+def test_as_many_clips_share_statistics_as_the_scripts_mini_batch_has_but_at_least_eight(batch, shared, caplog):
+    module, callback = Module(), MultigridCallback()
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        fit(module, callback, train=loader(batch, number=400))
+    assert callback.run.plan.schedule.sub_batch == shared
+    assert f"BatchNorm has statistics over {shared} clips, in the short cycle over more." in caplog.text
+    fine = {sub for shape, sub in zip(module.shapes, module.sub_batches, strict=True) if shape == (batch, 8, 32)}
+    assert fine == {shared}

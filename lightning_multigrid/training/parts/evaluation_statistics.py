@@ -88,7 +88,7 @@ class PopulationEstimate:
                 with self._apart(0):
                     made = small_batches(self._training, [shape])
                     replica = _replica(self._module, {})
-                    set_sub_batch(replica, _TRIED, of=_TRIED)  # so that these clips need no other rank
+                    set_sub_batch(replica, _TRIED, world=1)  # these clips need no other rank
                     with observed_moments(tracking_layers(replica)) as moments:
                         self._run(replica, arrived(self._trainer, self._module, made, shape), 0)
             except Exception as error:  # whatever a user's model may raise
@@ -112,14 +112,15 @@ class PopulationEstimate:
         number = sampler.current_pass(sampler.plan.step(last))
         training, replica = _training_layers(self._module, modes), _replica(self._module, modes)
         schedule = self.sampler.plan.schedule
-        set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips)
+        world = self._trainer.world_size
+        set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips, world=world)
         self.sampler.set_epoch(number)
         layers = {name: replica.get_submodule(name) for name in training}
         with self._apart(number), observed_moments(layers) as moments:
             loader = MultigridLoader(self._training.clip_dataset, self.sampler, self._training.like)
             for index, batch in enumerate(loader):
                 self._run(replica, after_hooks(self._trainer, self._module, batch), index)
-        write_statistics(training, moments)
+        write_statistics(training, moments, world)
 
     def _run(self, replica: LightningModule, batch: Any, index: int) -> None:
         precision = self._trainer.precision_plugin.train_step_context()
@@ -185,7 +186,8 @@ class EvaluationStatistics(Callback):
         if self._estimate is not None and self._estimate.refusal is not None:
             raise self._estimate.refusal
         # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.
-        self._training = [part.training for _, part in self._parts]
+        if self._estimate is not None or self._trainer.world_size > 1:  # else nothing will be written
+            self._training = [part.training for _, part in self._parts]
         self._last, self._callbacks_act = place, True
 
     def end(self) -> None:
@@ -207,7 +209,7 @@ class EvaluationStatistics(Callback):
         modes = {name: training for (name, _), training in zip(self._parts, self._training, strict=False)}
         with torch.no_grad(), self._account.during(STATISTICS):
             if self._estimate is None:
-                average_statistics(_training_layers(self._module, modes))
+                average_statistics(_training_layers(self._module, modes), self._trainer.world_size)
             elif _training_layers(self._module, modes):  # else all layers are frozen
                 self._estimate.write(self._last or Place(self._trainer.current_epoch, 0), modes)
         self._written = self._last

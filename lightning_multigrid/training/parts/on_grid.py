@@ -23,6 +23,8 @@ class OnGrid:
         self._module, shape = trainer.lightning_module, plan.schedule.baseline.shape
         self.following = Following(self._module, shape.frames, shape.size)
         self._arrived = set[ClipShape]()
+        self._layers: list[Any] = []  # of BatchNorm
+        self._told: tuple[int, int, float] | None = None  # what they were told last
 
     def start(self, changes: Changes) -> None:
         """Lets `torch.compile` make a graph for each grid."""
@@ -35,13 +37,16 @@ class OnGrid:
         changes.callback(self.restore)
 
     def begin(self) -> None:
+        self._layers, self._told = sub_batchnorm_layers(self._module), None
         # All ranks make the same groups, those of any step of the run; later epochs find them made.
-        if self._trainer.world_size > 1 and sub_batchnorm_layers(self._module):
+        if self._trainer.world_size > 1 and self._layers:
             make_groups((shape.clips, sub_batch) for shape, sub_batch in self._plan.schedule.grids_of_statistics)
 
     def set(self, step: Step, mini_batch: Any) -> None:
-        # With fewer clips than this a layer shares statistics with other ranks. All ranks have the same number of them.
-        set_sub_batch(self._module, step.sub_batch, of=step.shape.clips, baseline_batches=step.baseline_batches)
+        told = step.sub_batch, step.shape.clips, step.baseline_batches
+        if told != self._told:
+            set_sub_batch(self._layers, *told, world=self._trainer.world_size)
+            self._told = told
         self.following.set_grid(step.shape.frames, step.shape.size)
         if self._points is not None and step.shape.clip not in self._arrived:
             self._arrived.add(step.shape.clip)
