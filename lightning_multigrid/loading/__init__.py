@@ -18,7 +18,7 @@ from lightning_multigrid.loading.order import order_of, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, visits
 from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.loading.samples import SampleParts, has_pixels
+from lightning_multigrid.loading.samples import SampleParts, all_parts, has_pixels
 from lightning_multigrid.loading.streams import StreamSamples
 
 __all__ = ["ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler"]
@@ -26,6 +26,7 @@ __all__ += [
     "SampleParts",
     "ScriptLoader",
     "StreamSamples",
+    "all_parts",
     "clip_dataset",
     "derive_seed",
     "has_pixels",

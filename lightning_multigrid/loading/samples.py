@@ -77,7 +77,7 @@ class SampleParts:
             apart = [_find(sample, name)[0] for name in self.follow]
             free = [(path, values) for path, values in _tensors(sample) if not _is_in(path, apart)]
             ndim = len(self.layout or ()) or max((v.ndim for _, v in free if v.ndim in (3, 4)), default=0)
-            return {path: self._clip(values) for path, values in free if values.ndim == ndim}
+            return {path: self._clip(values) for path, values in free if ndim and values.ndim == ndim}
         found: dict[Path, Clip] = {}
         for name in self.clips:
             path, part = _find(sample, name)
@@ -98,10 +98,16 @@ class SampleParts:
         """Returns the clips of the first sample; refuses other parts that may be clips or may have to follow one."""
         found = self.find_clips(sample)
         if not found:
+            more = next(((shown(path), values) for path, values in _tensors(sample) if values.ndim > 4), None)
             raise ValueError(
                 "A sample must hold a clip: a tensor of four axes, C x T x H x W, or of three for images, C x H x W; "
-                f"got {type(sample).__name__}. Let `__getitem__` return the tensor, or a tuple, list, dict or "
-                "namedtuple that holds it."
+                f"got {type(sample).__name__}"
+                + (
+                    ". Let `__getitem__` return the tensor, or a tuple, list, dict or namedtuple that holds it."
+                    if more is None
+                    else f" with a tensor of {_product(more[1].shape)}. If that is a clip, name its axes, for instance "
+                    f"`MultigridCallback(clips={{{more[0]}: {'NMKL'[: more[1].ndim - 4] + 'CTHW'!r}}})`."
+                )
             )
         masks = {shown(path): clip for path, clip in found.items() if not has_pixels(clip.values)}
         if self.clips is None and len(found) > 1:
@@ -136,7 +142,7 @@ class SampleParts:
         """The parts that are neither clips nor named by `follow`, and hold no such part."""
         apart = [*clips, *(_find(sample, name)[0] for name in self.follow)]
         holders = {path[:end] for path in apart for end in range(len(path))}
-        return [pair for pair in _all_parts(sample) if pair[0] not in holders and not _is_in(pair[0], apart)]
+        return [pair for pair in all_parts(sample) if pair[0] not in holders and not _is_in(pair[0], apart)]
 
     def maybe_frames(self, sample: Any) -> list[Path]:
         """Returns the numbers that nobody named and that equal the frames of a clip, where a sample has several.
@@ -217,14 +223,14 @@ def _parts(sample: Any) -> Mapping[Any, Any]:
 
 
 def _tensors(sample: Any, path: Path = ()) -> list[tuple[Path, Any]]:
-    return [pair for pair in _all_parts(sample, path) if isinstance(pair[1], (Tensor, np.ndarray))]
+    return [pair for pair in all_parts(sample, path) if isinstance(pair[1], (Tensor, np.ndarray))]
 
 
-def _all_parts(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def all_parts(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """A sample, and all that is within, by their paths."""
     yield path, sample
     for key, part in _parts(sample).items():
-        yield from _all_parts(part, (*path, key))
+        yield from all_parts(part, (*path, key))
 
 
 def _is_whole_number(part: Any) -> bool:

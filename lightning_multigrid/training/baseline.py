@@ -22,8 +22,9 @@ class BaselineCallback(Callback):
     """Gives a plain training the BatchNorm statistics of its multigrid training, and leaves all else alone.
 
     `sub_batch` clips share statistics, by default those of a mini-batch, but at least 8, if need be of several devices.
-    `precise_bn_batches` re-estimates the running ones before validations and checkpoints, on clips whose order has a `seed`. `layout`, `clips` and `follow`
-    name the parts of a sample for that. See `MultigridCallback`, which makes one by `baseline`.
+    `precise_bn_batches` re-estimates the running ones before validations and checkpoints, and at the end, on clips
+    whose order has a `seed`. `layout`, `clips` and `follow` name the parts of a sample for that. See
+    `MultigridCallback`, which makes one by `baseline`.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class BaselineCallback(Callback):
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._statistics is not None:
-            self._statistics.end()
+            self._statistics.finish()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

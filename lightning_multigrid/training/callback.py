@@ -66,8 +66,8 @@ class MultigridCallback(Arguments, Callback):
         long_cycle: Base shapes of an LR stage.
         lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none. By default linear for SGD,
             as in the paper, and sqrt for Adam and its kin.
-        precise_bn_batches: Before validations and checkpoints, re-estimate BatchNorm's running statistics as those of
-            the training data, on this many mini-batches of each device on the baseline's grid.
+        precise_bn_batches: Before validations and checkpoints, and at the end, re-estimate BatchNorm's running
+            statistics as those of the training data, on this many mini-batches of each device on the baseline's grid.
         layout: Axes of a clip of the dataset, for instance `THWC`. By default `CTHW`, and `TCHW` is recognised.
         clips: Names of the clips of a sample, if it holds several; or a dict of their axes by name, in which letters
             other than C, T, H and W stand for axes that stay. A name is a key of a dict, an index of a tuple, or an

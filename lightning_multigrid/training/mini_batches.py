@@ -7,19 +7,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lightning_multigrid.host import LightningModule, Trainer, is_overridden
-from lightning_multigrid.loading import has_pixels, reseed, seeded
+from lightning_multigrid.loading import all_parts, has_pixels, reseed, seeded
 from lightning_multigrid.training.trainer.lightning_internals import stage_of_training
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
     """Returns all tensors of a mini-batch, or of another collection."""
-    found: list[Tensor] = []
-    apply_to_collection(batch, Tensor, found.append)
-    return found
+    return [part for _, part in all_parts(batch) if isinstance(part, Tensor)]
 
 
 def _clips_in(batch: Any) -> list[Tensor]:

@@ -133,8 +133,8 @@ class Run:
 
     def finish(self) -> None:
         """The training has ended without an error."""
+        self._statistics.finish()
         self._reporting.finish()
-        self._statistics.end()
         self._lr.finish()
 
     def close(self) -> None:

@@ -158,6 +158,9 @@ def test_random_state_is_given_back():
 def test_refusals():
     with pytest.raises(ValueError, match="Samples: A sample must hold a clip: a tensor of four axes"):
         FixedClips(Samples(lambda clip, label: (clip[0, 0], label)))
+    message = r"got tuple with a tensor of 1 x 3 x 8 x 8 x 8. If that is a clip, name its axes, .*clips=\{0: 'NCTHW'\}"
+    with pytest.raises(ValueError, match=message):
+        FixedClips(Samples(lambda clip, label: (clip[None], torch.tensor(label))))
     # As images, the frames of these clips would be taken for channels.
     message = "a tensor of 8 x 8 x 8, which may be an image or the frames of a clip. Images need 1 or 3 channels"
     with pytest.raises(ValueError, match=message):

@@ -75,7 +75,8 @@ def front():
         f"SlowFast's multigrid training takes {step / slowfast['speedup']:.0f} ms for each of the baseline's steps of "
         f"{step:.0f} ms: {slowfast['speedup']:.1f}x faster, with {slowfast['flops_bound']:.1f}x fewer FLOPs. In "
         f"contiguous memory it is {contiguous['speedup']:.1f}x faster",
-        f"took {seconds[1]:.0f} s instead of {seconds[0]:.0f} s, and ended at {ends[1]:.1f} % instead of {ends[0]:.1f} %",
+        f"took {seconds[1]:.0f} s instead of {seconds[0]:.0f} s, and ended at {ends[1]:.1f} % instead of "
+        f"{ends[0]:.1f} %",
     ]
 
 
@@ -118,7 +119,7 @@ def whole_training():
     return [
         f"it lost {ends[0] - ends[1]:.0f} points",
         f"the wall clock of `fit` fell from {seconds[0]:.0f} to {seconds[1]:.0f} s, with {short['steps']:,} steps "
-        f"instead of {long['steps']:,}, and top-1 from {ends[0]:.1f} to {ends[1]:.1f} %"
+        f"instead of {long['steps']:,}, and top-1 from {ends[0]:.1f} to {ends[1]:.1f} %",
     ]
 
 

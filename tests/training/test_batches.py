@@ -1,5 +1,7 @@
 """Small mini-batches of the script's dataset: whatever its `collate_fn` makes of the samples."""
 
+from collections.abc import Mapping
+
 import lightning as L
 import pytest
 import torch
@@ -25,7 +27,27 @@ class Own:
         self.clips, self.labels = default_collate(samples)
 
 
+class Table(Mapping):
+    """A mapping that can't be made of pairs, as a `TensorDict` can't without its batch size."""
+
+    def __init__(self, samples):
+        self.parts = dict(zip(("clips", "labels"), default_collate(samples), strict=True))
+
+    def __getitem__(self, name):
+        return self.parts[name]
+
+    def __iter__(self):
+        return iter(self.parts)
+
+    def __len__(self):
+        return len(self.parts)
+
+    def to(self, device, **_):  # so that Lightning leaves the transfer to it
+        return self
+
+
 UNPACKED = {
+    "a mapping of their own": (Table, lambda batch: (batch["clips"], batch["labels"])),
     "folded": (
         folded,
         lambda b: (b["frames"].unflatten(0, (len(b["lengths"]), -1)).transpose(1, 2), b["labels"]),

@@ -139,6 +139,15 @@ def test_deep_layers_see_clips_that_are_normalised_as_in_training():
     assert_close(module.net[4].running_var, values.var(dim=1, correction=0), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("baseline", [False, True])
+def test_a_training_without_validations_and_checkpoints_ends_with_the_statistics_too(baseline):
+    module = Module()
+    make = MultigridCallback.baseline if baseline else MultigridCallback
+    fit(module, make(precise_bn_batches=ALL), train=train())
+    state = module.state_dict()
+    assert_close(statistics(state), [s.float() for s in brute_force(state)], rtol=2e-5, atol=1e-4)
+
+
 # --- What is not touched ---
 
 
@@ -158,6 +167,26 @@ def test_training_is_the_same_to_the_bit(arguments):
     assert plain.logged == precise.logged
     for (name, ours), theirs in zip(precise.state_dict().items(), plain.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs) is (name not in STATISTICS), name
+
+
+@pytest.mark.rehearsed
+def test_hooks_of_the_module_are_called_for_its_own_mini_batches_alone():
+    """Neither for those of the rehearsal nor for those of the estimate, which a copy gets."""
+
+    class Counting(Module):
+        before = after = 0
+
+        def on_before_batch_transfer(self, batch, dataloader_idx):
+            self.before += self.trainer.training
+            return batch
+
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            self.after += self.trainer.training
+            return batch
+
+    module = Counting()
+    host = fit(module, MultigridCallback(precise_bn_batches=3), train=train(), val=val())
+    assert module.before == module.after == host.global_step
 
 
 class Frozen(Module):

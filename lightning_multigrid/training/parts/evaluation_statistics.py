@@ -31,6 +31,7 @@ from lightning_multigrid.training.rehearsal.batches import arrived, small_batche
 from lightning_multigrid.training.trainer.added import add_callback
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer
+from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
 
 _TRIED = 2  # clips of a first try: BatchNorm needs more than one value per channel
 _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
@@ -90,7 +91,9 @@ class PopulationEstimate:
                     replica = _replica(self._module, {})
                     set_sub_batch(replica, _TRIED, world=1)  # these clips need no other rank
                     with observed_moments(tracking_layers(replica)) as moments:
-                        self._run(replica, arrived(self._trainer, self._module, made, shape), 0)
+                        with self._seen_by(replica):
+                            batch = arrived(self._trainer, replica, made, shape)
+                        self._run(replica, batch, 0)
             except Exception as error:  # whatever a user's model may raise
                 failures.append(error_text(error))
                 continue
@@ -119,8 +122,14 @@ class PopulationEstimate:
         with self._apart(number), observed_moments(layers) as moments:
             loader = MultigridLoader(self._training.clip_dataset, self.sampler, self._training.like)
             for index, batch in enumerate(loader):
-                self._run(replica, after_hooks(self._trainer, self._module, batch), index)
+                with self._seen_by(replica):
+                    given = after_hooks(self._trainer, replica, batch)
+                self._run(replica, given, index)
         write_statistics(training, moments, world)
+
+    def _seen_by(self, replica: LightningModule) -> AbstractContextManager[None]:
+        """Within it, the hooks of a replica find a Trainer, of which they may read."""
+        return sees(lightning_modules(replica), TrainerView(self._trainer))
 
     def _run(self, replica: LightningModule, batch: Any, index: int) -> None:
         precision = self._trainer.precision_plugin.train_step_context()
@@ -193,6 +202,12 @@ class EvaluationStatistics(Callback):
     def end(self) -> None:
         """Notes that an epoch has ended, or the training."""
         self._callbacks_act = True
+
+    def finish(self) -> None:
+        """The training has ended: the module has the statistics of its last weights, also without a validation."""
+        self.end()
+        if self._estimate is not None and self._last is not None and self._written != self._last:
+            self._write()
 
     def _callbacks_are_done(self, *_: Any, **__: Any) -> None:
         self._callbacks_act = False

@@ -26,7 +26,7 @@ def arrived(trainer: Trainer, module: LightningModule, made: Made, shape: BatchS
     """Returns a mini-batch as a step gets it, or raises the error that made it fail."""
     if isinstance(made[shape], Exception):
         raise made[shape]
-    return after_hooks(trainer, module, _copied(made[shape]))
+    return after_hooks(trainer, module, copied(made[shape]))
 
 
 def _collated(clips: Any, collate: Callable[[list[Any]], Any], shapes: Sequence[BatchShape]) -> dict[BatchShape, Any]:
@@ -36,14 +36,14 @@ def _collated(clips: Any, collate: Callable[[list[Any]], Any], shapes: Sequence[
             with seeded(0):  # both may draw
                 sample = clips.read_clip(ClipRequest(getattr(clips, "first", 0), shape.frames, shape.size, seed=0))
             with seeded(0):
-                batch = collate([_copied(sample) for _ in range(shape.clips)])
+                batch = collate([copied(sample) for _ in range(shape.clips)])
                 made[shape] = collate.join([batch]) if hasattr(collate, "join") else batch
         except Exception as error:  # of the user's dataset
             made[shape] = sendable(error)
     return made
 
 
-def _copied(sample: Any) -> Any:
+def copied(sample: Any) -> Any:
     """A copy, as a `collate_fn` or a hook may change what it is given."""
     # `deepcopy` would copy all of the memory of which a tensor is a view: that of the whole dataset, for instance.
     tensors = [part for part in held_by(sample) if isinstance(part, Tensor)]

@@ -9,7 +9,6 @@ from traceback import clear_frames
 from typing import Any
 
 import torch
-from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
 from lightning_multigrid.host import LightningModule, Trainer
@@ -17,7 +16,7 @@ from lightning_multigrid.norm import BatchNorm
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.mini_batches import apart, run_step, sizes_of_clips, tensors_in
-from lightning_multigrid.training.rehearsal.batches import Made, arrived
+from lightning_multigrid.training.rehearsal.batches import Made, arrived, copied
 from lightning_multigrid.training.rehearsal.copies import working_copy
 from lightning_multigrid.training.rehearsal.counted import Met, TracedValues
 
@@ -43,31 +42,32 @@ def try_step(
     grid: BatchShape,
     draw: int = 0,
 ) -> Trial:
-    """Tries the hooks of a mini-batch, and a step on a new copy of a module.
+    """Tries the hooks of a mini-batch, and a step, on a new copy of a module.
 
     So it is a first step, and there is only one copy at a time. `draw` numbers the trials that draw something else.
+    Without a step, as of a module that can't be copied, its own hooks are tried.
     """
     trial = Trial()
     losses: list[Tensor] = []
     try:
-        with apart(trainer, module.device, seed=draw), torch.no_grad():
-            batch = arrived(trainer, module, made, grid)
-        trial.arrived = sizes_of_clips(batch)
-        if step is None:
-            return trial
         with contextlib.ExitStack() as stack:
-            copied = stack.enter_context(working_copy(module, trainer, losses))
-            Following(copied, baseline.frames, baseline.size).set_grid(grid.frames, grid.size)
-            _note_layers(copied, trial)
+            replica = module if step is None else stack.enter_context(working_copy(module, trainer, losses))
+            with apart(trainer, module.device, seed=draw), torch.no_grad():
+                batch = arrived(trainer, replica, made, grid)
+            trial.arrived = sizes_of_clips(batch)
+            if step is None:
+                return trial
+            Following(replica, baseline.frames, baseline.size).set_grid(grid.frames, grid.size)
+            _note_layers(replica, trial)
             # What is random differs between grids, so that it is not taken for the same table.
-            stack.enter_context(apart(trainer, copied.device, seed=grid.frames * grid.size + draw))
+            stack.enter_context(apart(trainer, replica.device, seed=grid.frames * grid.size + draw))
             # To compile a graph for each grid would take minutes, and tell nothing.
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(trainer.precision_plugin.train_step_context())
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-            own = apply_to_collection(batch, Tensor, Tensor.clone)  # a step may write to it
+            own = copied(batch)  # a step may write to it
             traced = stack.enter_context(TracedValues(tensors_in(own), lambda: trial.layer))
-            returned = step(copied, own, 1)  # many scripts write pictures at mini-batch 0
+            returned = step(replica, own, 1)  # many scripts write pictures at mini-batch 0
         trial.met, trial.convolved = traced.met, traced.convolved
         loss = returned.get("loss") if isinstance(returned, Mapping) else returned
         if step is run_step and isinstance(loss, Tensor):
