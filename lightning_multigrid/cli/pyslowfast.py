@@ -138,7 +138,11 @@ def _classifier(config: _Config, nodes: int) -> dict[str, Any]:
     }
     warmup, start = config["SOLVER.WARMUP_EPOCHS"], config["SOLVER.WARMUP_START_LR"]
     if warmup:
-        arguments.update(warmup_epochs=warmup, warmup_start_factor=start / config["SOLVER.BASE_LR"])
+        factor = start / config["SOLVER.BASE_LR"]
+        if not factor:  # which torch's warm-up refuses
+            factor = 1e-6
+            config.notes.append(f"The warm-up starts at {factor:g} of the LR, as it can't start at 0.")
+        arguments.update(warmup_epochs=warmup, warmup_start_factor=factor)
     return arguments
 
 

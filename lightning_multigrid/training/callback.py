@@ -206,6 +206,8 @@ class MultigridCallback(Arguments, Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self._run is not None:
+            self._run.explain(exception)
         self.teardown(trainer, pl_module, "fit")  # which Lightning leaves out then
 
     # --- Checkpoints ---

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from lightning_utilities.core.rank_zero import rank_zero_info
+
 from lightning_multigrid.host import Trainer
 from lightning_multigrid.reports import RunReport
 from lightning_multigrid.schedule import Place, Plan, Step
@@ -49,6 +51,7 @@ class Run:
         self._planned = Place(trainer.current_epoch, 0)  # where the next epoch begins; of a second `fit`, not at 0
         self._next: Step | None = None
         self._in_step = False
+        self._last: Step | None = None  # the one that ended last
         self._changes = Changes()
         self._saved: State = {}  # when it was closed
         self.timed = report.timed
@@ -83,11 +86,21 @@ class Run:
             self.before(batch, None)
         step = self._step_at(batch)
         following = self._next = self.plan.after(step)
-        self._in_step = False
+        self._last, self._in_step = step, False
         self._grid.restore()
         self._reporting.ended(step, following)
         self._statistics.ended(step.place)
         self._lr.go_on(step, following)
+
+    def explain(self, error: BaseException) -> None:
+        """Says which shape a step had that failed, and which the one before, if they differ."""
+        step, before = self._next, self._last
+        if self._in_step and isinstance(error, Exception) and step and before and step.shape != before.shape:
+            rank_zero_info(
+                f"The mini-batch of the step that failed is {step.shape} (clips x frames x size), and the one before "
+                f"it was {before.shape}. What a module keeps from one step to the next, as a hidden state, must not "
+                "have the size of a mini-batch."
+            )
 
     def _step_at(self, batch: int) -> Step:
         found = Place(self.trainer.current_epoch, batch)

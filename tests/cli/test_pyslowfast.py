@@ -263,3 +263,13 @@ def test_the_command_prints_a_config_or_says_in_a_line_what_is_wrong(tmp_path, c
     with pytest.raises(SystemExit, match="1"):
         main(["migrate", str(path)])
     assert "so it is not a config of PySlowFast" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [({"SOLVER": {"WARMUP_START_LR": 0}}, "starts at 1e-06 of the LR"), ({"NUM_GPUS": 0}, "")]
+)
+def test_what_is_zero_makes_a_config_that_plans(change, said, tmp_path):
+    (tmp_path / "ours.yaml").write_text(translated(tmp_path, changed(KINETICS, **change)))
+    assert said in (tmp_path / "ours.yaml").read_text()
+    preview, _ = planned("--config", str(tmp_path / "ours.yaml"), "--clips", "100000")
+    assert preview.lrs[-1].lr > 0

@@ -201,7 +201,17 @@ class Masked(Tokens):
         return x * kept[:, None]
 
 
-NOT_COUNTING = [Spread, Interpolated, Relative, Coordinates, Recurrent, Subsampled, Masked]
+class CentreOfMass(Tokens):
+    """Key points of heat maps, as shares of the frame: the columns, numbered from the first, over their number."""
+
+    def placed(self, x):
+        maps, columns = x.flatten(2).softmax(-1).view_as(x), torch.arange(x.shape[4], device=x.device) + 0.5
+        across = (maps.sum((2, 3)) * columns).sum(-1) / x.shape[4]
+        times = maps.sum((3, 4)) @ (torch.arange(x.shape[2], device=x.device) + 0.5) / x.shape[2]
+        return torch.stack([across, times], 1)
+
+
+NOT_COUNTING = [Spread, Interpolated, Relative, Coordinates, Recurrent, Subsampled, Masked, CentreOfMass]
 
 
 def places(net, shape):

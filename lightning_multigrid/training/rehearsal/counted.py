@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # torch's notes on e
 from lightning_multigrid.training.mini_batches import tensors_in
 
 _MOST = 2**26  # numbers of values that are compared
+_PRODUCTS = {"mul", "mm", "mv", "bmm", "dot", "addmm", "baddbmm"}  # operations
 _NEAR = 1e-5  # of the largest: how near numbers are that were computed with others beside them
 
 Met = Mapping[tuple[str, str], Sequence[Tensor]]  # by the layer and the operation
@@ -73,9 +74,25 @@ def counted_from_first(full: Met, coarse: Met, ratios: Sequence[float]) -> str |
     """The first layer whose places on a coarse grid lie at the beginning of the baseline's; None without one."""
     # `ratios` are the frames and the size of the coarser grid relative to the baseline's.
     for place, tables in coarse.items():
-        if any(_at_beginning(other, table, ratios) for other, table in zip(full.get(place, []), tables, strict=False)):
-            return place[0]
+        for other, table in zip(full.get(place, []), tables, strict=False):
+            if _at_beginning(other, table, ratios) and not (place[1] in _PRODUCTS and _is_ramp(table)):
+                return place[0]
     return None
+
+
+def _is_ramp(table: Tensor) -> bool:
+    """Whether numbers are evenly spaced along one axis, and equal along the others.
+
+    The data times 1, 2, 3 ... and summed is a centre of mass, as key points are read from heat maps. It is in units of
+    the grid, by whose size a script divides it.
+    """
+    if table.is_complex():
+        return False
+    varied = [axis for axis in range(table.ndim) if (table != table.narrow(axis, 0, 1)).any()]
+    if len(varied) != 1 or table.shape[varied[0]] < 3:
+        return False
+    steps = table.double().diff(dim=varied[0])
+    return bool(((steps - steps.mean()).abs() <= _NEAR * table.abs().max()).all())
 
 
 def _at_beginning(full: Tensor, coarse: Tensor, ratios: Sequence[float]) -> bool:
