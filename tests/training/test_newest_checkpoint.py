@@ -218,7 +218,22 @@ def test_a_training_that_begins_anew_keeps_what_another_one_has_left(tmp_path):
     for _ in range(2):  # without `ckpt_path="last"`, by mistake
         with pytest.raises(RuntimeError, match="on purpose"):
             train(str(tmp_path), kind=Failing)
-    assert [step(tmp_path / f"{name}.ckpt") for name in ("earlier-1", "earlier-2", "last")] == [steps, 10, 10]
+    assert [step(tmp_path / name / "last.ckpt") for name in ("earlier-1", "earlier-2", ".")] == [steps, 10, 10]
+    # The best of each training is kept, too, and not written over by a worse one.
+    assert [step(tmp_path / name / "best.ckpt") for name in ("earlier-1", "earlier-2", ".")] == [9, 9, 9]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.ckpt", "earlier-1", "earlier-2", "last.ckpt"]
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+@pytest.mark.filterwarnings("ignore:.*is called with Trainer configured with multiple")
+@pytest.mark.parametrize("first", [True, False])
+def test_the_best_is_that_of_the_other_callback_wherever_this_one_stands(first, tmp_path):
+    best = ModelCheckpoint(tmp_path, "best", monitor="score", mode="max")
+    both = [NewestCheckpoint(tmp_path), best]
+    module = BestAtFirst()
+    host = fit(module, *(both if first else both[::-1]), val=loader(shuffle=False), enable_checkpointing=True)
+    assert host.checkpoint_callback is best
+    host.validate(module, loader(shuffle=False), ckpt_path="best", verbose=False)
 
 
 def test_a_rehearsal_writes_nothing(tmp_path):

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ class NewestCheckpoint(ModelCheckpoint):
     an error on one of them the others may be at another step, so nothing is written.
 
     Args:
-        dirpath: Folder of this training's checkpoints. A training that begins anew in it keeps the `last.ckpt` that it
-            finds as `earlier-1.ckpt`, `earlier-2.ckpt` and so on.
+        dirpath: Folder of this training's checkpoints. A training that begins anew in it moves the checkpoints that it
+            finds to `earlier-1`, `earlier-2` and so on: whatever other callbacks write, too, is kept.
         minutes: Minutes of training from one write to the next, at least 0 (after each step). A kill loses no more.
 
     Raises:
@@ -46,7 +46,8 @@ class NewestCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
         )
         self._given, self._seconds, self._written = os.fspath(dirpath), 60 * minutes, 0.0
-        self._trained = self._anew = False
+        self._trained = False
+        self._earlier: dict[Path, float] = {}  # checkpoints of another training, and when each was written
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
         self._signals: set[int] = set()
 
@@ -58,14 +59,18 @@ class NewestCheckpoint(ModelCheckpoint):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
-        self._trained = False
+        # Lightning asks the first `ModelCheckpoint` for `ckpt_path="best"`, and this one knows of no best.
+        host: Any = trainer
+        host.callbacks = [*(callback for callback in host.callbacks if callback is not self), self]
+        self._trained = self._has_written = False
         self._signals.clear()
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self._written = time.monotonic()
-        self._anew = not (trainer.ckpt_path or slurms_checkpoint(trainer))
+        anew = not (trainer.ckpt_path or slurms_checkpoint(trainer) or trainer.global_step or trainer.fast_dev_run)  # type: ignore[attr-defined]
+        self._earlier = _checkpoints(Path(str(self.dirpath))) if anew and trainer.is_global_zero else {}
         if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
             self._wait_for_steps(trainer.strategy)
 
@@ -92,6 +97,9 @@ class NewestCheckpoint(ModelCheckpoint):
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         self._trained = True
+        if self._earlier:
+            _keep(self._earlier, Path(str(self.dirpath)))
+            self._earlier = {}
         # A clock of its own: Lightning's (2.6.6) stands still with manual optimization. One rank decides for all.
         due = time.monotonic() - self._written >= self._seconds
         if trainer.strategy.reduce_boolean_decision(due or bool(self._signals), all=False):
@@ -112,7 +120,7 @@ class NewestCheckpoint(ModelCheckpoint):
         # failed at different steps: they would wait for each other.
         if self._trained and trainer.world_size == 1:
             self._write(trainer)
-        if self._trained and not self._anew:  # it has written
+        if self._trained and self._has_written:
             rank_zero_info(f"`ckpt_path='last'` continues from {self._path}.")
 
     @property
@@ -122,9 +130,7 @@ class NewestCheckpoint(ModelCheckpoint):
     def _write(self, trainer: Trainer) -> None:
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        if self._anew and trainer.is_global_zero:
-            _keep_earlier(Path(self._path))
-        self._anew = False
+        self._has_written = True
         trainer.save_checkpoint(self._path, weights_only=False)
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:  # see `slurms_checkpoint`
@@ -132,13 +138,20 @@ class NewestCheckpoint(ModelCheckpoint):
         return found | slurms_checkpoint(trainer)
 
 
-def _keep_earlier(last: Path) -> None:
-    """Gives a checkpoint that another training has left the first free name `earlier-N`."""
-    if last.exists():
-        names = (last.with_name(f"earlier-{number}{last.suffix}") for number in itertools.count(1))
-        earlier = next(path for path in names if not path.exists())
-        last.replace(earlier)
-        rank_zero_info(
-            f"{last} was of an earlier training and is now {earlier}. Give `ckpt_path` that file to continue it; "
-            "another time, give `ckpt_path='last'`."
-        )
+def _checkpoints(folder: Path) -> dict[Path, float]:
+    return {path: path.stat().st_mtime for path in folder.glob("*.ckpt")} if folder.is_dir() else {}
+
+
+def _keep(earlier: Mapping[Path, float], folder: Path) -> None:
+    """Moves checkpoints that another training has left to the first free folder `earlier-N`."""
+    left = [path for path, written in _checkpoints(folder).items() if earlier.get(path) == written]
+    if not left:
+        return
+    kept = next(path for number in itertools.count(1) if not (path := folder / f"earlier-{number}").exists())
+    kept.mkdir()
+    for path in left:
+        path.replace(kept / path.name)
+    rank_zero_info(
+        f"{folder} had {len(left)} checkpoint{'s' * (len(left) > 1)} of an earlier training, now in {kept}. Give "
+        "`ckpt_path` a file of it to continue that; another time, give `ckpt_path='last'`."
+    )
