@@ -17,7 +17,7 @@ from lightning_multigrid.schedule import (
 # Of the default short cycle, in pixels. Below, it cost more accuracy than all the rest of the method in each training
 # that was measured (docs/pays.md).
 SMALLEST = 32
-_NOT_OF_SCHEDULE = "schedule layout clips follow clips_per_epoch precise_bn_batches seed lr_by_hand"
+_NOT_OF_SCHEDULE = "schedule layout clips follow clips_per_epoch precise_bn_batches seed lr_by_hand rehearse"
 
 
 @dataclass(eq=False, repr=False)
@@ -43,6 +43,7 @@ class Arguments:
     frames_divisor: int | None = None
     one_pass: bool = False
     fine_tuning: bool = True
+    rehearse: bool = True
     seed: int | None = None
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from lightning_multigrid.norm import tracking_layers
 from lightning_multigrid.reports import REHEARSAL, Account, Clock, RunReport, tell_changed_meaning, tell_few_steps
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.arguments import Arguments
+from lightning_multigrid.training.checkpoints.continuation import State
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
 from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.parts.lightning_loop import LightningLoop
@@ -22,6 +23,7 @@ from lightning_multigrid.training.plan_loader import clips_of, plan_loader
 from lightning_multigrid.training.rehearsal.batches import small_batches
 from lightning_multigrid.training.rehearsal.check_grids import check_grids
 from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
+from lightning_multigrid.training.rehearsal.tried import what_was_tried
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.planning import check_steps, make_plan
@@ -30,25 +32,27 @@ from lightning_multigrid.training.script.refusals import refuse_synced_batchnorm
 from lightning_multigrid.training.trainer import lightning_internals as internals
 
 
-def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, account: Account) -> Run:
+def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Account) -> Run:
     """Plans the training of a script, tries the plan on the model, and makes its run, which has not started.
 
     It is called at `on_fit_start`, when the Trainer has the settings, optimizers and schedulers of its script.
-    `saved_seed` is that of the checkpoint that the `fit` continues.
+    `state` is the callback's in the checkpoint that the `fit` continues; else it is empty.
     """
     module = trainer.lightning_module
     refuse_synced_batchnorm(module)
     tell_left_alone(module)
     source = internals.training_source(trainer).dataloader()
     script = user_loader(source, trainer, arguments.clips_per_epoch)
-    loader = _planned(arguments, trainer, script, saved_seed)
+    loader = _planned(arguments, trainer, script, state.get("seed"))
     # `trainer.train_dataloader` shall look like the script's loader. One without a batch size can't be copied: then the
     # converted one is shown.
     own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
     seen = ScriptLoader(own, loader, lambda: trainer.current_epoch)
-    with account.during(REHEARSAL):
-        points = _try_grids(arguments, trainer, loader)
     plan = loader.sampler.plan
+    with account.during(REHEARSAL):
+        tried, points = what_was_tried(plan.schedule, module), None
+        if arguments.rehearse and state.get("tried") != tried:
+            points = _try_grids(arguments, trainer, loader)
     faster = str(getattr(loader.clip_dataset, "ways_out", "clips that are stored smaller"))  # than by more workers
     report = RunReport(plan, loader.num_workers, faster, Clock(module.device), account)
     batches = arguments.precise_bn_batches
@@ -58,6 +62,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
         plan,
         trainer,
         report,
+        tried if arguments.rehearse and points is None else None,
         loop=LightningLoop(plan, trainer, source, loader, seen),
         grid=grid,
         reporting=Reporting(trainer, report),

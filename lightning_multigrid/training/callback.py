@@ -95,6 +95,10 @@ class MultigridCallback(Arguments, Callback):
             fine-tuning phase for as many steps: see `progressive`.
         fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, it goes through the
             long cycle as the others: the paper's ablation.
+        rehearse: Try each grid on a copy of the module before the first step; a run that continues does so only if its
+            grids or its module have changed. Without it, what a module can't take fails when its grid comes, in the
+            middle of the training, and these are not noticed at all: places that are counted from the first, losses
+            that are sums over clips or not finite on a grid, and clips that hooks bring back to another size.
         seed: Seed of order and augmentation. By default that of `seed_everything`, else a random one.
 
     Raises:
@@ -173,7 +177,7 @@ class MultigridCallback(Arguments, Callback):
         # Lightning restores the checkpoint's loops and optimizers only after this hook, so its counters may change.
         checkpoint, self._checkpoint = self._checkpoint, None
         state = self._state_in(checkpoint) or {}
-        self._run = begin_run(self, trainer, state.get("seed"), self._account)
+        self._run = begin_run(self, trainer, state, self._account)
         self._run.start()
         if checkpoint is not None:
             self._run.load(checkpoint, state)

@@ -36,6 +36,7 @@ class Run:
         plan: Plan,
         trainer: Trainer,
         report: RunReport,
+        tried: str | None,
         *,
         loop: LightningLoop,
         grid: OnGrid,
@@ -45,6 +46,7 @@ class Run:
         lr: BaselineLR,
     ) -> None:
         self.plan, self.report = plan, report
+        self._tried = tried  # by the rehearsal
         self._loop, self._grid, self._reporting = loop, grid, reporting
         self._statistics, self._patience, self._lr = statistics, patience, lr
         self._trainer: Trainer | None = trainer
@@ -165,7 +167,12 @@ class Run:
 
     def save(self) -> State:
         """Returns what can't be computed again, as plain values: checkpoints are loaded with `weights_only`."""
-        return self._saved or {**describe_run(self.plan), **self._loop.save(), **self._lr.save()}
+        return self._saved or {
+            **describe_run(self.plan),
+            "tried": self._tried,
+            **self._loop.save(),
+            **self._lr.save(),
+        }
 
     def complete(self, checkpoint: dict[str, Any], state: State, validating: bool) -> None:
         """Adds the position to the callback's state in a checkpoint, and makes the rest fit for any training."""
