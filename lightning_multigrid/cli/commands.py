@@ -108,7 +108,7 @@ def compare_command(
         mode: What is better; None is `min` for names with `loss` or `err` in them.
         clock: What "as much time" means: `cpu` is for trainings on CPUs that share a machine.
     """
-    config = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
+    config = yaml.safe_load(cli.parser.dump(cli.config, skip_unset=False))
     config = {name: value for name, value in config.items() if name not in signature(compare_command).parameters}
     compare(config, Path(output), seeds=seeds, metric=metric, mode=mode, clock=clock)
 
@@ -212,7 +212,7 @@ class _ConfigCLI(LightningCLI):
             super().instantiate_classes()
             return
         given = {name: value for name, value in vars(self.config).items() if name not in ("trainer", "model")}
-        self.config_init = self.parser.instantiate_classes(Namespace(given))  # type: ignore[no-untyped-call]
+        self.config_init = self.parser.instantiate(Namespace(given))  # type: ignore[no-untyped-call]
 
     def after_instantiate_classes(self) -> None:
         """Leaves cores to the processes that decode, which torch's threads would take from them on a CPU."""
@@ -278,7 +278,7 @@ def run(args: Sequence[str] | None) -> None:
             says = "A config of `fit`, whose data is taken instead of `source`."
             parser.add_argument("-c", "--config", default=argparse.SUPPRESS, help=says)
         parser.add_function_arguments(_OURS[command], as_group=False, skip={"datamodule"})
-        _OURS[command](**vars(parser.instantiate_classes(parser.parse_args(words))))
+        _OURS[command](**vars(parser.instantiate(parser.parse_args(words))))
         return
     try:
         _ConfigCLI(command, words)
