@@ -38,6 +38,11 @@ class Following:
         parts = [*(part for part, _ in self._adapted if not isinstance(part, tuple(POOLS))), *self._own]
         return list(dict.fromkeys(type(part).__name__ for part in parts))
 
+    def resized(self, frames: int, size: int) -> list[str]:
+        """The classes of the parts whose tables are resized on a grid."""
+        changes = self._changes_on(Grid(frames, size))
+        return [type(part).__name__ for part, values in changes.items() if "__class__" in values]
+
     def set_grid(self, frames: int, size: int) -> None:
         grid = Grid(frames, size)
         if grid == self._grid:

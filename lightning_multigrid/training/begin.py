@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 from lightning_multigrid.host import Trainer
 from lightning_multigrid.loading import FixedClips, MultigridLoader, ScriptLoader, StreamSamples
 from lightning_multigrid.norm import tracking_layers
+from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import REHEARSAL, Account, Clock, RunReport, tell_changed_meaning, tell_few_steps
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.arguments import Arguments
@@ -28,7 +29,11 @@ from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.planning import check_steps, make_plan
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
-from lightning_multigrid.training.script.refusals import refuse_synced_batchnorm, tell_left_alone
+from lightning_multigrid.training.script.refusals import (
+    refuse_synced_batchnorm,
+    refuse_tables_in_shards,
+    tell_left_alone,
+)
 from lightning_multigrid.training.trainer import lightning_internals as internals
 
 
@@ -49,6 +54,9 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
     seen = ScriptLoader(own, loader, lambda: trainer.current_epoch)
     plan = loader.sampler.plan
+    following = Following(module, *plan.schedule.baseline.shape.clip)
+    for shape in plan.schedule.grids:
+        refuse_tables_in_shards(trainer.strategy, following.resized(*shape.clip))
     with account.during(REHEARSAL):
         tried, points = what_was_tried(plan.schedule, module), None
         if arguments.rehearse and state.get("tried") != tried:
@@ -57,7 +65,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     report = RunReport(plan, loader.num_workers, faster, Clock(module.device), account)
     batches = arguments.precise_bn_batches
     estimate = None if batches is None else PopulationEstimate(loader, batches, trainer)
-    grid = OnGrid(plan, trainer, points)
+    grid = OnGrid(plan, trainer, following, points)
     run = loader.loop = Run(
         plan,
         trainer,
@@ -70,7 +78,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
         patience=Patience(plan, trainer),
         lr=BaselineLR(plan, trainer, by_hand=arguments.lr_by_hand is not None),
     )
-    _tell_plan(arguments, trainer, run, grid.following.names)
+    _tell_plan(arguments, trainer, run, following.names)
     return run
 
 

@@ -3,11 +3,14 @@
 import lightning as L
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 from torch import nn
 from torch.testing import assert_close
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.positions import Following, Table, known
+from lightning_multigrid.training.script.refusals import refuse_tables_in_shards
 from tests.helpers.tiny import CLASSES, FRAMES, SIZE, Module, fit, loader
 
 LONG, SHORT = LongCycle(((0.5, 0.75), (1, 1))), ShortCycle((0.5, 1))
@@ -101,6 +104,18 @@ def test_a_script_trains_validates_and_resumes_with_places_that_follow(tmp_path)
     fit(resumed, multigrid(), ckpt_path=tmp_path / "step=3.ckpt", **arguments)
     assert resumed.seen == whole.seen[3:]
     assert_close(resumed.state_dict(), whole.state_dict(), rtol=0, atol=0)
+
+
+def test_tables_that_fsdp_takes_out_of_their_modules_are_refused(monkeypatch):
+    refuse_tables_in_shards(DDPStrategy(), ["Places"])
+    refuse_tables_in_shards(FSDPStrategy(), [])
+    says = "positions of Places follow .* Use `ModelParallelStrategy`"
+    with pytest.raises(MisconfigurationException, match=says):
+        refuse_tables_in_shards(FSDPStrategy(), ["Places"])
+    # Lightning's needs a GPU.
+    monkeypatch.setattr("lightning_multigrid.training.script.refusals.is_a", lambda _, name: "FSDP" in name)
+    with pytest.raises(MisconfigurationException, match=says):
+        fit(Script(), multigrid())
 
 
 def test_all_is_put_back_after_an_error():

@@ -24,6 +24,7 @@ from torch.utils.data import (
 )
 
 from lightning_multigrid import MultigridCallback
+from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
@@ -75,7 +76,8 @@ def test_groups_of_ranks_are_made_before_the_first_step_for_all_steps(monkeypatc
 
     class OnTwoRanks(L.Callback):
         def on_train_start(self, trainer, pl_module):
-            grid = OnGrid(callback.run.plan, trainer, None)
+            plan = callback.run.plan
+            grid = OnGrid(plan, trainer, Following(module, *plan.schedule.baseline.shape.clip), None)
             with monkeypatch.context() as ranks:
                 ranks.setattr(L.Trainer, "world_size", property(lambda self: 2))
                 grid.begin()

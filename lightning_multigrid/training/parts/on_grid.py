@@ -18,10 +18,9 @@ class OnGrid:
     `points` checks whether the first clips of each grid arrive as large as planned, if the rehearsal could not tell.
     """
 
-    def __init__(self, plan: Plan, trainer: Trainer, points: PointsOnPlan | None) -> None:
-        self._plan, self._trainer, self._points = plan, trainer, points
-        self._module, shape = trainer.lightning_module, plan.schedule.baseline.shape
-        self.following = Following(self._module, shape.frames, shape.size)
+    def __init__(self, plan: Plan, trainer: Trainer, following: Following, points: PointsOnPlan | None) -> None:
+        self._plan, self._trainer, self._following, self._points = plan, trainer, following, points
+        self._module = trainer.lightning_module
         self._arrived = set[ClipShape]()
         self._layers: list[Any] = []  # of BatchNorm
         self._told: tuple[int, int, float] | None = None  # what they were told last
@@ -47,10 +46,10 @@ class OnGrid:
         if told != self._told:
             set_sub_batch(self._layers, *told, world=self._trainer.world_size)
             self._told = told
-        self.following.set_grid(step.shape.frames, step.shape.size)
+        self._following.set_grid(step.shape.frames, step.shape.size)
         if self._points is not None and step.shape.clip not in self._arrived:
             self._arrived.add(step.shape.clip)
             self._points.check(HOOKS, step.shape, sizes_of_clips(mini_batch))
 
     def restore(self) -> None:
-        self.following.restore()
+        self._following.restore()

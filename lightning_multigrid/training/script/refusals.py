@@ -63,6 +63,16 @@ def tell_left_alone(module: nn.Module) -> None:
         )
 
 
+def refuse_tables_in_shards(strategy: Any, tables: list[str]) -> None:
+    """Refuses tables of positions that a strategy takes out of their modules, by the classes of these modules."""
+    if tables and is_a(strategy, "strategies.FSDPStrategy"):
+        raise MisconfigurationException(
+            f"The positions of {', '.join(dict.fromkeys(tables))} follow the grid of each step, but `FSDPStrategy` "
+            "takes these parameters out of their modules. Use `ModelParallelStrategy`, and call `fully_shard` in "
+            "`configure_model`."
+        )
+
+
 def refuse_split_models(strategy: Any) -> None:
     """Refuses strategies under which ranks do more than train the same model on other clips."""
     if is_a(strategy, "strategies.DeepSpeedStrategy"):
