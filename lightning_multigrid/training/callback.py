@@ -12,11 +12,11 @@ from typing_extensions import override
 from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
 from lightning_multigrid.norm import convert_until
 from lightning_multigrid.reports import Account, RunReport
-from lightning_multigrid.schedule import LongCycle, ShortCycle
+from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.baseline import BaselineCallback
 from lightning_multigrid.training.begin import begin_run
-from lightning_multigrid.training.checkpoints.continuation import state_to_continue
+from lightning_multigrid.training.checkpoints.continuation import state_to_continue, tell_other_plan
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.refusals import refuse_unsupported
 
@@ -109,6 +109,7 @@ class MultigridCallback(Arguments, Callback):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._run: Run | None = None  # the `fit` that is under way, or the last one
+        self._before: Plan | None = None  # of the `fit` before
         self._conversion: ExitStack | None = None  # of the module's BatchNorm layers
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
         self._account = Account()  # of this `fit`
@@ -116,7 +117,7 @@ class MultigridCallback(Arguments, Callback):
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles have the arguments, and no `fit`. Lightning sets `log` and `log_dict`: the module's.
         kept = {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")}
-        return {**kept, "_run": None, "_conversion": None, "_checkpoint": None}
+        return {**kept, "_run": None, "_before": None, "_conversion": None, "_checkpoint": None}
 
     @classmethod
     def baseline(
@@ -144,9 +145,7 @@ class MultigridCallback(Arguments, Callback):
         the paper's cycles in as much time (docs/pays.md). `arguments` are other arguments of the class.
         """
         coarse = LongCycle(((0.5, 0.5**0.5),))
-        return MultigridCallback(
-            one_pass=True, epoch_factor=1, long_cycle=coarse, short_cycle=ShortCycle((1,)), **arguments
-        )
+        return cls(one_pass=True, epoch_factor=1, long_cycle=coarse, short_cycle=ShortCycle((1,)), **arguments)
 
     @property
     def run(self) -> Run:
@@ -163,6 +162,8 @@ class MultigridCallback(Arguments, Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
+            if self._run is not None:
+                self._before = self._run.plan
             self._run, self._account = None, Account()
             refuse_unsupported(trainer, pl_module)
             self._conversion = ExitStack()
@@ -178,6 +179,8 @@ class MultigridCallback(Arguments, Callback):
         checkpoint, self._checkpoint = self._checkpoint, None
         state = self._state_in(checkpoint) or {}
         self._run = begin_run(self, trainer, state, self._account)
+        if self._before is not None:
+            tell_other_plan(self._before, self._run.plan, trainer.current_epoch)
         self._run.start()
         if checkpoint is not None:
             self._run.load(checkpoint, state)

@@ -59,14 +59,16 @@ def test_another_place_than_the_checkpoints_is_refused(tmp_path):
         fit(Module(), MultigridCallback(), Skips(), ckpt_path=tmp_path / "step=5.ckpt")
 
 
-def test_a_second_fit_goes_on_with_a_longer_training():
-    """As without the callback: with other numbers of epochs, and no checkpoint."""
+def test_a_second_fit_goes_on_with_a_longer_training(caplog):
+    """As without the callback: with other numbers of epochs, and no checkpoint. It says that the plan is another."""
+    caplog.set_level("INFO")
     module, host = Module(), trainer(MultigridCallback(), max_epochs=2)
     host.fit(module, loader())
     first = len(module.seen)
     host.fit_loop.max_epochs = 4
     host.fit(module, loader())
     assert {epoch for epoch, *_ in module.seen[first:]} == {2, 3}
+    assert caplog.text.count("goes on at epoch 2 of a plan of 4 epochs; the epochs before were of a plan of 2.") == 1
 
 
 # --- What is left behind ---

@@ -114,6 +114,15 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     return Continuation(state, plan.step(place), shift, elsewhere)
 
 
+def tell_other_plan(before: Plan, plan: Plan, epoch: int) -> None:
+    """Says that a second `fit` of a Trainer goes on within another plan than that of the `fit` before."""
+    if epoch and _plan_key(before.schedule) != _plan_key(plan.schedule):
+        rank_zero_info(
+            f"This `fit` goes on at epoch {epoch} of a plan of {plan.epochs} epochs; the epochs before were of a plan "
+            f"of {before.epochs}. To train by one plan, give its `max_epochs` from the start."
+        )
+
+
 def _difference(given: str, own: str) -> str:
     """Returns what differs between two schedules as text: what they save, or the first such phase below its heading."""
     (*rows, saved), (*own_rows, own_saved) = given.splitlines(), own.splitlines()
