@@ -101,7 +101,7 @@ class MultigridLoader(DataLoader[Any]):
         super().__init__(**_arguments_to_make(like, like.dataset, make, sampler=sampler, timeout=timeout))
         self.clip_dataset, self.loop, self.like = dataset, loop, like
         self._samples = _length(like.dataset)
-        self._reading: Iterator[Any] | None = None  # of a stream
+        self._reading: Iterator[Any] | None = None  # by workers that live as long as the run
         self._reaches: Place | None = None  # how far it has been read
 
     def __len__(self) -> int:
@@ -120,12 +120,14 @@ class MultigridLoader(DataLoader[Any]):
 
     def _read(self, first: Step) -> Iterator[Any]:
         """Reads what the workers make of the sampler's lists, from a step on."""
-        stream = self.like.dataset
-        if not isinstance(stream, StreamSamples):
+        stream = self.like.dataset if isinstance(self.like.dataset, StreamSamples) else None
+        if stream is None and not self.persistent_workers:
             return self._lists()
         if self._reading is None or self._reaches != first.place:
-            # One iterator, and one set of workers, for the whole run, as the passes of a stream begin in them.
-            stream.begin(self.sampler.current_pass(first))
+            # One iterator, and one set of workers, for the whole run: the passes of a stream begin in them, and workers
+            # that persist read the next epoch's first mini-batches during a validation.
+            if stream is not None:
+                stream.begin(self.sampler.current_pass(first))
             self.generator.manual_seed(derive_seed(self.sampler.plan.seed, *first.place))  # the workers' seeds
             self.sampler.seek(first.place, end=max(self.sampler.plan.epochs, first.place.epoch + 1))
             self._reading = self._lists()
@@ -137,7 +139,7 @@ class MultigridLoader(DataLoader[Any]):
         return super().__iter__()
 
     def close(self) -> None:
-        """Ends the workers that live as long as the run."""
+        """Ends the reading, and the workers of a stream."""
         self._reading = None
 
     def _refuse_other_length(self, epoch: int) -> None:

@@ -1,7 +1,9 @@
 """What a script may do with its training loader while multigrid training runs, and what it sees there."""
 
+import multiprocessing
 import random
 import threading
+import time
 import warnings
 from itertools import product
 
@@ -262,6 +264,60 @@ def test_workers_see_the_dataset_as_it_is_when_they_start(workers, persistent):
     fit(module, multigrid(), train=train, max_epochs=2)
     assert {epoch for epoch, _ in module.told} == {0, 1}
     assert all(told == (0 if persistent else epoch) for epoch, told in module.told)
+
+
+class Counted(Dataset):
+    """Counts its reads, in all processes; a clip has the value of its index."""
+
+    def __init__(self):
+        self.reads = multiprocessing.Value("i", 0)
+
+    def __len__(self):
+        return NUMBER
+
+    def __getitem__(self, index):
+        with self.reads.get_lock():
+            self.reads.value += 1
+        return torch.full((3, 8, 32, 32), float(index)), index
+
+
+class Indices(Module):
+    """Notes the indices of each step, and leaves out the end of an epoch."""
+
+    def __init__(self, skips):
+        super().__init__()
+        self.skips, self.indices = skips, []
+
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1 if self.skips and (self.current_epoch, batch_idx) == (0, 3) else None
+
+    def training_step(self, batch, batch_idx):
+        if isinstance(self._trainer, L.Trainer):
+            self.indices.append((self.current_epoch, *batch[1].tolist()))
+        return super().training_step((batch[0], batch[1] % 4), batch_idx)
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_workers_that_persist_give_the_same_clips_and_read_the_next_epochs_before_it_begins(skips):
+    class Waits(Callback):
+        def on_train_start(self, trainer, pl_module):
+            self.before = dataset.reads.value
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            taken = self.before + sum(len(indices) for _, *indices in pl_module.indices)
+            end = time.monotonic() + 60
+            while trainer.current_epoch == 0 and dataset.reads.value <= taken:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+
+    seen = []
+    for workers in (0, 1):
+        dataset, module = Counted(), Indices(skips)
+        train = DataLoader(dataset, 2, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+        fit(module, multigrid(), *[Waits()] * workers, train=train, max_epochs=2)
+        seen.append(module.indices)
+    assert seen[0] == seen[1]
+    assert {epoch for epoch, *_ in seen[0]} == {0, 1}
 
 
 # --- Random generators of their own ---
