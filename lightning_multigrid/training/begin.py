@@ -3,7 +3,8 @@
 from functools import partial
 from typing import Any, cast
 
-from lightning_utilities.core.rank_zero import rank_zero_info
+import torch
+from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.host import Trainer
@@ -15,6 +16,7 @@ from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.checkpoints.continuation import State
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
+from lightning_multigrid.training.mini_batches import error_text
 from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.parts.lightning_loop import LightningLoop
 from lightning_multigrid.training.parts.on_grid import OnGrid
@@ -105,7 +107,16 @@ def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) 
     module, schedule = trainer.lightning_module, loader.sampler.plan.schedule
     grids = [schedule.baseline.shape, *schedule.grids]
     boxes_follow = any(set("xywh") & set(axes) for axes in (arguments.follow or {}).values())
-    return check_grids(module, grids, partial(small_batches, loader), trainer, boxes_follow)
+    try:
+        return check_grids(module, grids, partial(small_batches, loader), trainer, boxes_follow)
+    except torch.OutOfMemoryError as error:
+        rank_zero_warn(
+            "The memory is too small to rehearse the grids, which takes a copy of the module "
+            f"({error_text(error)}). So what a step does with other grids will be seen only in training, and places "
+            "that are counted from the first, or a loss that is a sum over the clips, not at all. `rehearse=False` "
+            "leaves the rehearsal out."
+        )
+        return PointsOnPlan()
 
 
 def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list[str]) -> None:

@@ -117,6 +117,20 @@ def test_clips_that_grow_back_are_refused(name):
         fit(module(), MultigridCallback(), train=train())
 
 
+@pytest.mark.parametrize("size", [23, 32])
+def test_too_little_memory_for_a_copy_is_no_fault_of_a_grid(size):
+    """`size` is of the coarse grids, or of the baseline's."""
+
+    def forward(self, x):
+        if not isinstance(self._trainer, L.Trainer) and x.shape[-1] <= size:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return self.net(x)
+
+    module = script(forward=forward)
+    with pytest.warns(UserWarning, match="too small to rehearse the grids, .*`rehearse=False` leaves"):
+        fit(module, MultigridCallback(), train=loader())
+
+
 @pytest.mark.filterwarnings("ignore:The grids could not be rehearsed")
 @pytest.mark.parametrize("change", [resize, lambda x: resize(x, 8, x.shape[-1]), lambda x: resize(x, 4, 20)])
 def test_where_the_trial_cannot_run_the_first_mini_batches_tell(change):

@@ -73,6 +73,9 @@ def try_step(
         if step is run_step and isinstance(loss, Tensor):
             losses.append(loss.detach())
         trial.losses = [float(loss) for loss in losses if loss.numel() == 1]
+    except torch.OutOfMemoryError as error:  # says nothing about a grid
+        clear_frames(error.__traceback__)
+        raise
     except Exception as error:  # whatever a user's model may raise
         trial.error = error
         clear_frames(error.__traceback__)  # they hold what the step had made
