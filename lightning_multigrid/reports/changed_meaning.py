@@ -10,23 +10,29 @@ from lightning_multigrid.host import Trainer, is_a
 from lightning_multigrid.schedule import MultigridSchedule
 
 _FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
-_CALLBACKS = "callbacks.EarlyStopping", "callbacks.WeightAveraging"
 
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
     """Names what a script uses and that changes meaning."""
     module = trainer.lightning_module
-    used = [
-        *(callback for callback in trainer.callbacks if is_a(callback, *_CALLBACKS)),  # type: ignore[attr-defined]
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    averages = [
+        *(callback for callback in callbacks if is_a(callback, "callbacks.WeightAveraging")),
         *(part for part in (*vars(module).values(), *module.children()) if "ModelEma" in type(part).__name__),
+    ]
+    used = [
+        *averages,
+        *(callback for callback in callbacks if is_a(callback, "callbacks.EarlyStopping")),
         *(c.scheduler for c in trainer.lr_scheduler_configs if isinstance(c.scheduler, ReduceLROnPlateau)),
     ]
     if used:
         names = ", ".join(dict.fromkeys(f"`{type(one).__name__}`" for one in used))
+        fewer = schedule.iteration_reduction
+        decay = f" To look back over as many epochs, write a decay of 0.999 as {0.999**fewer:.4g}." if averages else ""
         rank_zero_info(
             f"{names}: what counts steps, or compares metrics of several epochs, means something else in this run. Its "
-            f"epochs are the script's, with {schedule.iteration_reduction:.2g} times fewer steps, and the first phases "
-            "are coarse. See `docs/differences.md` in the repository."
+            f"epochs are the script's, with {fewer:.2g} times fewer steps, and the first phases are coarse.{decay} "
+            "See `docs/differences.md` in the repository."
         )
 
 

@@ -1,5 +1,7 @@
 """What changes meaning is said once, only in runs that use it."""
 
+import re
+
 import pytest
 from lightning.pytorch import callbacks
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -32,8 +34,10 @@ def run(tmp_path, *own, module=None, multigrid=None, **used):
 def test_what_a_script_uses_is_named_once(tmp_path, caplog):
     run(tmp_path, callbacks.EarlyStopping("val", patience=5), module=Averaged(plateau))
     [said] = [message for message in caplog.messages if "means something else" in message]
-    assert said.startswith("`EarlyStopping`, `ModelEmaV3`, `ReduceLROnPlateau`: what counts steps, or compares")
+    assert said.startswith("`ModelEmaV3`, `EarlyStopping`, `ReduceLROnPlateau`: what counts steps, or compares")
     assert "Its epochs are the script's, with 2.7 times fewer steps" in said
+    given = float(re.search(r"write a decay of 0.999 as (0\.\d+)\.", said)[1])
+    assert given ** (1 / 2.7) == pytest.approx(0.999, abs=1e-4)
 
 
 def test_a_plain_script_and_a_baseline_hear_nothing(tmp_path, caplog):
