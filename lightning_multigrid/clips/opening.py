@@ -19,6 +19,7 @@ WHOLE = 0.0, math.inf
 class Stretch:
     """The frames of a video that are shown within [start, end), in seconds, or all; counted from 0.
 
+    Seconds count from the start of the file, as in a player: its video may begin later than its sound.
     A frame is shown until the next one is, and belongs to the stretch in which the middle of that time lies. So
     stretches without a gap share no frame, even if times are rounded. Where that gives none, the frame shown at `start`
     is the only one. An end after that of the video is its end. A `VideoError` if it begins after the video's end,
@@ -34,16 +35,16 @@ class Stretch:
         start, end = seconds
         if not video.rate:
             raise VideoError(path, f"has no known frame rate, which its stretch from {start:g} to {end:g} s needs")
-        ends = video.time_of(len(video))
+        ends = self._time(len(video))
         if start >= ends:
             raise VideoError(path, f"ends at {ends:g} s, before its stretch from {start:g} to {end:g} s begins")
 
         def middle(frame: int) -> float:
-            return (video.time_of(frame) + video.time_of(frame + 1)) / 2
+            return (self._time(frame) + self._time(frame + 1)) / 2
 
         first, after = (bisect_left(self._frames, moment, key=middle) for moment in seconds)
         if first == after:
-            first = max(0, bisect_right(self._frames, start, key=video.time_of) - 1)
+            first = max(0, bisect_right(self._frames, start, key=self._time) - 1)
         self._frames = range(first, max(first + 1, after))
 
     def __len__(self) -> int:
@@ -59,8 +60,12 @@ class Stretch:
         return self.time_in_video(frame) - self.time_in_video(0)
 
     def time_in_video(self, frame: int) -> float:
-        """Seconds from the first frame of the video to a frame of the stretch, or to the end of the last."""
-        return self._video.time_of(self._frames.start + frame)
+        """Seconds from the start of the file to a frame of the stretch, or to the end of the last."""
+        return self._time(self._frames.start + frame)
+
+    def _time(self, frame: int) -> float:
+        """The same of a frame of the video."""
+        return self._video.start + self._video.time_of(frame)
 
     def read(
         self, indices: Sequence[int], box: Box | None = None, pixels: Literal["rgb", "yuv"] = "rgb"

@@ -79,6 +79,7 @@ class FrameTable:
         codec: FFmpeg's name of the codec.
         coding: What a decoder must be told.
         rate: Mean frames per second, 0.0 if unknown.
+        start: Seconds from the file's start, which may be that of its sound, to the first frame; 0.0 if unknown.
         stored_height: Rows of a stored frame.
         stored_width: Columns of a stored frame.
         square_width: Columns of a stored frame once its pixels are square.
@@ -101,6 +102,7 @@ class FrameTable:
     codec: str
     coding: Coding
     rate: float
+    start: float
     stored_height: int
     stored_width: int
     square_width: int
@@ -166,6 +168,8 @@ class FrameTable:
             coding, extradata = about["coding"], columns.pop("extradata").tobytes()
             about["coding"] = Coding(**coding | {"colours": tuple(coding["colours"]), "extradata": extradata})
             about["orientation"], about["damage"] = Orientation(*about["orientation"]), Damage(*about["damage"])
+            if about["made_from"]:  # of videos that 0.3.0 prepared it isn't known
+                about.setdefault("start", 0.0)
             given: dict[str, Any] = {**about, **columns}
             return cls(**given)
         except (safetensors.SafetensorError, KeyError, TypeError) as error:  # of another version of this package

@@ -174,6 +174,14 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         """Mean frames per second as the container states it, 0.0 if it doesn't."""
         return float(self._stream.average_rate or 0)
 
+    @property
+    def start(self) -> float:
+        """Seconds from the file's start to the first frame, once that was decoded; 0.0 if unknown."""
+        first, tick = self._seen.times[0], self._stream.time_base
+        if first == _UNKNOWN or tick is None:
+            return 0.0
+        return float(max(Fraction(0), first * tick - Fraction(self._container.start_time or 0, av.time_base)))
+
     def table(self, *, entries: bool) -> FrameTable:
         """The table of a file that was decoded to its end.
 
@@ -195,6 +203,7 @@ class FullDecode(AbstractContextManager["FullDecode"]):
             codec=codec.codec.canonical_name,
             coding=Coding(*coded, colours, bytes(codec.extradata or b"")),
             rate=rate,
+            start=self.start,
             stored_height=self.stored_height,
             stored_width=self.stored_width,
             square_width=self.square_width,

@@ -63,6 +63,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         height: H, in pixels.
         width: W, in pixels.
         rate: Mean frames per second, 0.0 if unknown.
+        start: Seconds from the file's start to its first frame.
         packets_fed: Packets given to the decoder so far: the cost of decoding, free of noise.
         fallbacks: How often frames did not come out as in the table at once, and were decoded again.
         damage: That of the file.
@@ -85,7 +86,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                 table = decode.table(entries=False)
             self.file = VideoFile(self.file.path)
         self.table, self.damage = table, table.damage
-        self.rate, self.height, self.width = table.rate, table.height, table.width
+        self.rate, self.start, self.height, self.width = table.rate, table.start, table.height, table.width
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -23,7 +23,7 @@ def check_video(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> 
         if decode.damage:
             raise VideoError(path, str(decode.damage))
         video = decode.table(entries=False) if isinstance(decode, FullDecode) else decode
-    end = video.time_of(len(video)) if video.rate else 0.0
+    end = video.start + video.time_of(len(video)) if video.rate else 0.0
     if late := [start for start in starts if start and start >= end]:
         known = f"ends at {end:g} s" if video.rate else "has no known frame rate, and may end"
         raise VideoError(path, f"{known} before {len(late)} of its stretches start, the last at {max(late):g} s")

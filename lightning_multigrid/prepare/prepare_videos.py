@@ -39,7 +39,7 @@ from lightning_multigrid.sources import MANIFEST_NAME, Manifest, renamed, save_m
 REPORT_NAME = "report.csv"
 
 # Part of what makes two prepared files equal; raise it when `transcode` makes other files of the same settings.
-_VERSION = 4
+_VERSION = 5
 
 
 @dataclass(frozen=True)

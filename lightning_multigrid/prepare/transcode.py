@@ -94,18 +94,18 @@ def transcode(job: TranscodeJob) -> None:
     """
     with new_file(job.target) as file:
         try:
-            written = _encode(job, file)
+            written, start = _encode(job, file)
         except av.FFmpegError as error:
             raise VideoError(job.source, f"cannot be encoded ({error.strerror})") from error
         file.flush()
         table = make_table(file.name)
         if (len(table), table.height, table.width) != written:
             raise VideoError(job.source, f"its {written[0]} frames became {len(table)}, or of another size")
-        append_table(file, replace(table, made_from=job.made_from))
+        append_table(file, replace(table, start=start, made_from=job.made_from))
 
 
-def _encode(job: TranscodeJob, file: BinaryIO) -> tuple[int, int, int]:
-    """Writes all frames of a video or a folder of them; returns their number, height and width."""
+def _encode(job: TranscodeJob, file: BinaryIO) -> tuple[tuple[int, int, int], float]:
+    """Writes all frames of a video or a folder of them; returns their number, height and width, and their start."""
     number = height = width = 0
     scaler = VideoReformatter()
     with FullDecode(job.source) if job.frame_rate is None else FrameFolder(job.source, job.frame_rate) as source:
@@ -132,7 +132,7 @@ def _encode(job: TranscodeJob, file: BinaryIO) -> tuple[int, int, int]:
             container.mux(stream.encode())
         if source.damage:
             raise VideoError(job.source, str(source.damage))
-    return number, height, width
+        return (number, height, width), source.start
 
 
 class _Clock:

@@ -15,7 +15,9 @@ from PIL import Image
 from lightning_multigrid.clips.opening import WHOLE, Stretch, frame_table, open_row
 from lightning_multigrid.decode import VideoError, VideoReader, make_table
 from lightning_multigrid.pixels import YuvClip
+from lightning_multigrid.prepare import Encoding, prepare
 from lightning_multigrid.sources.builder import ManifestBuilder
+from lightning_multigrid.sources.manifest_file import load_manifest
 from lightning_multigrid.sources.table_store import TableStore
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
@@ -35,10 +37,10 @@ def folder(tmp_path_factory):
     return folder
 
 
-def manifest(folder, *stretches, images=False):
+def manifest(folder, *stretches, images=False, name="a.mp4"):
     builder = ManifestBuilder(folder / "list.csv", frame_rate=RATE if images else None)
     for stretch in stretches:
-        builder.add("a" if images else "a.mp4", [0], where="row", stretch=stretch)
+        builder.add("a" if images else name, [0], where="row", stretch=stretch)
     return builder.build()
 
 
@@ -77,10 +79,25 @@ def test_a_stretch_has_the_frames_that_are_shown_within_it(folder, images, stret
             video.read([0, len(video)])
 
 
+@pytest.mark.parametrize("name", ["late.mp4", "late.mkv"])
+def test_seconds_count_from_the_files_start(name, tmp_path):
+    """As in a player: the sound begins two seconds before the picture."""
+    frames, shown_at = numbered_frames(FRAMES), range(2 * RATE, 2 * RATE + FRAMES)
+    write_video(tmp_path / name, frames, rate=RATE, pts=shown_at, audio=True)
+    rows = manifest(tmp_path, (0, 1), (2.5, 3.5), (0, 9), name=name)
+    copies = prepare(rows, tmp_path / "small", Encoding(short_side=48)).manifest
+    for opened in (rows, load_manifest(copies)):
+        for row, shown in enumerate((range(1), range(5, 15), range(30))):
+            with open_row(opened, row) as video:
+                assert len(video) == len(shown)
+                assert numbers(video.read(range(len(video)))) == list(shown)
+                assert video.time_in_video(0) == pytest.approx(2 + shown[0] / RATE, abs=0.03)  # sound comes in pieces
+
+
 class Shown(SimpleNamespace):
     """A video whose frames are shown from some times on, in s; the last of them is its end."""
 
-    rate, height, width = 30.0, 4, 6
+    rate, start, height, width = 30.0, 0.0, 4, 6
 
     def __len__(self):
         return len(self.times) - 1
