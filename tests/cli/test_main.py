@@ -14,9 +14,10 @@ from lightning.fabric.accelerators import CUDAAccelerator
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lightning_multigrid import __version__
+from lightning_multigrid import VideoClassifier, __version__
 from lightning_multigrid.cli import commands
 from lightning_multigrid.cli.main import main
+from lightning_multigrid.models import small_cnn
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
@@ -246,6 +247,19 @@ def test_what_is_no_checkpoint_of_this_model_is_refused_in_a_sentence(tmp_path, 
     error = failure(capsys, ["validate", *words, f"--ckpt_path={given}"])
     assert said in error
     assert error.count("\n") <= 2
+
+
+def test_a_script_loads_the_module_of_a_config_with_its_checkpoint_alone(videos):
+    newest = {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "kept"}}
+    path = config(videos, max_epochs=1, enable_checkpointing=True, callbacks=[newest])
+    main(["fit", "--config", path, *SMALL, "--model.optimizer=torch.optim.AdamW", "--model.optimizer.lr=0.01"])
+    loaded = VideoClassifier.load_from_checkpoint("kept/last.ckpt")
+    given = VideoClassifier.load_from_checkpoint("kept/last.ckpt", model=small_cnn(4), weights_only=True)
+    for module in (loaded, given):
+        assert module.milestones == (1,)
+        assert [group["lr"] for group in module.configure_optimizers()["optimizer"].param_groups] == [0.01, 0.01]
+    saved = torch.load("kept/last.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(saved[name], value) for name, value in loaded.state_dict().items())
 
 
 @pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
