@@ -108,6 +108,11 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     place, shift = plan.start_of_update(counters.place), state["shift"]
     if any(state[name] != mine[name] for name in ("clips", "split", "samples")):
         place, shift = _on_other_devices(state, mine, counters.place, plan)
+    if plan.optimizer_steps_before(place) >= plan.optimizer_steps:
+        rank_zero_info(
+            "The training had ended at this checkpoint, so `fit` does no step. Without `ckpt_path` it trains anew; to "
+            f"train longer, {_NEW_TRAINING}"
+        )
     elsewhere = counters.optimizer_steps - plan.optimizer_steps_before(place)
     if place != counters.place:
         counters.move(place)
