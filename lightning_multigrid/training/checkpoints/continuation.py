@@ -6,6 +6,7 @@ that shifts the stream.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -117,6 +118,20 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     if place != counters.place:
         counters.move(place)
     return Continuation(state, plan.step(place), shift, elsewhere)
+
+
+def tell_kept(saved: list[dict[str, float]], given: list[dict[str, float]]) -> None:
+    """Says which settings of the script's optimizers have changed, for the first parameter group where each has."""
+    changed: dict[str, str] = {}
+    for old, new in zip(saved, given, strict=False):
+        for name in old.keys() & new.keys():
+            if not math.isclose(old[name], new[name]):
+                changed.setdefault(name, f"`{name}` is {old[name]:g}, not {new[name]:g}")
+    if changed:
+        rank_zero_info(
+            "A run that continues keeps the settings of the checkpoint's optimizers, whatever `configure_optimizers` "
+            f"gives now: {' and '.join(sorted(changed.values()))}. To train with the new ones, {_NEW_TRAINING}"
+        )
 
 
 def _difference(given: str, own: str) -> str:

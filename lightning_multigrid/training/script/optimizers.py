@@ -1,10 +1,11 @@
-"""What a script's optimizers say about the LR: how it grows with the clips of a mini-batch."""
+"""What a script's optimizers say: how the LR grows with the clips of a mini-batch, and what it is."""
 
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from lightning_utilities.core.rank_zero import rank_zero_warn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_multigrid.host import MisconfigurationException
@@ -62,6 +63,20 @@ def auto_lr_scaling(optimizers: Iterable[Optimizer]) -> LRScaling:
             "the careful choice."
         )
     return next(iter(rules), "linear")
+
+
+def settings_of(optimizers: Iterable[Optimizer]) -> list[dict[str, float]]:
+    """The LR and the weight decay of each parameter group, as `configure_optimizers` has just made them."""
+    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+    return [
+        # A scheduler has changed `lr` already, and notes the script's as `initial_lr`.
+        {
+            name: float(group[name])
+            for name in ("initial_lr" if "initial_lr" in group else "lr", "weight_decay")
+            if isinstance(group.get(name), (int, float, Tensor))
+        }
+        for group in groups
+    ]
 
 
 def _rule_of(optimizer: Optimizer) -> LRScaling | None:
