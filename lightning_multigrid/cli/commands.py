@@ -195,10 +195,16 @@ class _ConfigCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         assert isinstance(args, list)
         self.config = parser.parse_args(args)
-        if self.ours is None and (given := self.config[self.command].get("ckpt_path")):
-            refuse_other_files(given)
+        self.ckpt_path = None if self.ours else self.config[self.command].get("ckpt_path")
+        if self.ckpt_path:
+            refuse_other_files(self.ckpt_path)
+            # From here to the next hook, Lightning (2.5.5) would let the hyperparameters in the file override what is
+            # typed, and import the classes that they name.
+            self.config[self.command].ckpt_path = None
 
     def before_instantiate_classes(self) -> None:
+        if self.ckpt_path:
+            self.config[self.command].ckpt_path = self.ckpt_path
         if self.command == "plan":  # it needs no GPU, and logs nothing
             trainer = self.config.trainer
             self.configured_world = _count_devices(trainer.devices) * trainer.num_nodes
@@ -228,7 +234,7 @@ class _ConfigCLI(LightningCLI):
         """Makes a Trainer with `AtomicCheckpointIO`, unless the config has another `CheckpointIO`."""
         trainer: Trainer = super().instantiate_trainer(**kwargs)
         if self.command in _LIGHTNINGS and self.command != "fit":
-            trainer.callbacks.append(LoadedWeights(self.config[self.command].get("ckpt_path")))  # type: ignore[attr-defined]
+            trainer.callbacks.append(LoadedWeights(self.ckpt_path))  # type: ignore[attr-defined]
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer

@@ -119,6 +119,8 @@ class VideoClassifier(LightningModule):
         _check_schedule(schedule, milestones, gamma, warmup_epochs)
         # The weights are in the checkpoint already: `VideoClassifier.load_from_checkpoint(path, model=...)`.
         self.save_hyperparameters(ignore=["model", "optimizer"])
+        if "_instantiator" in self.hparams:  # Lightning has made it from a config, which says in words what they are
+            self.save_hyperparameters()
         # Copies, because in a subclass `hparams` holds its own arguments: `lr` may be another one there.
         self.num_classes, self.loss, self.label_smoothing = num_classes, loss, label_smoothing
         self.lr, self.momentum, self.nesterov, self.fused_optimizer = lr, momentum, nesterov, fused_optimizer

@@ -11,18 +11,20 @@ import pytest
 import torch
 import yaml
 from lightning.fabric.accelerators import CUDAAccelerator
+from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lightning_multigrid import __version__
+from lightning_multigrid import VideoClassifier, __version__
 from lightning_multigrid.cli import commands
 from lightning_multigrid.cli.main import main
+from lightning_multigrid.models import small_cnn
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from tests.helpers.planned import planned
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import Module
+from tests.helpers.tiny import Module, trainer
 from tests.helpers.videos import numbered_frames, write_video
 
 KINETICS = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196), stride=2))
@@ -78,6 +80,8 @@ def videos(tmp_path):
 SMALL = ["--data.batch_size=1", "--data.frames=4", "--data.size=32", "--data.stride=1", "--model.milestones=[1]"]
 # 8 videos: the first mini-batch must not be larger.
 SMALL_CYCLE = ["--trainer.callbacks.long_cycle.factors=[[0.5,0.75],[1,1]]"]
+
+QUIET = [f"--trainer.{name}=false" for name in ("logger", "enable_checkpointing", "enable_progress_bar")]
 
 
 def failure(capsys, args):
@@ -245,6 +249,34 @@ def test_what_is_no_checkpoint_of_this_model_is_refused_in_a_sentence(tmp_path, 
     assert error.count("\n") <= 2
 
 
+def test_a_script_loads_the_module_of_a_config_with_its_checkpoint_alone(videos):
+    newest = {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "kept"}}
+    path = config(videos, max_epochs=1, enable_checkpointing=True, callbacks=[newest])
+    main(["fit", "--config", path, *SMALL, "--model.optimizer=torch.optim.AdamW", "--model.optimizer.lr=0.01"])
+    loaded = VideoClassifier.load_from_checkpoint("kept/last.ckpt")
+    given = VideoClassifier.load_from_checkpoint("kept/last.ckpt", model=small_cnn(4), weights_only=True)
+    for module in (loaded, given):
+        assert module.milestones == (1,)
+        assert [group["lr"] for group in module.configure_optimizers()["optimizer"].param_groups] == [0.01, 0.01]
+    saved = torch.load("kept/last.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(saved[name], value) for name, value in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
+@pytest.mark.parametrize("named", [{}, {"_class_path": "tests.cli.test_main.Recorded"}, {"_class_path": "not.there"}])
+def test_what_is_typed_counts_and_not_the_hyperparameters_of_a_checkpoint(tmp_path, command, named):
+    """Nor does a name in them choose what is imported."""
+    path = tmp_path / "a.ckpt"
+    host = trainer(max_epochs=1, limit_train_batches=1)
+    host.fit(Recorded(lr=0.5))
+    host.save_checkpoint(path)
+    torch.save(torch.load(path, weights_only=True) | {"hyper_parameters": {"lr": 0.5, **named}}, path)
+    words = ["--model=tests.cli.test_main.Recorded", "--model.lr=0.25", "--trainer.max_epochs=1"]
+    words += ["--data=lightning.pytorch.demos.boring_classes.BoringDataModule", *QUIET]
+    main([command, *words, f"--ckpt_path={path}"])
+    assert Recorded.made == 0.25
+
+
 def test_predict_of_a_folder_leaves_a_table(videos):
     (videos / "train.csv").unlink()  # on another machine; neither its labels nor its classes are needed
     (videos / "new").mkdir()
@@ -387,6 +419,15 @@ class Warns(Module):
             "Lightning will change.", FutureWarning, "file.py", 1, module="lightning.pytorch.trainer"
         )
         warnings.warn("Mine will change.", FutureWarning, stacklevel=1)
+
+
+class Recorded(BoringModel):
+    made: float
+
+    def __init__(self, lr: float):
+        super().__init__()
+        self.save_hyperparameters()
+        type(self).made = lr
 
 
 class Buggy(Module):

@@ -473,6 +473,7 @@ def test_another_global_batch_goes_on_with_the_next_clip_at_the_same_point_of_th
     where = f"it goes on in epoch {epoch} at batch {batch}, and with clip {seen % 396} of pass {seen // 396} over the"
     assert where in caplog.text
     assert "of 4 clips in an optimizer step of the baseline, this run has 8" in caplog.text
+    assert "had ended" not in caplog.text
 
 
 # --- Without the callback ---

@@ -9,7 +9,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.optim import SGD
 
-from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule
+from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, ShortCycle
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling
 from tests.helpers.tiny import Module, fit
 
@@ -21,6 +21,7 @@ pytestmark = [
 # By the authors of each, or by the square root for all that divide their steps by the size of gradients.
 LINEAR = ["SGD", "ASGD"]
 SQRT = ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "SparseAdam", "Adafactor"]
+OFF = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
 MATRICES = nn.Parameter(torch.zeros(4, 4))
 
 
@@ -90,3 +91,36 @@ def test_a_linear_schedule_for_adam_is_warned_about():
             UserWarning, match="LR of AdamW will be multiplied by up to 8, .*or give `lr_scaling='sqrt'`"
         ):
             fit(Module(optimizer=adamw), callback, fast_dev_run=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kept"),
+    [("warmup_steps", 50, 18), ("warmup", 25, 9), ("num_warmup_steps", 2, 1), ("warmup", 0.1, None), ("wd", 50, None)],
+)
+def test_an_optimizers_own_warmup_is_named_with_its_share_of_this_run(name, given, kept, caplog):
+    def warming_up(parameters):
+        optimizer = adamw(parameters)
+        optimizer.param_groups[0][name] = given
+        return optimizer
+
+    with caplog.at_level(logging.INFO):
+        fit(Module(optimizer=warming_up), MultigridCallback())
+        fit(Module(optimizer=warming_up), MultigridCallback(**OFF))  # which has all steps of the script
+    said = (
+        f"`{name}={given}` of AdamW counts the 36 steps of this run. If it is meant in the 100 of the script, give "
+        f"{kept} for the same share of the training."
+    )
+    assert [record.message for record in caplog.records if "counts the" in record.message] == [said] * bool(kept)
+
+
+def test_so_is_that_of_schedule_free_optimizers(caplog):
+    schedulefree = pytest.importorskip("schedulefree")
+
+    def warming_up(parameters):
+        optimizer = schedulefree.AdamWScheduleFree(parameters, lr=1e-3, warmup_steps=50)
+        optimizer.train()
+        return optimizer
+
+    with caplog.at_level(logging.INFO):
+        fit(Module(optimizer=warming_up), MultigridCallback())
+    assert "`warmup_steps=50` of AdamWScheduleFree counts the 36 steps of this run." in caplog.text

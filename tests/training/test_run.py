@@ -103,12 +103,19 @@ def test_what_remains_of_a_fit_does_not_keep_its_trainer_and_module():
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
-def test_a_checkpoint_that_is_saved_after_a_fit_is_that_of_its_end(tmp_path):
+@pytest.mark.parametrize("length", [{"max_epochs": 3}, {"max_steps": 60}])  # and within an epoch
+def test_a_checkpoint_that_is_saved_after_a_fit_is_that_of_its_end(length, tmp_path, caplog):
     module = Module()
-    host = fit(module, MultigridCallback(), max_epochs=3)
+    host = fit(module, MultigridCallback(), **length)
     host.save_checkpoint(tmp_path / "end.ckpt")
     again = Module()
-    assert fit(again, MultigridCallback(), max_epochs=3, ckpt_path=tmp_path / "end.ckpt").current_epoch == 3
+    with caplog.at_level("INFO"):
+        resumed = fit(again, MultigridCallback(), **length, ckpt_path=tmp_path / "end.ckpt")
+    assert (resumed.current_epoch, resumed.global_step) == (host.current_epoch, host.global_step)
+    assert (
+        "had ended at this checkpoint, so `fit` does no step. Without `ckpt_path` it trains anew; to train longer, "
+        "start a new training from its weights" in caplog.text
+    )
     assert again.seen == []
     for name, value in module.state_dict().items():
         assert torch.equal(value, again.state_dict()[name])

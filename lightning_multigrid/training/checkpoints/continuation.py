@@ -6,6 +6,7 @@ that shifts the stream.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -108,6 +109,11 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     place, shift = plan.start_of_update(counters.place), state["shift"]
     if any(state[name] != mine[name] for name in ("clips", "split", "samples")):
         place, shift = _on_other_devices(state, mine, counters.place, plan)
+    if plan.optimizer_steps_before(place) >= plan.optimizer_steps:
+        rank_zero_info(
+            "The training had ended at this checkpoint, so `fit` does no step. Without `ckpt_path` it trains anew; to "
+            f"train longer, {_NEW_TRAINING}"
+        )
     elsewhere = counters.optimizer_steps - plan.optimizer_steps_before(place)
     if place != counters.place:
         counters.move(place)
@@ -120,6 +126,20 @@ def tell_other_plan(before: Plan, plan: Plan, epoch: int) -> None:
         rank_zero_info(
             f"This `fit` goes on at epoch {epoch} of a plan of {plan.epochs} epochs; the epochs before were of a plan "
             f"of {before.epochs}. To train by one plan, give its `max_epochs` from the start."
+        )
+
+
+def tell_kept(saved: list[dict[str, float]], given: list[dict[str, float]]) -> None:
+    """Says which settings of the script's optimizers have changed, for the first parameter group where each has."""
+    changed: dict[str, str] = {}
+    for old, new in zip(saved, given, strict=False):
+        for name in old.keys() & new.keys():
+            if not math.isclose(old[name], new[name]):
+                changed.setdefault(name, f"`{name}` is {old[name]:g}, not {new[name]:g}")
+    if changed:
+        rank_zero_info(
+            "A run that continues keeps the settings of the checkpoint's optimizers, whatever `configure_optimizers` "
+            f"gives now: {' and '.join(sorted(changed.values()))}. To train with the new ones, {_NEW_TRAINING}"
         )
 
 

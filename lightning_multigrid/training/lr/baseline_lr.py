@@ -16,10 +16,11 @@ from torch import Tensor
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.schedule import EpochLength, Plan, Step, exact
-from lightning_multigrid.training.checkpoints.continuation import Continuation, State
+from lightning_multigrid.training.checkpoints.continuation import Continuation, State, tell_kept
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
 from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler
 from lightning_multigrid.training.script.lr_stages import is_plateau
+from lightning_multigrid.training.script.optimizers import settings_of
 from lightning_multigrid.training.trainer.added import log_values
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
@@ -44,6 +45,7 @@ class BaselineLR:
             "num_training_batches": self._epoch.batches,
             "estimated_stepping_batches": self._epoch.ticks(exact(plan.schedule.baseline.epochs), "step", frequency=1),
         }
+        self._settings = settings_of(trainer.optimizers)  # with which they began: the checkpoint's, if there is one
         self._modules = lightning_modules(self._module)
         refuse = partial(_refuse_by_hand, type(self._module).__name__)
         self._in_step = [LRInStep(one, None if by_hand else refuse) for one in trainer.optimizers]
@@ -157,6 +159,7 @@ class BaselineLR:
 
     def save(self) -> State:
         return {
+            "settings": self._settings,
             "ticks": [one.ticks for one in self._schedulers],
             "intervals": [one.interval for one in self._schedulers],
             "baseline_epoch_batches": [self._epoch.batches, self._epoch.accumulate],
@@ -180,6 +183,8 @@ class BaselineLR:
             )
         for clocked, ticks, interval in zip(self._schedulers, state["ticks"], state["intervals"], strict=True):
             clocked.ticks, clocked.interval = ticks, interval
+        tell_kept(state["settings"], self._settings)
+        self._settings = state["settings"]
         self._epoch = EpochLength(*state["baseline_epoch_batches"])
 
 

@@ -1,19 +1,22 @@
-"""What a script's optimizers say about the LR: how it grows with the clips of a mini-batch."""
+"""What a script's optimizers say: how the LR grows with the clips of a mini-batch, and what it is."""
 
 import re
 from collections.abc import Iterable
 from typing import Any
 
-from lightning_utilities.core.rank_zero import rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_multigrid.host import MisconfigurationException
-from lightning_multigrid.schedule import LRScaling, MultigridSchedule
+from lightning_multigrid.schedule import LRScaling, MultigridSchedule, Plan, exact
 from lightning_multigrid.training.arguments import Arguments
 
 # How names of classes begin whose LR grows linearly with the batch, such as timm's `SGDW`, bitsandbytes' `SGD8bit` and
 # Apex's `FusedSGD`. LARS is among them by its authors (You et al. 2017).
 _LINEAR = re.compile("(a|fused)?sgd|lar[sc]", re.IGNORECASE)
+# Settings of optimizers that warm up by themselves, such as schedulefree's `AdamWScheduleFree`.
+_OWN_WARMUP = re.compile("(num_)?warm_?up(_steps)?")
 _GROWTH = {"linear": "grows with", "sqrt": "grows with the square root of", "none": "is not scaled with"}
 
 
@@ -62,6 +65,38 @@ def auto_lr_scaling(optimizers: Iterable[Optimizer]) -> LRScaling:
             "the careful choice."
         )
     return next(iter(rules), "linear")
+
+
+def tell_own_warmups(plan: Plan, optimizers: Iterable[Optimizer]) -> None:
+    """Names the warm-ups of optimizers that count their own steps, of which this run has fewer than the baseline."""
+    steps = plan.baseline_length.ticks(exact(plan.schedule.baseline.epochs), "step", frequency=1)
+    found = {
+        (f"`{name}={value}` of {type(one).__name__}", value)
+        for optimizer in _used(optimizers)
+        for one in with_held(optimizer)
+        for group in one.param_groups
+        for name, value in group.items()
+        if _OWN_WARMUP.fullmatch(name) and isinstance(value, (int, float)) and value > 1  # below, it is a share
+    }
+    for name, value in sorted(found) if steps != plan.optimizer_steps else ():
+        rank_zero_info(
+            f"{name} counts the {plan.optimizer_steps} steps of this run. If it is meant in the {steps} of the script, "
+            f"give {max(1, round(value * plan.optimizer_steps / steps))} for the same share of the training."
+        )
+
+
+def settings_of(optimizers: Iterable[Optimizer]) -> list[dict[str, float]]:
+    """The LR and the weight decay of each parameter group, as `configure_optimizers` has just made them."""
+    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+    return [
+        # A scheduler has changed `lr` already, and notes the script's as `initial_lr`.
+        {
+            name: float(group[name])
+            for name in ("initial_lr" if "initial_lr" in group else "lr", "weight_decay")
+            if isinstance(group.get(name), (int, float, Tensor))
+        }
+        for group in groups
+    ]
 
 
 def _rule_of(optimizer: Optimizer) -> LRScaling | None:
