@@ -142,6 +142,10 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         seen, count = self._seen, number_of(frame)
         if not self._began:
             self._began, self.orientation = True, orientation_of(frame)
+            bits, colours = frame.format.components[0].bits, len(frame.format.components)
+            if bits > 8 and (frame.format.is_rgb or colours < 3):  # thermal cameras use 12 of 16, so it would be black
+                reason = f"has {bits} bits a channel ({frame.format.name}), 8 are required where it is not YUV"
+                raise VideoError(self.file.path, f"{reason}. Scale the values that it uses to 8 bits")
             aspect = self._stream.sample_aspect_ratio or Fraction(1)  # width of a pixel in heights of it
             square = round(frame.width * (aspect if Fraction(1, _WIDEST) <= aspect <= _WIDEST else 1))
             self.stored_height, self.stored_width, self.square_width = frame.height, frame.width, square

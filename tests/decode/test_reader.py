@@ -115,6 +115,13 @@ def test_what_is_turned_by_an_odd_angle_is_refused(tmp_path):
         VideoReader(tmp_path / "odd.mp4")
 
 
+@pytest.mark.parametrize(("pix_fmt", "bits"), [("gray16le", 16), ("gray10le", 10), ("gbrp12le", 12)])
+def test_more_than_8_bits_that_are_not_yuv_are_refused(pix_fmt, bits, tmp_path):
+    path = write_video(tmp_path / "thermal.mkv", FRAMES[:3], codec="ffv1", pix_fmt=pix_fmt)
+    with pytest.raises(VideoError, match=rf"has {bits} bits a channel \({pix_fmt}\), 8 are required where it is not"):
+        VideoReader(path)
+
+
 @pytest.mark.parametrize(
     "box", [(0, 0, 65, 80), (0, 0, 64, 81), (-1, 0, 8, 8), (57, 0, 8, 8), (0, 73, 8, 8), (0, 0, 0, 8)]
 )

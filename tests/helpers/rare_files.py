@@ -222,7 +222,7 @@ def _pictures() -> Iterator[Case]:
     yield _case("h264", "mp4", "colours_bt709", h264.having(**_x264(colormatrix="bt709")))
     yield _case("h264", "mp4", "colours_full", h264.having(pix_fmt="yuvj420p"))
     yield _case("h264", "mp4", "size_50x66", h264.having(50, 66))
-    for codec, pix_fmt in (("h264", "yuv444p"), ("h265", "yuv420p10le"), ("ffv1", "bgra"), ("ffv1", "gray16le")):
+    for codec, pix_fmt in (("h264", "yuv444p"), ("h265", "yuv420p10le"), ("ffv1", "bgra"), ("ffv1", "gray")):
         container = "matroska" if codec == "ffv1" else "mp4"
         yield _case(codec, container, f"size_37x51_{pix_fmt}", CODINGS[codec].having(38, 52, pix_fmt))
 
