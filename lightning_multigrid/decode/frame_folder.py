@@ -1,8 +1,10 @@
 """Folders of images as videos: read like a `VideoReader`. T frames, H W pixels of a frame."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -18,13 +20,15 @@ from lightning_multigrid.files import FRAME_SUFFIXES
 
 # The formats that Pillow may read, whatever the name of a file: some of its others run programs.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
+_TIME = r"[0-9]+\.[0-9]+"  # as a name
 
 
 class FrameFolder(AbstractContextManager["FrameFolder"]):
     """A folder of images as a video, with the attributes of a `VideoReader`. Its length is the number of images.
 
-    Images are sorted by name, shorter names first, so that `9.jpg` comes before `10.jpg`. Hidden files, other files and
-    folders are skipped. A `VideoError` if there is no such folder, it holds no images, or the first can't be read.
+    Images are sorted by the numbers in their names, which may be times (`0.5.png`). Where numbers are missing, so are
+    frames: the others keep their times. Hidden files, other files and folders are skipped. A `VideoError` if there is
+    no such folder, it holds no images, images of several videos by their names, or the first can't be read.
 
     Args:
         path: The folder.
@@ -41,7 +45,9 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
             raise VideoError(self._path, f"no folder of frames ({error.strerror})") from error
         if not names:
             raise VideoError(self._path, f"holds no images ({' '.join(FRAME_SUFFIXES)})")
-        self._names = sorted(names, key=lambda name: (len(name), name))
+        numbered = _numbered(self._path, names)
+        self._names = [name for _, name in numbered]
+        self._times = _times([numbers for numbers, _ in numbered])
         with self._opened(0) as first:
             self.width, self.height = first.size
 
@@ -57,8 +63,8 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
             yield VideoFrame.from_ndarray(self.read([index])[0].numpy(), format="rgb24")
 
     def time_of(self, frame: int) -> float:
-        """Seconds from the first frame to another one."""
-        return frame / self.rate
+        """Seconds from the first frame to another one, or to the end of the last."""
+        return self._times[frame] / self.rate
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """Reads frames as a uint8 tensor T x H x W x 3 (RGB). Arguments and errors are those of `VideoReader.read`.
@@ -97,6 +103,32 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
             raise VideoError(self._path, f"{name} is no image, or damaged at its head") from error
         except Exception as error:  # Pillow raises errors of many kinds for damaged files
             raise VideoError(self._path, f"{name} cannot be decoded ({type(error).__name__}: {error})") from error
+
+
+def _numbered(path: str, names: Sequence[str]) -> list[tuple[tuple[float, ...], str]]:
+    """Returns names with the numbers in them, in their order; refuses those of several videos."""
+    stems = [os.path.splitext(name)[0] for name in names]
+    times = all(re.fullmatch(_TIME, stem) for stem in stems)
+    number, value = re.compile(_TIME if times else r"[0-9]+"), float if times else int
+    alike = {number.sub("#", stem): name for stem, name in zip(stems, names, strict=True)}
+    numbered = sorted((tuple(map(value, number.findall(stem))), name) for stem, name in zip(stems, names, strict=True))
+    twice = next((pair for pair in pairwise(numbered) if pair[0][0] == pair[1][0]), ())
+    several = [*alike.values()][:2] if len(alike) > 1 else [name for _, name in twice]
+    if several:
+        reason = f"holds frames of several videos, by names such as {' and '.join(sorted(several))}"
+        raise VideoError(path, f"{reason}. Give each video a folder of its own")
+    return numbered
+
+
+def _times(numbers: Sequence[tuple[float, ...]]) -> list[float]:
+    """When frames with these numbers begin, and when the last ends, in frames."""
+    last = [number[-1] if number else 0 for number in numbers]
+    counted = isinstance(last[0], int) and all(number[:-1] == numbers[0][:-1] for number in numbers)
+    if not counted or len(last) < 2:
+        return [float(frame) for frame in range(len(last) + 1)]
+    step = min(after - before for before, after in pairwise(last))  # every fifth frame may have been written
+    begin = [(number - last[0]) / step for number in last]
+    return [*begin, begin[-1] + 1]
 
 
 def _is_image(name: str) -> bool:

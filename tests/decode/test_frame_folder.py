@@ -40,6 +40,42 @@ def test_frames_are_in_the_order_of_their_numbers(tmp_path, name):
     assert [number_of(frame) for frame in video.read(range(12)).numpy()] == list(range(12))
 
 
+def test_times_as_names_count_by_their_value(tmp_path):
+    (tmp_path / "video").mkdir()
+    for number, name in enumerate(("0.5", "0.75", "2.0", "10.0")):
+        Image.fromarray(FRAMES[number]).save(tmp_path / f"video/{name}.png")
+    video = FrameFolder(tmp_path / "video", rate=24)
+    assert [number_of(frame) for frame in video.read(range(4)).numpy()] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("step", [1, 5])
+def test_frames_keep_their_times_where_others_are_missing(tmp_path, step):
+    (tmp_path / "video").mkdir()
+    there = [0, 1, 2, 6, 7]
+    for number in there:
+        Image.fromarray(FRAMES[number]).save(tmp_path / f"video/frame_{100 + step * number}.png")
+    video = FrameFolder(tmp_path / "video", rate=2)
+    assert [video.time_of(frame) for frame in range(6)] == [0, 0.5, 1, 3, 3.5, 4]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("img_1.png", "flow_x_1.png"),
+        ("1.png", "cover.png"),
+        ("1.png", "01.png"),
+        ("7.jpg", "7.png"),
+        ("a.png", "b.png"),
+    ],
+)
+def test_frames_of_several_videos_in_a_folder_are_refused(tmp_path, names):
+    for name in names:
+        Image.fromarray(FRAMES[0]).save(tmp_path / name)
+    first, second = sorted(names)
+    with pytest.raises(VideoError, match=f"several videos, by names such as {first} and {second}. Give each video a"):
+        FrameFolder(tmp_path, rate=2)
+
+
 def test_other_files_are_skipped(folder):
     (folder / "info.txt").touch()
     (folder / "._000001.png").touch()
