@@ -99,6 +99,8 @@ class VideoDataModule(LightningDataModule):
             span as long as a baseline clip, which is decoded once, and each has its own frames in it (on coarse
             grids), crop and flip. An epoch visits every video, so it has `repeats` times as many clips.
         num_workers: Processes that decode. Those of training live as long as it; evaluation starts its own.
+        prefetch_factor: Pieces of mini-batches that each process of training reads ahead; None is torch's 2.
+        timeout: Seconds after which a mini-batch that does not come is an error, as on a drive that hangs; 0 waits.
         drop_last: Leave out the clips of an epoch that make no whole mini-batch of the baseline.
         max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
         index: Whether `fit` first makes the frame tables that videos lack which are not prepared. It takes about two
@@ -145,6 +147,8 @@ class VideoDataModule(LightningDataModule):
         pixels: Literal["auto", "rgb", "yuv"] = "auto",
         repeats: int = 1,
         num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        timeout: float = 0,
         drop_last: bool = False,
         max_bad_fraction: float = 0.25,
         index: bool | str = True,
@@ -152,6 +156,10 @@ class VideoDataModule(LightningDataModule):
         super().__init__()
         require(batch_size >= 1, "batch_size", batch_size, "at least 1")
         require(num_workers >= 0, "num_workers", num_workers, "at least 0", " 0 decodes in the main process.")
+        ahead = prefetch_factor is None or (prefetch_factor >= 1 and num_workers > 0)
+        require(ahead, "prefetch_factor", prefetch_factor, "at least 1, and with `num_workers`, or None")
+        waits = timeout == 0 or (timeout > 0 and num_workers > 0)
+        require(waits, "timeout", timeout, "above 0 seconds, and with `num_workers`, or 0")
         require(pixels in ("auto", "rgb", "yuv"), "pixels", pixels, "'auto', 'rgb' or 'yuv'")
         require(repeats >= 1, "repeats", repeats, "at least 1", " 1 takes one clip of a video at a time.")
         countable = num_classes is None or num_classes >= 1
@@ -170,7 +178,8 @@ class VideoDataModule(LightningDataModule):
         self.augment = augment
         self.mean, self.std, self.antialias = mean, std, antialias
         self.pixels, self.repeats = pixels, repeats
-        self.num_workers, self.drop_last = num_workers, drop_last
+        self.num_workers, self.prefetch_factor, self.timeout = num_workers, prefetch_factor, timeout
+        self.drop_last = drop_last
         self.index = index
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
         self._classes: tuple[str, ...] = ()
@@ -335,8 +344,9 @@ class VideoDataModule(LightningDataModule):
             num_workers=self.num_workers,
             persistent_workers=training and self.num_workers > 0,  # else there would be twice as many, all the time
             # All views of a video take much memory; torch would keep two mini-batches ready for each worker.
-            prefetch_factor=1 if self.num_workers and not training else None,
-            pin_memory=torch.cuda.is_available(),
+            prefetch_factor=1 if self.num_workers and not training else self.prefetch_factor,
+            timeout=self.timeout,
+            pin_memory=self._for_gpu,
         )
 
     def _sampler(self, split: Split, data: VideoDataset | ViewDataset) -> DistributedSampler[Any] | None:
@@ -362,7 +372,14 @@ class VideoDataModule(LightningDataModule):
         if self.pixels != "auto":
             return self.pixels
         # A CPU would spend on the colours what it saves in decoding; a GPU computes them beside.
-        return "yuv" if self.trainer is not None and self.trainer.strategy.root_device.type == "cuda" else "rgb"
+        return "yuv" if self.trainer is not None and self._for_gpu else "rgb"
+
+    @property
+    def _for_gpu(self) -> bool:
+        """Whether clips go to a CUDA device: the Trainer's, or any where a script has a loop of its own."""
+        if self.trainer is None:
+            return torch.cuda.is_available()
+        return bool(self.trainer.strategy.root_device.type == "cuda")
 
     def _videos(self, split: Split, batch: ClipBatch) -> VideoBatch:
         labels = None if split == "predict" else self._labels(split, batch)

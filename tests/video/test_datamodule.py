@@ -1,4 +1,5 @@
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -429,6 +430,8 @@ def test_training_needs_labels(folder):
         ({"pixels": "nv12"}, "`pixels` must be 'auto', 'rgb' or 'yuv', got 'nv12'"),
         ({"repeats": 0}, "`repeats` must be at least 1, got 0. 1 takes one clip of a video at a time"),
         ({"num_workers": -1}, "`num_workers` must be at least 0, got -1"),
+        ({"num_workers": 2, "prefetch_factor": 0}, "`prefetch_factor` must be at least 1, and with `num_workers`"),
+        ({"timeout": 9}, "`timeout` must be above 0 seconds, and with `num_workers`, or 0, got 9"),
         ({"max_bad_fraction": 1.5}, r"`max_bad_fraction` must be a share in \[0, 1\], got 1.5"),
         ({"num_classes": 0}, "`num_classes` must be at least 1, or None to count them, got 0"),
         ({"std": (0.2, 0.0, 0.2)}, "`std` above 0"),
@@ -437,6 +440,20 @@ def test_training_needs_labels(folder):
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         VideoDataModule(**{**TINY, **arguments})
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_the_loader_of_training_reads_ahead_waits_and_pins_as_asked(folder, gpu, monkeypatch):
+    """A CPU gets no pinned memory, be there a GPU or not."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    data = VideoDataModule(folder / "good.csv", num_workers=1, prefetch_factor=3, timeout=70, **TINY)
+    data.setup("fit")
+    assert (data.train_dataloader().prefetch_factor, data.train_dataloader().timeout) == (3, 70)
+    assert data.train_dataloader().pin_memory is gpu
+    data.trainer = SimpleNamespace(
+        strategy=SimpleNamespace(root_device=torch.device("cpu")), distributed_sampler_kwargs=None
+    )
+    assert not data.train_dataloader().pin_memory
 
 
 def test_all_arguments_can_be_given_in_yaml(tmp_path):
