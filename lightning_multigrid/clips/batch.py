@@ -20,12 +20,13 @@ from lightning_multigrid.pixels import PackedCrops, YuvClip, to_device
 
 @dataclass(frozen=True)
 class BrokenVideo:
-    """A video that can't be read, perhaps tried as a `substitute`; or a damaged one whose frames were `kept`."""
+    """A video that can't be read, perhaps tried as a `substitute`; or a damaged or `slow` one that was `kept`."""
 
     path: str
     reason: str
     substitute: bool = False
     kept: bool = False
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Clip:
     """A decoded clip: T x h x w x 3 uint8, or YUV planes, to be resampled to `size` x `size` pixels.
 
     `broken` are the videos that were tried before this one; if there are any, the clip is a substitute. Its own video
-    stands there too, as `kept`, if it is damaged. `seed` is for what is drawn for the clip on the device. In evaluation
-    the crop holds the frames of all `views` of its video, each once, and these lie in it.
+    stands there too, as `kept`, if it is damaged or slow. `seed` is for what is drawn for the clip on the device. In
+    evaluation the crop holds the frames of all `views` of its video, each once, and these lie in it.
     """
 
     crop: Tensor | YuvClip

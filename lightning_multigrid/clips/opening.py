@@ -55,6 +55,11 @@ class Stretch:
         """That of the video, as far as it is known; frames are counted in the whole video."""
         return self._video.damage
 
+    @property
+    def slow(self) -> str:
+        """Why clips of the video are read slowly, as far as it is known; empty if they aren't."""
+        return self._video.slow
+
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame of the stretch to another one, or to the end of the last."""
         return self.time_in_video(frame) - self.time_in_video(0)

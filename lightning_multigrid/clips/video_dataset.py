@@ -159,6 +159,8 @@ def _first_readable(
                 clips = decode(row, video)
                 if video.damage:
                     broken.append(BrokenVideo(path, str(video.damage), kept=True))
+                if video.slow and (data.manifest.tables is not None or data.manifest.prepared):  # else as it was asked
+                    broken.append(BrokenVideo(path, video.slow, kept=True, slow=True))
             return [replace(clip, broken=tuple(broken)) for clip in clips]
         except Exception as error:
             # One video that upsets the decoder or the memory must not end a run of days. A fault of all videos does end

@@ -37,7 +37,7 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
 
     def __init__(self, path: str | os.PathLike[str], rate: float) -> None:
         self._path = os.fspath(path)
-        self.rate, self.start, self.damage, self.orientation = rate, 0.0, Damage(), Orientation()
+        self.rate, self.start, self.damage, self.orientation, self.slow = rate, 0.0, Damage(), Orientation(), ""
         try:
             with os.scandir(self._path) as entries:
                 names = [entry.name for entry in entries if _is_image(entry.name) and entry.is_file()]

@@ -67,6 +67,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         packets_fed: Packets given to the decoder so far: the cost of decoding, free of noise.
         fallbacks: How often frames did not come out as in the table at once, and were decoded again.
         damage: That of the file.
+        slow: Why its clips are read slowly, for the end of a sentence; empty if they aren't.
     """
 
     def __init__(self, path: StrPath, table: FrameTable | None = None) -> None:
@@ -75,7 +76,14 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         self.file = VideoFile(os.fspath(path))
         with self.file.faults():
             table = own_table(self.file.bytes) if table is None else table
-        if table is None or table.file_size != self.file.bytes.size or not table.is_current:
+        self.slow = ""
+        if table is None:
+            self.slow = "has no frame table"
+        elif table.file_size != self.file.bytes.size:
+            self.slow = "has changed since its frame table was made"
+        elif not table.is_current:
+            self.slow = "has a frame table of another FFmpeg"
+        if table is None or self.slow:
             self.file.close()
             held = 0
             with FullDecode(self.file.path) as decode:
@@ -184,6 +192,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                 if not missing:
                     break
                 self.fallbacks += 1
+                self.slow = self.slow or "is decoded otherwise than its frame table says"
             else:
                 frame_of = f"frame {min(missing)} of {len(self)}"
                 if self.table.damage:

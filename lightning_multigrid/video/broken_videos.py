@@ -2,13 +2,17 @@
 
 import math
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+
+from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid.clips import BrokenVideo
 from lightning_multigrid.decode import BrokenVideosError
 from lightning_multigrid.files import printable, require
 from lightning_multigrid.host import Trainer
+
+_FASTER = "Start the training again, or run `lightning-multigrid index` or `prepare`: they make what is missing."
 
 
 class BrokenVideoWarning(UserWarning):
@@ -19,6 +23,10 @@ class DamagedVideoWarning(UserWarning):
     """Names a damaged video whose clips are kept; once for each."""
 
 
+class SlowVideoWarning(UserWarning):
+    """Names a video whose clips are read slowly in training; once for each reason."""
+
+
 class BrokenVideos:
     """The broken videos that this process met; a larger share of a split than `max_bad_fraction` is an error."""
 
@@ -26,13 +34,30 @@ class BrokenVideos:
         require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "a share in [0, 1]")
         self._most = max_bad_fraction
         self._damaged: dict[str, str] = {}
+        self._slow = Counter[str]()  # clips, by the reason
         self._missed: defaultdict[str, set[str]] = defaultdict(set)
         self.reasons: dict[str, str] = {}
+
+    def tell_slow(self) -> None:
+        """Says how many clips of this rank were read slowly since the last call, and why."""
+        for reason, clips in self._slow.items():
+            rank_zero_info(f"{clips:,} clips were read slowly, from the beginning of a video that {reason}. {_FASTER}")
+        self._slow.clear()
+
+    def _count_slow(self, path: str, reason: str) -> None:
+        if reason not in self._slow:
+            says = f"{path} {reason}, so clips are read from its beginning. Such clips are counted. {_FASTER}"
+            warnings.warn(says, SlowVideoWarning, stacklevel=4)
+        self._slow[reason] += 1
 
     def report(self, split: str, broken: Sequence[BrokenVideo], videos: int, trainer: Trainer) -> None:
         """Warns of each broken or damaged video once; raises if too many of the split's `videos` are broken by now."""
         for video in broken:
             path, reason = printable(video.path), printable(video.reason)
+            if video.slow:
+                if split == "train":
+                    self._count_slow(path, reason)
+                continue
             if video.kept and video.path not in self._damaged:
                 message = f"{path}: {reason}, as far as it was read. Its frames are used as FFmpeg decodes them."
                 warnings.warn(f"{message} `check` names all damage.", DamagedVideoWarning, stacklevel=3)

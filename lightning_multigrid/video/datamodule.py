@@ -281,6 +281,10 @@ class VideoDataModule(LightningDataModule):
         return self._loader("predict")
 
     @override
+    def teardown(self, stage: str) -> None:
+        self._broken.tell_slow()
+
+    @override
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Resamples crops on the device; then calls the LightningModule's own hook."""
         trainer = self.trainer

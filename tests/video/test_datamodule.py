@@ -1,3 +1,4 @@
+import re
 import warnings
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from lightning_multigrid.prepare import index_before_fit
 from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources import TableStore, VideoList
 from lightning_multigrid.sources.text import ManifestError
-from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning
+from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning, SlowVideoWarning
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.codings import damage
 from tests.helpers.preparing import FAST
@@ -328,6 +329,29 @@ def data_of(source, **arguments):
     return VideoDataModule(**{"train": source / "train", "val": source / "val", **TINY, "batch_size": 2, **arguments})
 
 
+@pytest.mark.parametrize("index", [True, False])
+def test_clips_that_are_read_slowly_are_named_once_and_counted(source, index, tmp_path, caplog):
+    """Two of six videos change after they were indexed."""
+    caplog.set_level("INFO")
+
+    class Late(VideoDataModule):
+        def setup(self, stage):
+            for place in (0, 1):
+                write_video(source / "train" / "ab"[place] / f"{place}.mp4", numbered_frames(17, 24, 32))
+            super().setup(stage)
+
+    data = Late(source / "train", **{**TINY, "batch_size": 2}, index=str(tmp_path / "tables") if index else False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(data, max_epochs=2)
+    named = [str(warning.message) for warning in caught if warning.category is SlowVideoWarning]
+    counted = [message for message in caplog.messages if "were read slowly" in message]
+    assert (len(named), len(counted)) == ((1, 1) if index else (0, 0))
+    if index:
+        assert re.search(r"train/\w/\d.mp4 has changed since its frame table was made, so clips are read", named[0])
+        assert counted[0].startswith("4 clips were read slowly, from the beginning of a video that has changed since")
+
+
 def missing(data, folder):
     return len(TableStore(folder).missing([m.path(row) for m in data.manifests().values() for row in range(len(m))]))
 
@@ -365,9 +389,8 @@ def test_without_an_index_nothing_is_kept(source, decoded, monkeypatch):
 def test_a_cache_that_cannot_be_written_is_told_and_the_training_goes_on(source, monkeypatch):
     (source / "cache").write_text("")
     monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(source / "cache"))
-    with pytest.warns(
-        UserWarning, match=r"while writing to .* read from their beginning.*`index` may be another folder"
-    ):
+    told = r"while writing to .* read from their beginning.*`index` may be another folder"
+    with pytest.warns(UserWarning, match=told), pytest.warns(SlowVideoWarning, match="has no frame table, so clips"):
         assert fit(data_of(source)).trainer.global_step == 3
 
 
