@@ -32,7 +32,7 @@ class FixedClips:
 
     Args:
         dataset: A sample is a clip of four axes, an image of three, or a tuple, list, dict or namedtuple of them.
-        layout: As `MultigridCallback` takes it; so are `clips` and `follow`.
+        layout: As `MultigridCallback` takes it; so are `clips`, `follow` and `whole_span`.
         look: Runs what looks at the first sample, for instance in a worker, and returns what that returns.
 
     Attributes:
@@ -51,10 +51,11 @@ class FixedClips:
         layout: str | None = None,
         clips: Sequence[Name] | Mapping[Name, str] | None = None,
         follow: Mapping[Name, str] | None = None,
+        whole_span: bool = False,
         look: Callable[[Callable[[], Any]], Any] = lambda look: look(),
     ) -> None:
         self.dataset = dataset
-        self._parts, self.divisor = SampleParts(layout, clips, follow or {}), 1
+        self._parts, self.divisor = SampleParts(layout, clips, follow or {}, whole_span), 1
         try:
             self.first, self.frames, self.size, unsure = look(self._look)
         except ValueError as error:

@@ -26,12 +26,15 @@ K = TypeVar("K")
 _MEASURED = {"x": "W", "w": "W", "y": "H", "h": "H", "t": "T", "f": "T"}
 
 
-def draw_frames(lengths: Mapping[K, int], frames: int, seed: int, real: float | None = None) -> dict[K, Sequence[int]]:
+def draw_frames(
+    lengths: Mapping[K, int], frames: int, seed: int, real: float | None = None, whole_span: bool = False
+) -> dict[K, Sequence[int]]:
     """Draws which frames stay of clips that show the same time, so that `frames` of the longest clip stay (Sec. 3.1).
 
     All clips get one random integer stride and one random start, at which each of them has a frame. So frame i of a
     clip of T frames shows the same share i / T of the time before and afterwards. If only the first `real` frames of
-    the longest clip are no padding, the others are drawn only where these don't suffice.
+    the longest clip are no padding, the others are drawn only where these don't suffice. With `whole_span` nothing is
+    drawn: see `span_whole`.
 
     >>> {name: list(taken) for name, taken in draw_frames({"fast": 16, "slow": 4}, frames=8, seed=1).items()}
     {'fast': [8, 9, 10, 11, 12, 13, 14, 15], 'slow': [2, 3]}
@@ -46,14 +49,32 @@ def draw_frames(lengths: Mapping[K, int], frames: int, seed: int, real: float | 
             f"grid of {frames} frames. Give `long_cycle` factors that make the frames a multiple of {unit}, or clips "
             "of other lengths."
         )
+    last = longest if real is None else min(longest, max(1, int(real)))
+    if whole_span:
+        return {
+            name: span_whole(length, frames * length // longest, real=-(-last * length // longest))
+            for name, length in lengths.items()
+        }
     draw = random.Random(seed)
     stride = draw.randint(*stride_range(frames, longest, stride=1))
-    last = longest if real is None else min(longest, max(1, int(real)))
     start = unit * draw.randint(0, max(0, last - 1 - span(frames - 1, stride)) // unit)
     return {
         name: frame_indices(length, frames * length // longest, stride, start * length // longest)
         for name, length in lengths.items()
     }
+
+
+def span_whole(length: int, frames: int, real: int) -> list[int]:
+    """Returns the last frame of each of `frames` equal parts of a clip, which need not be whole frames long.
+
+    If only the first `real` frames are no padding, all are earlier by so much that the last real one stays.
+
+    >>> span_whole(length=8, frames=4, real=8), span_whole(length=8, frames=4, real=5), span_whole(7, 3, real=7)
+    ([1, 3, 5, 7], [0, 2, 4, 6], [2, 4, 6])
+    """
+    ends = [-(-part * length // frames) - 1 for part in range(1, frames + 1)]
+    late = next(end for end in ends if end >= real - 1) - (real - 1)
+    return [end - late for end in ends]
 
 
 @dataclass(frozen=True)
@@ -80,13 +101,15 @@ def changes(
     baseline: tuple[int, int] | None = None,
     divisor: int = 1,
     real: float | None = None,
+    whole_span: bool = False,
 ) -> dict[K, "Change"]:
     """Returns how each clip of a sample comes to the grid of a request, which is that of the longest clip (Sec. 3.1).
 
     `baseline` has the frames and the size of the dataset's clips, by default of this sample's. A sample with others
     gets other frames and another size than the request's, in the same ratio; on the baseline's grid it stays as it is.
     H and W keep their ratio as nearly as multiples of `divisor` allow, which are those of the longest clip: a clip of
-    half its size has multiples of half as many pixels. `real` is that of `draw_frames`.
+    half its size has multiples of half as many pixels. `real` and `whole_span` are
+    those of `draw_frames`.
     """
     lengths = {key: clip.lengths for key, clip in clips.items()}
     in_time = {key: before["T"] for key, before in lengths.items() if "T" in before}
@@ -96,7 +119,7 @@ def changes(
     if own[0] != usual and in_time:
         unit = own[0] // gcd(*in_time.values())
         frames = unit * max(1, round(own[0] * request.frames / usual / unit))
-    taken = draw_frames(in_time, frames, request.seed, real) if in_time else {}
+    taken = draw_frames(in_time, frames, request.seed, real, whole_span) if in_time else {}
 
     def sides(before: Mapping[str, int]) -> tuple[int, int]:
         if request.size == size:
@@ -194,8 +217,9 @@ class Change:
         if axis is None:
             return values
         if axis == "T":
-            step = self.frames[1] - self.frames[0] if len(self.frames) > 1 else 1
-            moved = ((moved - self.frames[0]) / step).clamp(0, len(self.frames))
+            after = 2 * self.frames[-1] - self.frames[-2] if len(self.frames) > 1 else self.frames[0] + 1
+            places = np.interp(moved.cpu(), [*self.frames, after], range(len(self.frames) + 1))
+            moved = torch.as_tensor(places, device=values.device)
         else:
             moved = moved * {"H": self.height, "W": self.width}[axis] / self.before[axis]
         whole = torch.ceil if axis == "T" else torch.round

@@ -42,11 +42,12 @@ def clip_layout(shape: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class SampleParts:
-    """Which parts of a sample are clips, and which ones follow them; see these arguments of `MultigridCallback`."""
+    """Which parts of a sample are clips, and how they come to a grid; see these arguments of `MultigridCallback`."""
 
     layout: str | None = None
     clips: Sequence[Name] | Mapping[Name, str] | None = None
     follow: Mapping[Name, str] = field(default_factory=dict)
+    whole_span: bool = False
 
     def __post_init__(self) -> None:
         if self.layout is not None and sorted(self.layout) not in (sorted(_AXES), sorted(_IMAGE_AXES)):
@@ -163,7 +164,7 @@ class SampleParts:
             return sample
         lengths = [_find(sample, name)[1] for name, spec in self.follow.items() if spec == "f"]
         real = min(map(float, lengths)) if lengths else None
-        change_of, reduced = changes(clips, request, baseline, divisor, real), sample
+        change_of, reduced = changes(clips, request, baseline, divisor, real, self.whole_span), sample
         longest = max(change_of.values(), key=lambda change: change.before.get("T", 1))
         for path, clip in clips.items():
             reduced = _put(reduced, path, change_of[path].of_clip(clip))

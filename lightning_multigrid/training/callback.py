@@ -77,6 +77,8 @@ class MultigridCallback(Arguments, Callback):
             taken by nearest neighbour. Small letters at the end name the numbers of the last axis, as in `TNxyxy`: x
             and w are pixels of the width, y and h pixels of the height, from the frame's corner; f alone is how many
             frames are real, and t a place among them; others stay.
+        whole_span: Coarse clips span the whole clip, and end with its last frame (the last real one), for labels of its
+            end, for counts, order and sound. By default their stride and their start are drawn.
         clips_per_epoch: Clips of an epoch of the baseline on all devices, for an iterable dataset. By default its `len`
             on each device, or the mini-batches of an integer `limit_train_batches`.
         milestones: Starts of the LR stages after the first, in epochs. By default those of the LR scheduler; without

@@ -75,6 +75,21 @@ def test_axes_that_stay_and_axes_without_channels_are_resized_like_a_clip():
     torch.testing.assert_close(depth, expected[0])
 
 
+@settings(max_examples=60, deadline=None)
+@given(slow=st.integers(1, 12), alpha=st.integers(1, 4), share=st.integers(1, 12), seed=st.integers(0, 2**62))
+def test_whole_clips_are_spanned_evenly_and_end_with_their_last_frame(slow, alpha, share, seed):
+    share = min(share, slow)
+    sample = {"slow": numbered(slow), "fast": numbered(slow * alpha)}
+    reduced = reduce(sample, share * alpha, 8, seed, clips=["slow", "fast"], whole_span=True)
+    for name, clip in reduced.items():
+        frames, taken = sample[name].shape[1], shown(clip)
+        assert taken[-1] == frames - 1
+        # Each frame stands for itself and those before it, since the one that stays before: as many, within one.
+        strides = [later - frame for frame, later in pairwise([-1, *taken])]
+        assert max(strides) - min(strides) <= 1
+    assert (reduced["fast"] is sample["fast"]) == (share == slow)
+
+
 def test_an_image_beside_a_clip_is_only_resized():
     video, key = reduce((torch.rand(3, 8, 8, 8), torch.rand(3, 8, 8)), 2, 4, clips=[0, 1])
     assert (video.shape, key.shape) == ((3, 2, 4, 4), (3, 4, 4))
@@ -194,8 +209,9 @@ def test_what_follows_has_the_frames_of_its_own_clip():
     seed=st.integers(0, 2**62),
     stretch=st.tuples(st.integers(0, 16), st.integers(0, 16)).map(sorted),
     real=st.integers(1, 16),
+    whole_span=st.booleans(),
 )
-def test_numbers_of_frames_count_the_frames_that_stay(frames, seed, stretch, real):
+def test_numbers_of_frames_count_the_frames_that_stay(frames, seed, stretch, real, whole_span):
     start, end = stretch
     sample = {
         "clip": numbered(16),
@@ -208,7 +224,7 @@ def test_numbers_of_frames_count_the_frames_that_stay(frames, seed, stretch, rea
         "real": real,
     }
     follow = {"stretch": "Ntt", "list": "tt", "end": "t", "number": "t", "seconds": "t", "box": "Nxyt", "real": "f"}
-    reduced = reduce(sample, frames, 8, seed, clips=["clip"], follow=follow)
+    reduced = reduce(sample, frames, 8, seed, clips=["clip"], follow=follow, whole_span=whole_span)
     taken = shown(reduced["clip"])
     within = [place for place, frame in enumerate(taken) if start <= frame < end]
     first, last = reduced["list"]
@@ -221,6 +237,9 @@ def test_numbers_of_frames_count_the_frames_that_stay(frames, seed, stretch, rea
     assert abs(reduced["box"][0, 2].item() - first) <= 1
     # Padding is behind what is real, and where it can be, none of it is taken.
     assert reduced["real"] == sum(frame < real for frame in taken) >= 1
+    if whole_span:
+        assert taken[reduced["real"] - 1] == real - 1
+        return
     step = taken[1] - taken[0] if frames > 1 else 1
     assert reduced["real"] == frames or taken[0] == 0
     assert reduced["real"] >= min(frames, 1 + (real - 1) // step)
