@@ -22,8 +22,16 @@ from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.schedule import frame_indices, span, stride_range
 
 K = TypeVar("K")
-# The axis along which a number is measured.
-_MEASURED = {"x": "W", "w": "W", "y": "H", "h": "H", "t": "T", "f": "T"}
+# The axes along which a number is measured.
+_MEASURED = {"x": "W", "w": "W", "y": "H", "h": "H", "t": "T", "f": "T", "r": "T", "d": "T", "k": "HW"}
+FRACTIONS = "rdk"  # letters of numbers that are no whole ones on other grids
+ALONE = "f" + FRACTIONS  # letters that have no others beside them
+_CAMERAS = [(4,), (3, 3), (3, 4), (4, 4)]  # fx fy cx cy, or a matrix that projects to pixels
+
+
+def measured_along(numbers: str) -> set[str]:
+    """The axes of a clip along which numbers are measured that have these letters: the small ones of `follow`."""
+    return {*"".join(_MEASURED.get(number, "") for number in numbers)}
 
 
 def draw_frames(
@@ -172,20 +180,23 @@ class Change:
 
     def fits(self, values: Any, axes: str, numbers: str) -> bool:
         """Whether something with these axes has the frames and pixels of the clip; see `of_follower`."""
-        if "T" in map(_MEASURED.get, numbers) and "T" not in self.before:
+        if "T" in measured_along(numbers) and "T" not in self.before:
             return False
         if isinstance(values, (list, tuple)) and axes:
             parts = values if axes[1:] or numbers else ()
             of_frames = axes[0] == "T" and len(values) == self.before.get("T")
             return of_frames and all(self.fits(part, axes[1:], numbers) for part in parts)
         shape = shape_of(values)
-        if not axes and len(numbers) == 1 and shape == ():
-            return True
-        expected = [self.before.get(axis) if axis in "THW" else ... for axis in axes] + [len(numbers)] * bool(numbers)
+        if shape is None or (numbers in {*FRACTIONS} and not torch.as_tensor(values).is_floating_point()):
+            return False
+        # A single number needs no axis of its own.
+        own: list[tuple[int, ...]] = [(), (1,)] if len(numbers) == 1 else [(len(numbers),) if numbers else ()]
         return (
-            shape is not None
-            and len(shape) == len(expected)
-            and all(length in (..., found) for length, found in zip(expected, shape, strict=True))
+            len(shape) >= len(axes)
+            and tuple(shape[len(axes) :]) in (_CAMERAS if numbers == "k" else own)
+            and all(
+                axis not in "THW" or self.before.get(axis) == found for axis, found in zip(axes, shape, strict=False)
+            )
         )
 
     def of_follower(self, values: Any, axes: str, numbers: str) -> Any:
@@ -193,20 +204,22 @@ class Change:
 
         `axes` has a letter for each axis, of which T, H and W are the clip's. `numbers` has one for each number of a
         further, last axis, or for a single one: x and w are scaled as W, y and h as H; t and f become how many of the
-        frames that stay are before.
+        frames that stay are before; r is divided by their stride, and d multiplied by it. A k is a camera.
         """
         taken = self.taken
         if isinstance(values, (list, tuple)) and axes:
             parts = [values[frame] for frame in self.frames]
             further = axes[1:] or numbers
             return type(values)(self.of_follower(part, axes[1:], numbers) if further else part for part in parts)
-        if not set(taken) & {*axes, *map(_MEASURED.get, numbers)}:
+        if not set(taken) & {*axes, *measured_along(numbers)}:
             return values
         changed = torch.as_tensor(values)
         for axis in set(taken) & set(axes):
             changed = _select(changed, axes.index(axis), taken[axis])
-        if numbers:
-            columns = changed.unbind(-1) if changed.ndim else [changed]
+        if numbers == "k":
+            changed = self._projected(changed, matrix=changed.ndim > len(axes) + 1)
+        elif numbers:
+            columns = changed.unbind(-1) if changed.ndim > len(axes) else [changed]
             moved = [self._moved(column, number) for column, number in zip(columns, numbers, strict=True)]
             changed = torch.stack(moved, dim=-1).view(changed.shape)
         return self._like(values, changed)
@@ -216,7 +229,10 @@ class Change:
         axis, moved = _MEASURED.get(number), values.double()
         if axis is None:
             return values
-        if axis == "T":
+        if number in "rd":
+            stride = (self.frames[-1] - self.frames[0]) / (len(self.frames) - 1) if len(self.frames) > 1 else 1
+            moved = moved / stride if number == "r" else moved * stride
+        elif axis == "T":
             after = 2 * self.frames[-1] - self.frames[-2] if len(self.frames) > 1 else self.frames[0] + 1
             places = np.interp(moved.cpu(), [*self.frames, after], range(len(self.frames) + 1))
             moved = torch.as_tensor(places, device=values.device)
@@ -224,6 +240,21 @@ class Change:
             moved = moved * {"H": self.height, "W": self.width}[axis] / self.before[axis]
         whole = torch.ceil if axis == "T" else torch.round
         return (moved if values.is_floating_point() else whole(moved)).to(values.dtype)
+
+    def _projected(self, camera: Tensor, matrix: bool) -> Tensor:
+        """Cameras that project to the pixels of the resized clip; (0, 0) is the centre of the first pixel.
+
+        A place u in W of the clip is at (u + 1/2) scale - 1/2 in the resized one: it is u scale + shift.
+        """
+        scale = torch.tensor([self.width / self.before["W"], self.height / self.before["H"]], dtype=torch.double)
+        scale = scale.to(camera.device)
+        shift, values = (scale - 1) / 2, camera.double()
+        if matrix:
+            pixels, one = values[..., :2, :], values[..., 2:3, :]
+            moved = torch.cat([pixels * scale[:, None] + one * shift[:, None], values[..., 2:, :]], dim=-2)
+        else:
+            moved = torch.cat([values[..., :2] * scale, values[..., 2:] * scale + shift], dim=-1)
+        return moved.to(camera.dtype)
 
     def _like(self, given: Any, changed: Tensor) -> Any:
         """Numbers, a list, an array or one of torchvision's kinds of tensors for what is one itself; else a tensor."""

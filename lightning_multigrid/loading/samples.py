@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_multigrid.loading.reduction import Clip, changes, shape_of
+from lightning_multigrid.loading.reduction import ALONE, FRACTIONS, Clip, changes, measured_along, shape_of
 from lightning_multigrid.loading.requests import ClipRequest
 
 Name = str | int
@@ -62,8 +62,11 @@ class SampleParts:
                 )
         for name, spec in self.follow.items():
             axes, numbers = _split(spec)
-            if "f" in numbers and spec != "f":
-                raise ValueError(f"`follow` names how many frames are real by 'f' alone, got {spec!r} for {name!r}.")
+            if ({*ALONE} & {*numbers} and len(numbers) > 1) or ("f" in numbers and axes):
+                raise ValueError(
+                    f"`follow` takes each of the letters {', '.join(ALONE)} alone, and f also without axes, got "
+                    f"{spec!r} for {name!r}. Name numbers that stay by other letters, such as 'a'."
+                )
             if not re.fullmatch("[A-Z]*", axes) or len(set(axes)) < len(axes) or len({*"HW"} & {*axes}) == 1:
                 raise ValueError(
                     f"`follow` must name each axis of {name!r} by a capital of its own, H and W both or neither, and "
@@ -173,13 +176,15 @@ class SampleParts:
             axes, numbers = _split(spec)
             if not {*"THW"} & {*axes} and not numbers:
                 continue  # it stays
-            candidates = [longest] if {*"tf"} & {*numbers} else change_of.values()
+            candidates = [longest] if "T" in measured_along(numbers) else change_of.values()
             change = next((change for change in candidates if change.fits(values, axes, numbers)), None)
             if change is None:
                 given = tuple(values.shape) if hasattr(values, "shape") else f"{values!r:.60}"
                 raise ValueError(
                     f"{shown(path)} of a sample has to follow a clip with the axes {spec!r}, but it is {given}, and "
                     f"the clip {' or '.join(f'{tuple(clip.values.shape)} ({clip.axes})' for clip in clips.values())}."
+                    + " Its numbers must be floating-point ones."
+                    * (numbers in {*FRACTIONS})
                 )
             reduced = _put(reduced, path, change.of_follower(values, axes, numbers))
         return reduced

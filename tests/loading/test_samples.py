@@ -245,6 +245,73 @@ def test_numbers_of_frames_count_the_frames_that_stay(frames, seed, stretch, rea
     assert reduced["real"] >= min(frames, 1 + (real - 1) // step)
 
 
+@settings(max_examples=60, deadline=None)
+@given(frames=st.integers(2, 16), seed=st.integers(0, 2**62), whole_span=st.booleans())
+def test_rates_and_times_between_frames_tell_how_long_a_clip_lasts(frames, seed, whole_span):
+    fps = 24.0
+    sample = {
+        "clip": numbered(16),
+        "fps": fps,
+        "dt": np.float32(1 / fps),
+        "rates": torch.full((3,), fps, dtype=torch.float64),  # of three streams
+        "steps": torch.full((16, 1), 1 / fps),  # from each frame to the next one
+    }
+    follow = {"fps": "r", "dt": "d", "rates": "Nr", "steps": "Td"}
+    reduced = reduce(sample, frames, 8, seed, follow=follow, whole_span=whole_span)
+    taken = shown(reduced["clip"])
+    lasts = pytest.approx((taken[-1] - taken[0]) / fps)
+    assert (frames - 1) / reduced["fps"] == lasts
+    assert (frames - 1) * reduced["dt"] == lasts
+    assert [(frames - 1) / rate for rate in reduced["rates"].tolist()] == [lasts] * 3
+    assert reduced["steps"][1:].sum().item() == lasts
+    assert [type(part) for part in reduced.values()] == [type(part) for part in sample.values()]
+    if frames == 16:
+        assert all(reduced[name] is part for name, part in sample.items())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(4, 16),
+    pixel=st.tuples(st.floats(2, 21), st.floats(2, 13)),
+    depth=st.floats(0.5, 9),
+    frames=st.integers(1, 4),
+    seed=st.integers(0, 2**62),
+)
+def test_a_point_of_the_scene_is_at_the_same_place_of_the_resized_clip(size, pixel, depth, frames, seed):
+    generator = np.random.default_rng(seed % 100)
+    inner = np.array([[30.0, 0.5, 11], [0, 25, 8.25], [0, 0, 1]])
+    outer = np.eye(4)
+    outer[:3] += generator.normal(size=(3, 4)) / 9
+    seen = depth * np.linalg.solve(inner, [*pixel, 1])  # from the camera
+    scene = np.linalg.solve(outer, [*seen, 1])
+    whole = np.eye(4)
+    whole[:3] = inner @ outer[:3]
+    # The pixels of the clip are their own coordinates.
+    u, v = np.meshgrid(np.arange(24.0), np.arange(16.0))
+    sample = {
+        "clip": torch.tensor(np.stack([u, v, u])[:, None].repeat(4, axis=1)),
+        "K": inner,
+        "projections": torch.tensor(whole[:3]).expand(4, 3, 4),
+        "whole": whole,
+        "intrinsics": [30.0, 25.0, 11.0, 8.25],
+    }
+    follow = {"K": "k", "projections": "Tk", "whole": "k", "intrinsics": "k"}
+    reduced = reduce(sample, frames, size, seed, follow=follow)
+    height, width = reduced["clip"].shape[2:]
+
+    def shows(projected):
+        x, y = projected[:2] / projected[2]
+        rows, columns = reduced["clip"][1, 0, :, 0], reduced["clip"][0, 0, 0]
+        return pytest.approx((np.interp(x, np.arange(width), columns), np.interp(y, np.arange(height), rows)))
+
+    assert pixel == shows(reduced["K"] @ seen)
+    assert all(pixel == shows(matrix.numpy() @ scene) for matrix in reduced["projections"])
+    assert len(reduced["projections"]) == frames
+    assert pixel == shows(reduced["whole"] @ scene)
+    fx, fy, cx, cy = reduced["intrinsics"]
+    assert (fx, fy, cx, cy) == pytest.approx(tuple(reduced["K"][[0, 1, 0, 1], [0, 1, 2, 2]]))
+
+
 def test_frames_are_those_of_the_longest_clip():
     sample = {"slow": numbered(4, 4), "fast": numbered(16), "end": 8}
     for seed in range(20):
@@ -352,6 +419,15 @@ def test_a_number_that_may_count_frames_is_warned_of_once_it_has_a_name_no_more(
             r"\(3, 8, 8, 8\) \(CTHW\)",
         ),
         ({"clips": ["video"], "follow": {"y": "T", "mask": "THW"}}, "'y' of a sample .* but it is 1, and the clip"),
+        (
+            {"follow": {"y": "r", "mask": "THW"}},
+            r"'y' .* axes 'r', but it is 1, .* numbers must be floating-point ones",
+        ),
+        (
+            {"follow": {"y": "k", "mask": "THW"}},
+            r"'y' .* axes 'k', but it is 1, .* numbers must be floating-point ones",
+        ),
+        ({"follow": {"mask": "Tk"}}, r"'mask' of a sample has to follow a clip with the axes 'Tk', but it is"),
     ],
 )
 def test_names_and_axes_that_do_not_fit_are_refused(parts, message):
@@ -374,7 +450,9 @@ def test_a_sample_with_other_lengths_than_its_clip_is_refused_whenever_it_is_rea
         ({"clips": {"depth": "thw"}}, "`clips` must name each axis of 'depth' by a capital .* got 'thw'"),
         ({"follow": {"mask": "TH"}}, "`follow` must name each axis of 'mask' .* H and W both or neither, .* got 'TH'"),
         ({"follow": {"mask": "xyT"}}, "`follow` must name each axis of 'mask' .* got 'xyT'"),
-        ({"follow": {"mask": "ff"}}, "`follow` names how many frames are real by 'f' alone, got 'ff' for 'mask'"),
+        ({"follow": {"mask": "ff"}}, "`follow` takes each of the letters f, r, d, k alone, .*, got 'ff' for 'mask'"),
+        ({"follow": {"mask": "Tf"}}, "`follow` takes .*, and f also without axes, got 'Tf' for 'mask'"),
+        ({"follow": {"mask": "xyr"}}, "got 'xyr' for 'mask'. Name numbers that stay by other letters, such as 'a'"),
         ({"follow": {"mask": "T*"}}, "`follow` must name each axis of 'mask' .* got"),
         ({"layout": "NCHW"}, "`layout` must name C, T, H and W once, or C"),
     ],
