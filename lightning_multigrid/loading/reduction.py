@@ -26,7 +26,7 @@ K = TypeVar("K")
 _MEASURED = {"x": "W", "w": "W", "y": "H", "h": "H", "t": "T", "f": "T", "r": "T", "d": "T", "k": "HW"}
 FRACTIONS = "rdk"  # letters of numbers that are no whole ones on other grids
 ALONE = "f" + FRACTIONS  # letters that have no others beside them
-_CAMERAS = [(4,), (3, 3), (3, 4), (4, 4)]  # fx fy cx cy, or a matrix that projects to pixels
+CAMERAS = [(4,), (3, 3), (3, 4), (4, 4)]  # fx fy cx cy, or a matrix that projects to pixels
 
 
 def measured_along(numbers: str) -> set[str]:
@@ -193,7 +193,7 @@ class Change:
         own: list[tuple[int, ...]] = [(), (1,)] if len(numbers) == 1 else [(len(numbers),) if numbers else ()]
         return (
             len(shape) >= len(axes)
-            and tuple(shape[len(axes) :]) in (_CAMERAS if numbers == "k" else own)
+            and tuple(shape[len(axes) :]) in (CAMERAS if numbers == "k" else own)
             and all(
                 axis not in "THW" or self.before.get(axis) == found for axis, found in zip(axes, shape, strict=False)
             )

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_multigrid.loading.look_alikes import LOOKS_LIKE, is_sound, spec_of
 from lightning_multigrid.loading.reduction import ALONE, FRACTIONS, Clip, changes, measured_along, shape_of
 from lightning_multigrid.loading.requests import ClipRequest
 
@@ -134,6 +135,7 @@ class SampleParts:
             for lengths in (clip.lengths for clip in found.values()):
                 axes = "Nxyxy" if hasattr(values, "canvas_size") else _axes(shape, lengths)  # torchvision's boxes
                 if axes is not None:
+                    axes = spec_of(str(path[-1]), values, axes) or axes
                     raise ValueError(
                         f"{shown(path)}, of {_product(shape)}, may belong to a clip of "
                         f"{_product(lengths.values())} ({' x '.join(lengths)}), and would have to follow it to other "
@@ -148,15 +150,35 @@ class SampleParts:
         holders = {path[:end] for path in apart for end in range(len(path))}
         return [pair for pair in all_parts(sample) if pair[0] not in holders and not _is_in(pair[0], apart)]
 
-    def maybe_frames(self, sample: Any) -> list[Path]:
-        """Returns the numbers that nobody named and that equal the frames of a clip, where a sample has several.
-
-        A single one is the label.
-        """
+    def doubts(self, sample: Any) -> list[str]:
+        """Returns a sentence for each part that nobody named, and that a coarse clip may give another meaning."""
         clips = self.find_clips(sample)
-        numbers = {path: int(part) for path, part in self._unnamed(sample, clips) if _is_whole_number(part)}
+        unnamed = [(path, part) for path, part in self._unnamed(sample, clips) if path]
         frames = {clip.lengths.get("T", 1) for clip in clips.values()} - {1}
-        return [path for path, number in numbers.items() if number in frames and len(numbers) > 1]
+        numbers = [path for path, part in unnamed if _is_whole_number(part)]
+        doubts = []
+        for path, part in unnamed:
+            name, stay = shown(path), _STAY[: len(shape_of(part) or ())]
+            leave = f"`follow={{{name}: {stay!r}}}` leaves it as it is"
+            spec = spec_of(str(path[-1]), part, stay)
+            if spec and (frames or spec[-1] == "k"):
+                doubts.append(
+                    f"{name} of the first sample looks like {LOOKS_LIKE[spec[-1]]}, which other grids change. "
+                    f"`MultigridCallback(follow={{{name}: {spec!r}}})` lets it follow the clip; {leave}."
+                )
+            elif frames and not self.whole_span and is_sound(str(path[-1]), part):
+                doubts.append(
+                    f"{name} of the first sample looks like sound, which lasts longer than most coarse clips. "
+                    f"`MultigridCallback(whole_span=True)` lets them last as long; {leave}."
+                )
+            # A single number is the label.
+            elif path in numbers and int(part) in frames and len(numbers) > 1:
+                doubts.append(
+                    f"{name} of the first sample equals the frames of its clip. If it counts frames, it has to follow "
+                    f"the clip: `MultigridCallback(follow={{{name}: 'f'}})` for how many are no padding, 't' for a "
+                    f"position; else {leave}."
+                )
+        return doubts
 
     def reduced(
         self, sample: Any, request: ClipRequest, baseline: tuple[int, int] | None = None, divisor: int = 1

@@ -403,6 +403,70 @@ def test_a_number_that_may_count_frames_is_warned_of_once_it_has_a_name_no_more(
     FixedClips([(CLIP, 3, 0.5, True)])
 
 
+CAMERA = torch.tensor([[300.0, 0, 160], [0, 300, 120], [0, 0, 1]])
+WAVE = torch.sin(torch.arange(16_000.0))
+
+
+@pytest.mark.parametrize(
+    ("part", "message", "ways"),
+    [
+        ({"fps": 30.0}, "'fps' .* looks like a rate of frames, which other grids change", ({"fps": "r"}, {"fps": ""})),
+        ({"info": {"dt": torch.rand(1)}}, "'info.dt' .* time between two", ({"info.dt": "Ad"}, {"info.dt": "A"})),
+        ({"inner": CAMERA.numpy()}, "'inner' .* looks like a camera", ({"inner": "k"}, {"inner": "AB"})),
+        ({"views": CAMERA.expand(5, 3, 3)}, "'views' .* looks like a camera", ({"views": "Ak"}, {"views": "ABD"})),
+        ({"K": torch.tensor([300.0, 300, 160, 120])}, "'K' .* looks like a camera", ({"K": "k"}, {"K": "A"})),
+        ({"other": WAVE.expand(2, -1)}, "'other' .* looks like sound, .*`.*whole_span=True", ({"other": "AB"},)),
+        ({"audio": torch.rand(80, 100)}, "'audio' .* looks like sound", ({"audio": "AB"},)),
+    ],
+)
+def test_what_looks_as_if_a_coarse_clip_changed_its_meaning_is_pointed_out_until_it_has_a_name(part, message, ways):
+    sample = {"video": CLIP, **part}
+    with pytest.warns(UserWarning, match="list: " + message) as warned:
+        FixedClips([sample])
+    assert len(warned) == 1
+    for follow in ways:
+        assert all(repr(name) in str(warned[0].message) for pair in follow.items() for name in pair)
+        FixedClips([sample], follow=follow).read_clip(ClipRequest(0, 2, 4, 0))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"rotation": torch.eye(3)},
+        {"K": CAMERA / 320},  # in shares of the frame
+        {"homography": CAMERA + 1},
+        {"features": torch.rand(4096)},
+        {"embedding": torch.randn(2048)},
+        {"fps": "30"},
+        {"names": np.array(["a"])},
+        {"dt": torch.eye(3).to_sparse()},
+        {"audio_fps": 44_100},
+        {"audio": torch.rand(0)},
+        {"waves": torch.fft.fft(WAVE)},
+    ],
+)
+def test_other_parts_are_not_pointed_out(part):
+    FixedClips([{"video": CLIP, **part}])
+
+
+def test_sound_lasts_as_long_as_clips_that_span_the_whole_and_images_have_no_rate():
+    FixedClips([(CLIP, WAVE)], whole_span=True)
+    FixedClips([{"image": CLIP[:, 0], "fps": 30.0, "audio": WAVE}])
+
+
+@pytest.mark.parametrize(
+    ("part", "line"),
+    [
+        ({"K": CAMERA.expand(8, 3, 3)}, r"follow=\{'K': 'Tk'\}"),
+        ({"dt": torch.rand(8)}, r"follow=\{'dt': 'Td'\}"),
+    ],
+)
+def test_cameras_and_rates_of_frames_are_refused_with_the_line_that_scales_them(part, line):
+    with pytest.raises(ValueError, match=line) as error:
+        FixedClips([{"video": CLIP, **part}])
+    FixedClips([{"video": CLIP, **part}], follow=eval(str(error.value).split("follow=")[1].split(")`")[0]))
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
