@@ -116,8 +116,7 @@ def changes(
     `baseline` has the frames and the size of the dataset's clips, by default of this sample's. A sample with others
     gets other frames and another size than the request's, in the same ratio; on the baseline's grid it stays as it is.
     H and W keep their ratio as nearly as multiples of `divisor` allow, which are those of the longest clip: a clip of
-    half its size has multiples of half as many pixels. `real` and `whole_span` are
-    those of `draw_frames`.
+    half its size has multiples of half as many pixels. `real` and `whole_span` are those of `draw_frames`.
     """
     lengths = {key: clip.lengths for key, clip in clips.items()}
     in_time = {key: before["T"] for key, before in lengths.items() if "T" in before}
