@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seed_host, seeded
 from lightning_multigrid.loading.reduction import baseline_grid
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips
-from lightning_multigrid.loading.samples import Name, SampleParts, shown
+from lightning_multigrid.loading.samples import Name, SampleParts
 
 
 class FixedClips:
@@ -32,7 +32,7 @@ class FixedClips:
 
     Args:
         dataset: A sample is a clip of four axes, an image of three, or a tuple, list, dict or namedtuple of them.
-        layout: As `MultigridCallback` takes it; so are `clips` and `follow`.
+        layout: As `MultigridCallback` takes it; so are `clips`, `follow` and `whole_span`.
         look: Runs what looks at the first sample, for instance in a worker, and returns what that returns.
 
     Attributes:
@@ -51,31 +51,27 @@ class FixedClips:
         layout: str | None = None,
         clips: Sequence[Name] | Mapping[Name, str] | None = None,
         follow: Mapping[Name, str] | None = None,
+        whole_span: bool = False,
         look: Callable[[Callable[[], Any]], Any] = lambda look: look(),
     ) -> None:
         self.dataset = dataset
-        self._parts, self.divisor = SampleParts(layout, clips, follow or {}), 1
+        self._parts, self.divisor = SampleParts(layout, clips, follow or {}, whole_span), 1
         try:
-            self.first, self.frames, self.size, unsure = look(self._look)
+            self.first, self.frames, self.size, doubts = look(self._look)
         except ValueError as error:
             raise ValueError(f"{type(dataset).__name__}: {error}") from error
-        for name in unsure:
-            warnings.warn(
-                f"{type(dataset).__name__}: {name} of the first sample equals the frames of its clip. If it counts "
-                f"frames, it has to follow the clip: `MultigridCallback(follow={{{name}: 'f'}})` for how many are no "
-                f"padding, 't' for a position; else `{{{name}: ''}}` leaves it as it is.",
-                stacklevel=2,
-            )
+        for doubt in doubts:
+            warnings.warn(f"{type(dataset).__name__}: {doubt}", stacklevel=2)
 
     def _look(self) -> tuple[int, int, int, list[str]]:
-        """The first sample that is not None: its index, its grid, and what may count frames."""
+        """The first sample that is not None: its index, its grid, and what a coarse one may change."""
         with seeded(0):
             read = ((index, self.dataset[index]) for index in range(min(100, len(self))))
             first, sample = next((pair for pair in read if pair[1] is not None), (0, None))
         found = self._parts.check(sample)
         frames, size = baseline_grid(found)
         self._parts.reduced(sample, ClipRequest(0, frames, size, seed=0))  # refuses what can't follow
-        return first, frames, size, [shown(path) for path in self._parts.maybe_frames(sample)]
+        return first, frames, size, self._parts.doubts(sample)
 
     def __len__(self) -> int:
         return len(cast("Sized", self.dataset))

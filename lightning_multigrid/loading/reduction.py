@@ -22,16 +22,27 @@ from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.schedule import frame_indices, span, stride_range
 
 K = TypeVar("K")
-# The axis along which a number is measured.
-_MEASURED = {"x": "W", "w": "W", "y": "H", "h": "H", "t": "T", "f": "T"}
+# The axes along which a number is measured.
+_MEASURED = {"x": "W", "w": "W", "y": "H", "h": "H", "t": "T", "f": "T", "r": "T", "d": "T", "k": "HW"}
+FRACTIONS = "rdk"  # letters of numbers that are no whole ones on other grids
+ALONE = "f" + FRACTIONS  # letters that have no others beside them
+CAMERAS = [(4,), (3, 3), (3, 4), (4, 4)]  # fx fy cx cy, or a matrix that projects to pixels
 
 
-def draw_frames(lengths: Mapping[K, int], frames: int, seed: int, real: float | None = None) -> dict[K, Sequence[int]]:
+def measured_along(numbers: str) -> set[str]:
+    """The axes of a clip along which numbers are measured that have these letters: the small ones of `follow`."""
+    return {*"".join(_MEASURED.get(number, "") for number in numbers)}
+
+
+def draw_frames(
+    lengths: Mapping[K, int], frames: int, seed: int, real: float | None = None, whole_span: bool = False
+) -> dict[K, Sequence[int]]:
     """Draws which frames stay of clips that show the same time, so that `frames` of the longest clip stay (Sec. 3.1).
 
     All clips get one random integer stride and one random start, at which each of them has a frame. So frame i of a
     clip of T frames shows the same share i / T of the time before and afterwards. If only the first `real` frames of
-    the longest clip are no padding, the others are drawn only where these don't suffice.
+    the longest clip are no padding, the others are drawn only where these don't suffice. With `whole_span` nothing is
+    drawn: see `span_whole`.
 
     >>> {name: list(taken) for name, taken in draw_frames({"fast": 16, "slow": 4}, frames=8, seed=1).items()}
     {'fast': [8, 9, 10, 11, 12, 13, 14, 15], 'slow': [2, 3]}
@@ -46,14 +57,32 @@ def draw_frames(lengths: Mapping[K, int], frames: int, seed: int, real: float | 
             f"grid of {frames} frames. Give `long_cycle` factors that make the frames a multiple of {unit}, or clips "
             "of other lengths."
         )
+    last = longest if real is None else min(longest, max(1, int(real)))
+    if whole_span:
+        return {
+            name: span_whole(length, frames * length // longest, real=-(-last * length // longest))
+            for name, length in lengths.items()
+        }
     draw = random.Random(seed)
     stride = draw.randint(*stride_range(frames, longest, stride=1))
-    last = longest if real is None else min(longest, max(1, int(real)))
     start = unit * draw.randint(0, max(0, last - 1 - span(frames - 1, stride)) // unit)
     return {
         name: frame_indices(length, frames * length // longest, stride, start * length // longest)
         for name, length in lengths.items()
     }
+
+
+def span_whole(length: int, frames: int, real: int) -> list[int]:
+    """Returns the last frame of each of `frames` equal parts of a clip, which need not be whole frames long.
+
+    If only the first `real` frames are no padding, all are earlier by so much that the last real one stays.
+
+    >>> span_whole(length=8, frames=4, real=8), span_whole(length=8, frames=4, real=5), span_whole(7, 3, real=7)
+    ([1, 3, 5, 7], [0, 2, 4, 6], [2, 4, 6])
+    """
+    ends = [-(-part * length // frames) - 1 for part in range(1, frames + 1)]
+    late = next(end for end in ends if end >= real - 1) - (real - 1)
+    return [end - late for end in ends]
 
 
 @dataclass(frozen=True)
@@ -80,13 +109,14 @@ def changes(
     baseline: tuple[int, int] | None = None,
     divisor: int = 1,
     real: float | None = None,
+    whole_span: bool = False,
 ) -> dict[K, "Change"]:
     """Returns how each clip of a sample comes to the grid of a request, which is that of the longest clip (Sec. 3.1).
 
     `baseline` has the frames and the size of the dataset's clips, by default of this sample's. A sample with others
     gets other frames and another size than the request's, in the same ratio; on the baseline's grid it stays as it is.
     H and W keep their ratio as nearly as multiples of `divisor` allow, which are those of the longest clip: a clip of
-    half its size has multiples of half as many pixels. `real` is that of `draw_frames`.
+    half its size has multiples of half as many pixels. `real` and `whole_span` are those of `draw_frames`.
     """
     lengths = {key: clip.lengths for key, clip in clips.items()}
     in_time = {key: before["T"] for key, before in lengths.items() if "T" in before}
@@ -96,7 +126,7 @@ def changes(
     if own[0] != usual and in_time:
         unit = own[0] // gcd(*in_time.values())
         frames = unit * max(1, round(own[0] * request.frames / usual / unit))
-    taken = draw_frames(in_time, frames, request.seed, real) if in_time else {}
+    taken = draw_frames(in_time, frames, request.seed, real, whole_span) if in_time else {}
 
     def sides(before: Mapping[str, int]) -> tuple[int, int]:
         if request.size == size:
@@ -149,20 +179,23 @@ class Change:
 
     def fits(self, values: Any, axes: str, numbers: str) -> bool:
         """Whether something with these axes has the frames and pixels of the clip; see `of_follower`."""
-        if "T" in map(_MEASURED.get, numbers) and "T" not in self.before:
+        if "T" in measured_along(numbers) and "T" not in self.before:
             return False
         if isinstance(values, (list, tuple)) and axes:
             parts = values if axes[1:] or numbers else ()
             of_frames = axes[0] == "T" and len(values) == self.before.get("T")
             return of_frames and all(self.fits(part, axes[1:], numbers) for part in parts)
         shape = shape_of(values)
-        if not axes and len(numbers) == 1 and shape == ():
-            return True
-        expected = [self.before.get(axis) if axis in "THW" else ... for axis in axes] + [len(numbers)] * bool(numbers)
+        if shape is None or (numbers in {*FRACTIONS} and not torch.as_tensor(values).is_floating_point()):
+            return False
+        # A single number needs no axis of its own.
+        own: list[tuple[int, ...]] = [(), (1,)] if len(numbers) == 1 else [(len(numbers),) if numbers else ()]
         return (
-            shape is not None
-            and len(shape) == len(expected)
-            and all(length in (..., found) for length, found in zip(expected, shape, strict=True))
+            len(shape) >= len(axes)
+            and tuple(shape[len(axes) :]) in (CAMERAS if numbers == "k" else own)
+            and all(
+                axis not in "THW" or self.before.get(axis) == found for axis, found in zip(axes, shape, strict=False)
+            )
         )
 
     def of_follower(self, values: Any, axes: str, numbers: str) -> Any:
@@ -170,20 +203,22 @@ class Change:
 
         `axes` has a letter for each axis, of which T, H and W are the clip's. `numbers` has one for each number of a
         further, last axis, or for a single one: x and w are scaled as W, y and h as H; t and f become how many of the
-        frames that stay are before.
+        frames that stay are before; r is divided by their stride, and d multiplied by it. A k is a camera.
         """
         taken = self.taken
         if isinstance(values, (list, tuple)) and axes:
             parts = [values[frame] for frame in self.frames]
             further = axes[1:] or numbers
             return type(values)(self.of_follower(part, axes[1:], numbers) if further else part for part in parts)
-        if not set(taken) & {*axes, *map(_MEASURED.get, numbers)}:
+        if not set(taken) & {*axes, *measured_along(numbers)}:
             return values
         changed = torch.as_tensor(values)
         for axis in set(taken) & set(axes):
             changed = _select(changed, axes.index(axis), taken[axis])
-        if numbers:
-            columns = changed.unbind(-1) if changed.ndim else [changed]
+        if numbers == "k":
+            changed = self._projected(changed, matrix=changed.ndim > len(axes) + 1)
+        elif numbers:
+            columns = changed.unbind(-1) if changed.ndim > len(axes) else [changed]
             moved = [self._moved(column, number) for column, number in zip(columns, numbers, strict=True)]
             changed = torch.stack(moved, dim=-1).view(changed.shape)
         return self._like(values, changed)
@@ -193,13 +228,32 @@ class Change:
         axis, moved = _MEASURED.get(number), values.double()
         if axis is None:
             return values
-        if axis == "T":
-            step = self.frames[1] - self.frames[0] if len(self.frames) > 1 else 1
-            moved = ((moved - self.frames[0]) / step).clamp(0, len(self.frames))
+        if number in "rd":
+            stride = (self.frames[-1] - self.frames[0]) / (len(self.frames) - 1) if len(self.frames) > 1 else 1
+            moved = moved / stride if number == "r" else moved * stride
+        elif axis == "T":
+            after = 2 * self.frames[-1] - self.frames[-2] if len(self.frames) > 1 else self.frames[0] + 1
+            places = np.interp(moved.cpu(), [*self.frames, after], range(len(self.frames) + 1))
+            moved = torch.as_tensor(places, device=values.device)
         else:
             moved = moved * {"H": self.height, "W": self.width}[axis] / self.before[axis]
         whole = torch.ceil if axis == "T" else torch.round
         return (moved if values.is_floating_point() else whole(moved)).to(values.dtype)
+
+    def _projected(self, camera: Tensor, matrix: bool) -> Tensor:
+        """Cameras that project to the pixels of the resized clip; (0, 0) is the centre of the first pixel.
+
+        A place u in W of the clip is at (u + 1/2) scale - 1/2 in the resized one: it is u scale + shift.
+        """
+        scale = torch.tensor([self.width / self.before["W"], self.height / self.before["H"]], dtype=torch.double)
+        scale = scale.to(camera.device)
+        shift, values = (scale - 1) / 2, camera.double()
+        if matrix:
+            pixels, one = values[..., :2, :], values[..., 2:3, :]
+            moved = torch.cat([pixels * scale[:, None] + one * shift[:, None], values[..., 2:, :]], dim=-2)
+        else:
+            moved = torch.cat([values[..., :2] * scale, values[..., 2:] * scale + shift], dim=-1)
+        return moved.to(camera.dtype)
 
     def _like(self, given: Any, changed: Tensor) -> Any:
         """Numbers, a list, an array or one of torchvision's kinds of tensors for what is one itself; else a tensor."""

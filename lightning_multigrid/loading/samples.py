@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_multigrid.loading.reduction import Clip, changes, shape_of
+from lightning_multigrid.loading.look_alikes import LOOKS_LIKE, is_sound, spec_of
+from lightning_multigrid.loading.reduction import ALONE, FRACTIONS, Clip, changes, measured_along, shape_of
 from lightning_multigrid.loading.requests import ClipRequest
 
 Name = str | int
@@ -42,11 +43,12 @@ def clip_layout(shape: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class SampleParts:
-    """Which parts of a sample are clips, and which ones follow them; see these arguments of `MultigridCallback`."""
+    """Which parts of a sample are clips, and how they come to a grid; see these arguments of `MultigridCallback`."""
 
     layout: str | None = None
     clips: Sequence[Name] | Mapping[Name, str] | None = None
     follow: Mapping[Name, str] = field(default_factory=dict)
+    whole_span: bool = False
 
     def __post_init__(self) -> None:
         if self.layout is not None and sorted(self.layout) not in (sorted(_AXES), sorted(_IMAGE_AXES)):
@@ -61,8 +63,11 @@ class SampleParts:
                 )
         for name, spec in self.follow.items():
             axes, numbers = _split(spec)
-            if "f" in numbers and spec != "f":
-                raise ValueError(f"`follow` names how many frames are real by 'f' alone, got {spec!r} for {name!r}.")
+            if ({*ALONE} & {*numbers} and len(numbers) > 1) or ("f" in numbers and axes):
+                raise ValueError(
+                    f"`follow` takes each of the letters {', '.join(ALONE)} alone, and f also without axes, got "
+                    f"{spec!r} for {name!r}. Name numbers that stay by other letters, such as 'a'."
+                )
             if not re.fullmatch("[A-Z]*", axes) or len(set(axes)) < len(axes) or len({*"HW"} & {*axes}) == 1:
                 raise ValueError(
                     f"`follow` must name each axis of {name!r} by a capital of its own, H and W both or neither, and "
@@ -130,6 +135,7 @@ class SampleParts:
             for lengths in (clip.lengths for clip in found.values()):
                 axes = "Nxyxy" if hasattr(values, "canvas_size") else _axes(shape, lengths)  # torchvision's boxes
                 if axes is not None:
+                    axes = spec_of(str(path[-1]), values, axes) or axes
                     raise ValueError(
                         f"{shown(path)}, of {_product(shape)}, may belong to a clip of "
                         f"{_product(lengths.values())} ({' x '.join(lengths)}), and would have to follow it to other "
@@ -144,15 +150,35 @@ class SampleParts:
         holders = {path[:end] for path in apart for end in range(len(path))}
         return [pair for pair in all_parts(sample) if pair[0] not in holders and not _is_in(pair[0], apart)]
 
-    def maybe_frames(self, sample: Any) -> list[Path]:
-        """Returns the numbers that nobody named and that equal the frames of a clip, where a sample has several.
-
-        A single one is the label.
-        """
+    def doubts(self, sample: Any) -> list[str]:
+        """Returns a sentence for each part that nobody named, and that a coarse clip may give another meaning."""
         clips = self.find_clips(sample)
-        numbers = {path: int(part) for path, part in self._unnamed(sample, clips) if _is_whole_number(part)}
+        unnamed = [(path, part) for path, part in self._unnamed(sample, clips) if path]
         frames = {clip.lengths.get("T", 1) for clip in clips.values()} - {1}
-        return [path for path, number in numbers.items() if number in frames and len(numbers) > 1]
+        numbers = [path for path, part in unnamed if _is_whole_number(part)]
+        doubts = []
+        for path, part in unnamed:
+            name, stay = shown(path), _STAY[: len(shape_of(part) or ())]
+            leave = f"`follow={{{name}: {stay!r}}}` leaves it as it is"
+            spec = spec_of(str(path[-1]), part, stay)
+            if spec and (frames or spec[-1] == "k"):
+                doubts.append(
+                    f"{name} of the first sample looks like {LOOKS_LIKE[spec[-1]]}, which other grids change. "
+                    f"`MultigridCallback(follow={{{name}: {spec!r}}})` lets it follow the clip; {leave}."
+                )
+            elif frames and not self.whole_span and is_sound(str(path[-1]), part):
+                doubts.append(
+                    f"{name} of the first sample looks like sound, which lasts longer than most coarse clips. "
+                    f"`MultigridCallback(whole_span=True)` lets them last as long; {leave}."
+                )
+            # A single number is the label.
+            elif path in numbers and int(part) in frames and len(numbers) > 1:
+                doubts.append(
+                    f"{name} of the first sample equals the frames of its clip. If it counts frames, it has to follow "
+                    f"the clip: `MultigridCallback(follow={{{name}: 'f'}})` for how many are no padding, 't' for a "
+                    f"position; else {leave}."
+                )
+        return doubts
 
     def reduced(
         self, sample: Any, request: ClipRequest, baseline: tuple[int, int] | None = None, divisor: int = 1
@@ -163,7 +189,7 @@ class SampleParts:
             return sample
         lengths = [_find(sample, name)[1] for name, spec in self.follow.items() if spec == "f"]
         real = min(map(float, lengths)) if lengths else None
-        change_of, reduced = changes(clips, request, baseline, divisor, real), sample
+        change_of, reduced = changes(clips, request, baseline, divisor, real, self.whole_span), sample
         longest = max(change_of.values(), key=lambda change: change.before.get("T", 1))
         for path, clip in clips.items():
             reduced = _put(reduced, path, change_of[path].of_clip(clip))
@@ -172,13 +198,15 @@ class SampleParts:
             axes, numbers = _split(spec)
             if not {*"THW"} & {*axes} and not numbers:
                 continue  # it stays
-            candidates = [longest] if {*"tf"} & {*numbers} else change_of.values()
+            candidates = [longest] if "T" in measured_along(numbers) else change_of.values()
             change = next((change for change in candidates if change.fits(values, axes, numbers)), None)
             if change is None:
                 given = tuple(values.shape) if hasattr(values, "shape") else f"{values!r:.60}"
                 raise ValueError(
                     f"{shown(path)} of a sample has to follow a clip with the axes {spec!r}, but it is {given}, and "
                     f"the clip {' or '.join(f'{tuple(clip.values.shape)} ({clip.axes})' for clip in clips.values())}."
+                    + " Its numbers must be floating-point ones."
+                    * (numbers in {*FRACTIONS})
                 )
             reduced = _put(reduced, path, change.of_follower(values, axes, numbers))
         return reduced

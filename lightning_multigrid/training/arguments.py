@@ -17,7 +17,7 @@ from lightning_multigrid.schedule import (
 # Of the default short cycle, in pixels. Below, it cost more accuracy than all the rest of the method in each training
 # that was measured (docs/pays.md).
 SMALLEST = 32
-_NOT_OF_SCHEDULE = "schedule layout clips follow clips_per_epoch precise_bn_batches seed lr_by_hand rehearse"
+_NOT_OF_SCHEDULE = "schedule layout clips follow whole_span clips_per_epoch precise_bn_batches seed lr_by_hand rehearse"
 
 
 @dataclass(eq=False, repr=False)
@@ -34,6 +34,7 @@ class Arguments:
     layout: str | None = None
     clips: list[str | int] | dict[str | int, str] | None = None
     follow: dict[str | int, str] | None = None
+    whole_span: bool = False
     clips_per_epoch: int | None = None
     milestones: list[float] | None = None
     warmup_epochs: float | None = None

@@ -75,8 +75,11 @@ class MultigridCallback(Arguments, Callback):
             All of them keep the same moments, and the ratios of their frames and sizes.
         follow: Axes, by name, of what follows the clips: T, H and W are the clips', other capitals stay. Pixels are
             taken by nearest neighbour. Small letters at the end name the numbers of the last axis, as in `TNxyxy`: x
-            and w are pixels of the width, y and h pixels of the height, from the frame's corner; f alone is how many
-            frames are real, and t a place among them; others stay.
+            and w are pixels of the width, y and h pixels of the height, from the frame's corner, and t is a place among
+            the frames; others stay. These stand alone: f is how many frames are real, r a rate of frames, d the time
+            between two, and k a camera: fx, fy, cx, cy or a matrix of 3 x 3, 3 x 4 or 4 x 4.
+        whole_span: Coarse clips span the whole clip, and end with its last frame (the last real one), for labels of its
+            end, for counts, order and sound. By default their stride and their start are drawn.
         clips_per_epoch: Clips of an epoch of the baseline on all devices, for an iterable dataset. By default its `len`
             on each device, or the mini-batches of an integer `limit_train_batches`.
         milestones: Starts of the LR stages after the first, in epochs. By default those of the LR scheduler; without

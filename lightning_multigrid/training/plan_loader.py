@@ -23,14 +23,15 @@ def clips_of(arguments: Arguments, script: DataLoader[Any]) -> ClipDataset:
     """The clips of a script's dataset, which can be brought to any grid."""
     dataset = script.dataset
     known = clip_dataset(dataset)
-    given = [name for name in ("layout", "clips", "follow") if getattr(arguments, name)]
+    given = [name for name in ("layout", "clips", "follow", "whole_span") if getattr(arguments, name)]
     if known is not None and given:
         raise ValueError(
             f"{type(dataset).__name__} brings its samples to a grid itself, in `read_clip`, so "
             f"{' and '.join(f'`{name}`' for name in given)} would have no effect. Leave it out."
         )
     look = partial(in_worker, script, dataset)
-    return known or FixedClips(dataset, arguments.layout, arguments.clips, arguments.follow, look)
+    parts = arguments.layout, arguments.clips, arguments.follow, arguments.whole_span
+    return known or FixedClips(dataset, *parts, look)
 
 
 def plan_loader(plan: Plan, dataset: ClipDataset, trainer: Trainer, script: DataLoader[Any]) -> MultigridLoader:

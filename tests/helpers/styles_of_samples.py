@@ -89,6 +89,11 @@ row(SEVERAL, "a mask of patches, made by the dataset",
 row(SEVERAL, "a stretch, and how many frames are no padding", data=named(
     video=itself, stretch=lambda x: torch.tensor([2, 5]), length=lambda x: 6), **VIDEO,
     multigrid={"follow": {"stretch": "tt", "length": "f"}})  # fmt: skip
+row(SEVERAL, "a rate of frames, and a camera", data=named(
+    video=itself, fps=lambda x: 30.0, camera=lambda x: torch.tensor([[20.0, 0, 8], [0, 20, 8], [0, 0, 1]])), **VIDEO,
+    multigrid={"follow": {"fps": "r", "camera": "k"}})  # fmt: skip
+row(SEVERAL, "sound", data=named(video=itself, sound=lambda x: torch.linspace(-1, 1, 8000)), **VIDEO,
+    multigrid={"whole_span": True})  # fmt: skip
 row(SEVERAL, "a matrix that looks like a mask", data=named(video=itself, kernel=lambda x: torch.eye(SIZE)), **VIDEO,
     multigrid={"follow": {"kernel": "AB"}})  # fmt: skip
 row(SEVERAL, "a clip and its name in a nested dict",

@@ -73,6 +73,28 @@ def test_every_mini_batch_holds_the_same_moments_in_all_of_its_parts():
         torch.testing.assert_close(batch["slow"], batch["fast"][:, :, ::2], rtol=0, atol=2e-3)
 
 
+def test_each_clip_ends_with_the_last_frame_of_the_whole_one():
+    batches = seen(whole_span=True)
+    assert len({batch["fast"].shape[2] for batch in batches}) >= 3
+    for batch in batches:
+        first, last = batch["fast"][:, 0, 0, 0, 0].floor(), batch["fast"][:, 0, -1, 0, 0].floor()
+        assert (last == 7).all()
+        assert (first == 8 // batch["fast"].shape[2] - 1).all()
+
+
+class WithRate(Frames):
+    def __getitem__(self, index):
+        return super().__getitem__(index) | {"fps": 24.0}
+
+
+def test_what_looks_like_a_rate_is_pointed_out_once():
+    module = Recording()
+    train = DataLoader(WithRate(), 4, num_workers=1)
+    with pytest.warns(UserWarning, match=r"WithRate: 'fps' of the first sample .*follow=\{'fps': 'r'\}") as warned:
+        fit(module, MultigridCallback(**CLIPS), train=train, max_epochs=1)
+    assert sum("'fps'" in str(warning.message) for warning in warned) == 1
+
+
 def test_workers_draw_the_same():
     for one, other in zip(seen(), seen(workers=2), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
@@ -96,8 +118,9 @@ def test_a_dataset_that_reads_its_own_clips_has_no_parts_to_name():
         def read_clip(self, request):
             raise AssertionError
 
-    with pytest.raises(ValueError, match="Own brings its samples to a grid itself, in `read_clip`, so `clips`"):
-        fit(Recording(), MultigridCallback(clips=["fast"]), train=DataLoader(Own(), 4))
+    message = "Own brings its samples to a grid itself, in `read_clip`, so `clips` and `whole_span` would"
+    with pytest.raises(ValueError, match=message):
+        fit(Recording(), MultigridCallback(clips=["fast"], whole_span=True), train=DataLoader(Own(), 4))
 
 
 def test_axes_are_refused_where_the_callback_is_made():

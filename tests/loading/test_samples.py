@@ -75,6 +75,21 @@ def test_axes_that_stay_and_axes_without_channels_are_resized_like_a_clip():
     torch.testing.assert_close(depth, expected[0])
 
 
+@settings(max_examples=60, deadline=None)
+@given(slow=st.integers(1, 12), alpha=st.integers(1, 4), share=st.integers(1, 12), seed=st.integers(0, 2**62))
+def test_whole_clips_are_spanned_evenly_and_end_with_their_last_frame(slow, alpha, share, seed):
+    share = min(share, slow)
+    sample = {"slow": numbered(slow), "fast": numbered(slow * alpha)}
+    reduced = reduce(sample, share * alpha, 8, seed, clips=["slow", "fast"], whole_span=True)
+    for name, clip in reduced.items():
+        frames, taken = sample[name].shape[1], shown(clip)
+        assert taken[-1] == frames - 1
+        # Each frame stands for itself and those before it, since the one that stays before: as many, within one.
+        strides = [later - frame for frame, later in pairwise([-1, *taken])]
+        assert max(strides) - min(strides) <= 1
+    assert (reduced["fast"] is sample["fast"]) == (share == slow)
+
+
 def test_an_image_beside_a_clip_is_only_resized():
     video, key = reduce((torch.rand(3, 8, 8, 8), torch.rand(3, 8, 8)), 2, 4, clips=[0, 1])
     assert (video.shape, key.shape) == ((3, 2, 4, 4), (3, 4, 4))
@@ -194,8 +209,9 @@ def test_what_follows_has_the_frames_of_its_own_clip():
     seed=st.integers(0, 2**62),
     stretch=st.tuples(st.integers(0, 16), st.integers(0, 16)).map(sorted),
     real=st.integers(1, 16),
+    whole_span=st.booleans(),
 )
-def test_numbers_of_frames_count_the_frames_that_stay(frames, seed, stretch, real):
+def test_numbers_of_frames_count_the_frames_that_stay(frames, seed, stretch, real, whole_span):
     start, end = stretch
     sample = {
         "clip": numbered(16),
@@ -208,7 +224,7 @@ def test_numbers_of_frames_count_the_frames_that_stay(frames, seed, stretch, rea
         "real": real,
     }
     follow = {"stretch": "Ntt", "list": "tt", "end": "t", "number": "t", "seconds": "t", "box": "Nxyt", "real": "f"}
-    reduced = reduce(sample, frames, 8, seed, clips=["clip"], follow=follow)
+    reduced = reduce(sample, frames, 8, seed, clips=["clip"], follow=follow, whole_span=whole_span)
     taken = shown(reduced["clip"])
     within = [place for place, frame in enumerate(taken) if start <= frame < end]
     first, last = reduced["list"]
@@ -221,9 +237,79 @@ def test_numbers_of_frames_count_the_frames_that_stay(frames, seed, stretch, rea
     assert abs(reduced["box"][0, 2].item() - first) <= 1
     # Padding is behind what is real, and where it can be, none of it is taken.
     assert reduced["real"] == sum(frame < real for frame in taken) >= 1
+    if whole_span:
+        assert taken[reduced["real"] - 1] == real - 1
+        return
     step = taken[1] - taken[0] if frames > 1 else 1
     assert reduced["real"] == frames or taken[0] == 0
     assert reduced["real"] >= min(frames, 1 + (real - 1) // step)
+
+
+@settings(max_examples=60, deadline=None)
+@given(frames=st.integers(2, 16), seed=st.integers(0, 2**62), whole_span=st.booleans())
+def test_rates_and_times_between_frames_tell_how_long_a_clip_lasts(frames, seed, whole_span):
+    fps = 24.0
+    sample = {
+        "clip": numbered(16),
+        "fps": fps,
+        "dt": np.float32(1 / fps),
+        "rates": torch.full((3,), fps, dtype=torch.float64),  # of three streams
+        "steps": torch.full((16, 1), 1 / fps),  # from each frame to the next one
+    }
+    follow = {"fps": "r", "dt": "d", "rates": "Nr", "steps": "Td"}
+    reduced = reduce(sample, frames, 8, seed, follow=follow, whole_span=whole_span)
+    taken = shown(reduced["clip"])
+    lasts = pytest.approx((taken[-1] - taken[0]) / fps)
+    assert (frames - 1) / reduced["fps"] == lasts
+    assert (frames - 1) * reduced["dt"] == lasts
+    assert [(frames - 1) / rate for rate in reduced["rates"].tolist()] == [lasts] * 3
+    assert reduced["steps"][1:].sum().item() == lasts
+    assert [type(part) for part in reduced.values()] == [type(part) for part in sample.values()]
+    if frames == 16:
+        assert all(reduced[name] is part for name, part in sample.items())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(4, 16),
+    pixel=st.tuples(st.floats(2, 21), st.floats(2, 13)),
+    depth=st.floats(0.5, 9),
+    frames=st.integers(1, 4),
+    seed=st.integers(0, 2**62),
+)
+def test_a_point_of_the_scene_is_at_the_same_place_of_the_resized_clip(size, pixel, depth, frames, seed):
+    generator = np.random.default_rng(seed % 100)
+    inner = np.array([[30.0, 0.5, 11], [0, 25, 8.25], [0, 0, 1]])
+    outer = np.eye(4)
+    outer[:3] += generator.normal(size=(3, 4)) / 9
+    seen = depth * np.linalg.solve(inner, [*pixel, 1])  # from the camera
+    scene = np.linalg.solve(outer, [*seen, 1])
+    whole = np.eye(4)
+    whole[:3] = inner @ outer[:3]
+    # The pixels of the clip are their own coordinates.
+    u, v = np.meshgrid(np.arange(24.0), np.arange(16.0))
+    sample = {
+        "clip": torch.tensor(np.stack([u, v, u])[:, None].repeat(4, axis=1)),
+        "K": inner,
+        "projections": torch.tensor(whole[:3]).expand(4, 3, 4),
+        "whole": whole,
+        "intrinsics": [30.0, 25.0, 11.0, 8.25],
+    }
+    follow = {"K": "k", "projections": "Tk", "whole": "k", "intrinsics": "k"}
+    reduced = reduce(sample, frames, size, seed, follow=follow)
+    height, width = reduced["clip"].shape[2:]
+
+    def shows(projected):
+        x, y = projected[:2] / projected[2]
+        rows, columns = reduced["clip"][1, 0, :, 0], reduced["clip"][0, 0, 0]
+        return pytest.approx((np.interp(x, np.arange(width), columns), np.interp(y, np.arange(height), rows)))
+
+    assert pixel == shows(reduced["K"] @ seen)
+    assert all(pixel == shows(matrix.numpy() @ scene) for matrix in reduced["projections"])
+    assert len(reduced["projections"]) == frames
+    assert pixel == shows(reduced["whole"] @ scene)
+    fx, fy, cx, cy = reduced["intrinsics"]
+    assert (fx, fy, cx, cy) == pytest.approx(tuple(reduced["K"][[0, 1, 0, 1], [0, 1, 2, 2]]))
 
 
 def test_frames_are_those_of_the_longest_clip():
@@ -317,6 +403,70 @@ def test_a_number_that_may_count_frames_is_warned_of_once_it_has_a_name_no_more(
     FixedClips([(CLIP, 3, 0.5, True)])
 
 
+CAMERA = torch.tensor([[300.0, 0, 160], [0, 300, 120], [0, 0, 1]])
+WAVE = torch.sin(torch.arange(16_000.0))
+
+
+@pytest.mark.parametrize(
+    ("part", "message", "ways"),
+    [
+        ({"fps": 30.0}, "'fps' .* looks like a rate of frames, which other grids change", ({"fps": "r"}, {"fps": ""})),
+        ({"info": {"dt": torch.rand(1)}}, "'info.dt' .* time between two", ({"info.dt": "Ad"}, {"info.dt": "A"})),
+        ({"inner": CAMERA.numpy()}, "'inner' .* looks like a camera", ({"inner": "k"}, {"inner": "AB"})),
+        ({"views": CAMERA.expand(5, 3, 3)}, "'views' .* looks like a camera", ({"views": "Ak"}, {"views": "ABD"})),
+        ({"K": torch.tensor([300.0, 300, 160, 120])}, "'K' .* looks like a camera", ({"K": "k"}, {"K": "A"})),
+        ({"other": WAVE.expand(2, -1)}, "'other' .* looks like sound, .*`.*whole_span=True", ({"other": "AB"},)),
+        ({"audio": torch.rand(80, 100)}, "'audio' .* looks like sound", ({"audio": "AB"},)),
+    ],
+)
+def test_what_looks_as_if_a_coarse_clip_changed_its_meaning_is_pointed_out_until_it_has_a_name(part, message, ways):
+    sample = {"video": CLIP, **part}
+    with pytest.warns(UserWarning, match="list: " + message) as warned:
+        FixedClips([sample])
+    assert len(warned) == 1
+    for follow in ways:
+        assert all(repr(name) in str(warned[0].message) for pair in follow.items() for name in pair)
+        FixedClips([sample], follow=follow).read_clip(ClipRequest(0, 2, 4, 0))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"rotation": torch.eye(3)},
+        {"K": CAMERA / 320},  # in shares of the frame
+        {"homography": CAMERA + 1},
+        {"features": torch.rand(4096)},
+        {"embedding": torch.randn(2048)},
+        {"fps": "30"},
+        {"names": np.array(["a"])},
+        {"dt": torch.eye(3).to_sparse()},
+        {"audio_fps": 44_100},
+        {"audio": torch.rand(0)},
+        {"waves": torch.fft.fft(WAVE)},
+    ],
+)
+def test_other_parts_are_not_pointed_out(part):
+    FixedClips([{"video": CLIP, **part}])
+
+
+def test_sound_lasts_as_long_as_clips_that_span_the_whole_and_images_have_no_rate():
+    FixedClips([(CLIP, WAVE)], whole_span=True)
+    FixedClips([{"image": CLIP[:, 0], "fps": 30.0, "audio": WAVE}])
+
+
+@pytest.mark.parametrize(
+    ("part", "line"),
+    [
+        ({"K": CAMERA.expand(8, 3, 3)}, r"follow=\{'K': 'Tk'\}"),
+        ({"dt": torch.rand(8)}, r"follow=\{'dt': 'Td'\}"),
+    ],
+)
+def test_cameras_and_rates_of_frames_are_refused_with_the_line_that_scales_them(part, line):
+    with pytest.raises(ValueError, match=line) as error:
+        FixedClips([{"video": CLIP, **part}])
+    FixedClips([{"video": CLIP, **part}], follow=eval(str(error.value).split("follow=")[1].split(")`")[0]))
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
@@ -333,6 +483,15 @@ def test_a_number_that_may_count_frames_is_warned_of_once_it_has_a_name_no_more(
             r"\(3, 8, 8, 8\) \(CTHW\)",
         ),
         ({"clips": ["video"], "follow": {"y": "T", "mask": "THW"}}, "'y' of a sample .* but it is 1, and the clip"),
+        (
+            {"follow": {"y": "r", "mask": "THW"}},
+            r"'y' .* axes 'r', but it is 1, .* numbers must be floating-point ones",
+        ),
+        (
+            {"follow": {"y": "k", "mask": "THW"}},
+            r"'y' .* axes 'k', but it is 1, .* numbers must be floating-point ones",
+        ),
+        ({"follow": {"mask": "Tk"}}, r"'mask' of a sample has to follow a clip with the axes 'Tk', but it is"),
     ],
 )
 def test_names_and_axes_that_do_not_fit_are_refused(parts, message):
@@ -355,7 +514,9 @@ def test_a_sample_with_other_lengths_than_its_clip_is_refused_whenever_it_is_rea
         ({"clips": {"depth": "thw"}}, "`clips` must name each axis of 'depth' by a capital .* got 'thw'"),
         ({"follow": {"mask": "TH"}}, "`follow` must name each axis of 'mask' .* H and W both or neither, .* got 'TH'"),
         ({"follow": {"mask": "xyT"}}, "`follow` must name each axis of 'mask' .* got 'xyT'"),
-        ({"follow": {"mask": "ff"}}, "`follow` names how many frames are real by 'f' alone, got 'ff' for 'mask'"),
+        ({"follow": {"mask": "ff"}}, "`follow` takes each of the letters f, r, d, k alone, .*, got 'ff' for 'mask'"),
+        ({"follow": {"mask": "Tf"}}, "`follow` takes .*, and f also without axes, got 'Tf' for 'mask'"),
+        ({"follow": {"mask": "xyr"}}, "got 'xyr' for 'mask'. Name numbers that stay by other letters, such as 'a'"),
         ({"follow": {"mask": "T*"}}, "`follow` must name each axis of 'mask' .* got"),
         ({"layout": "NCHW"}, "`layout` must name C, T, H and W once, or C"),
     ],
