@@ -152,6 +152,19 @@ def _parser_arguments(command: str) -> dict[str, Any]:
     return arguments | ({"description": _description(command)} if command in _OURS else {})
 
 
+def _refuse_bare_cycles(config: Namespace) -> None:
+    """Refuses null, and a list, for a cycle: jsonargparse (4.53) lets them pass, and then can't make the callback."""
+    callbacks = config.trainer.callbacks or []
+    for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
+        for name, none in (("short_cycle", "[1]"), ("long_cycle", "[[1, 1]]")):
+            arguments = callback.get("init_args") or {}
+            if name in arguments and not isinstance(arguments[name], (Namespace, dict, str)):
+                raise ValueError(
+                    f"`{name}` of MultigridCallback has arguments of its own, got {arguments[name]!r}. Write "
+                    f"`{name}: {{factors: ...}}`, with `factors: {none}` for no such cycle, or leave it out."
+                )
+
+
 class _ConfigCLI(LightningCLI):
     """Lightning's command line for one command: Lightning's own, or ours, for which it makes the parts of a config."""
 
@@ -201,6 +214,7 @@ class _ConfigCLI(LightningCLI):
             # From here to the next hook, Lightning (2.5.5) would let the hyperparameters in the file override what is
             # typed, and import the classes that they name.
             self.config[self.command].ckpt_path = None
+        _refuse_bare_cycles(self.config if self.ours else self.config[self.command])
 
     def before_instantiate_classes(self) -> None:
         if self.ckpt_path:

@@ -27,7 +27,7 @@ class Arguments:
     schedule: MultigridSchedule | None = None
     _: KW_ONLY
     epoch_factor: float = 1.5
-    short_cycle: ShortCycle | None = None
+    short_cycle: ShortCycle | Literal["auto"] = "auto"
     long_cycle: LongCycle = LongCycle()
     lr_scaling: LRScaling | Literal["auto"] = "auto"
     precise_bn_batches: int | None = None
@@ -57,6 +57,11 @@ class Arguments:
                 raise ValueError(f"`{name}` must be at least 1, got {value}. Leave it out for the default.")
         if self.lr_by_hand not in ("run", None):
             raise ValueError(f"`lr_by_hand` must be 'run' or None, got {self.lr_by_hand!r}.")
+        if isinstance(self.short_cycle, str) and self.short_cycle != "auto":
+            raise ValueError(
+                f"`short_cycle` must be a ShortCycle or 'auto', got {self.short_cycle!r}. Without a short cycle: "
+                "`ShortCycle((1,))`, in a config `{factors: [1]}`."
+            )
         if self.one_pass and self.milestones is not None:
             raise ValueError(
                 "`one_pass` goes through the long cycle once, so `milestones` would have no effect. Leave it out."
@@ -83,7 +88,7 @@ def schedule_of(
     return MultigridSchedule(
         baseline,
         arguments.long_cycle,
-        ShortCycle(smallest=SMALLEST) if arguments.short_cycle is None else arguments.short_cycle,
+        ShortCycle(smallest=SMALLEST) if arguments.short_cycle == "auto" else arguments.short_cycle,
         epoch_factor=arguments.epoch_factor,
         sub_batch=shared_clips(baseline.shape.clips) if arguments.sub_batch is None else arguments.sub_batch,
         size_divisor=size if arguments.size_divisor is None else arguments.size_divisor,

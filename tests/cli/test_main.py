@@ -305,6 +305,8 @@ def test_predict_leaves_the_table_that_the_config_asks_for(videos):
     [
         (["--data.batch_size=-2"], "`batch_size` must be at least 1, got -2"),
         (["--trainer.callbacks.epochfactor=1"], "'epochfactor' is not accepted"),
+        (["--trainer.callbacks.short_cycle=null"], "Write `short_cycle: {factors: ...}`, with `factors: [1]` for"),
+        (["--trainer.callbacks.long_cycle=[[1, 1]]"], "`long_cycle` of MultigridCallback has arguments of its own"),
         (["--trainer.acceleratr=gpu"], "unrecognized arguments: --trainer.acceleratr=gpu\n"),
         pytest.param(
             ["--trainer.accelerator=gpu"],

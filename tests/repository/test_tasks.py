@@ -126,6 +126,7 @@ def test_what_is_there_is_not_repeated(row, tmp_path, monkeypatch, capsys):
             for name in ("whole_epochs", "validations_per_phase"):
                 arguments.pop(name, None)
             if "sub_batch" in arguments:
+                arguments["short_cycle"] = arguments["short_cycle"] or "auto"
                 arguments |= {"sub_batch": None, "rehearse": True, "whole_span": False}
         run.config = yaml.safe_dump(config, sort_keys=True)
         run.write(tmp_path / file.name)

@@ -489,6 +489,7 @@ def test_refusals_say_what_is_given_required_and_how_to_go_on(module, arguments,
     [
         ({"schedule": "x"}, r"MultigridSchedule \| None, got 'x'"),
         ({"long_cycle": [[0.5, 1]]}, r"LongCycle, got \[\[0.5, 1\]\]"),
+        ({"short_cycle": None}, "ShortCycle, .*'auto'.*, got None"),
         ({"epoch_factor": "2"}, "float, got '2'"),
         ({"milestones": ["a"]}, r"list\[float\] \| None, got \['a'\]"),
         ({"follow": ["a"]}, r"dict\[str \| int, str\] \| None, got \['a'\]"),
@@ -502,6 +503,8 @@ def test_arguments_of_another_kind_are_named(arguments, kind):
 
 
 def test_other_refusals():
+    with pytest.raises(ValueError, match="must be a ShortCycle or 'auto', got 'off'. Without .*`{factors: .1.}`"):
+        MultigridCallback(short_cycle="off")
     other = MultigridSchedule(Baseline(BatchShape(8, 8, 32), epochs=4))
     with pytest.raises(ValueError, match="for a baseline of 8 x 8 x 32 .* the script has one of 4 x 8 x 32"):
         fit(Module(), MultigridCallback(other))
