@@ -5,7 +5,7 @@ Legend: B clips, T frames, S size of a mini-batch; h and w source pixels of one 
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 
@@ -20,13 +20,17 @@ from lightning_multigrid.pixels import PackedCrops, YuvClip, to_device
 
 @dataclass(frozen=True)
 class BrokenVideo:
-    """A video that can't be read, perhaps tried as a `substitute`; or a damaged or `slow` one that was `kept`."""
+    """A video that can't be read, perhaps tried as a `substitute`; or a damaged or `slow` one that was `kept`.
+
+    `index` is its place in the dataset.
+    """
 
     path: str
     reason: str
     substitute: bool = False
     kept: bool = False
     slow: bool = False
+    index: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def _first_readable(
             # One video that upsets the decoder or the memory must not end a run of days. A fault of all videos does end
             # it: by the error below, or by too large a fraction in the data module.
             reason = error.reason if isinstance(error, VideoError) else f"{type(error).__name__}: {error}"
-            broken.append(BrokenVideo(path, reason, row != index))
+            broken.append(BrokenVideo(path, reason, row != index, index=row))
     raise BrokenVideosError(
         f"None of {len(broken)} videos of {len(data)} can be read, at least one must be. Check the paths and "
         f"`root`. The first: {broken[0].path}: {broken[0].reason}"

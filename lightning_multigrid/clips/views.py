@@ -6,7 +6,7 @@ A worker sends frames that views share once, and views become the model's input 
 Legend: B videos, V views of each, T frames and S size of a view.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -165,7 +165,8 @@ class VideoBatch(Sequence[Any]):
     made when they are asked for. They are all views at once, B V x 3 x T x S x S with the views of a video next to
     each other. The labels are those of each view's video; without labels, its path. `chunks` are the same clips, a few
     at a time. The attribute `labels` is B or B x C, None in prediction; `indices` is B, int64; `per_video` is V.
-    `paths` and `stretches`, in s, have an entry for each video.
+    `paths` and `stretches`, in s, have an entry for each video; `left_out` has those of videos that can't be read, by
+    their indices.
     """
 
     def __init__(
@@ -177,7 +178,9 @@ class VideoBatch(Sequence[Any]):
         stretches: Sequence[tuple[float, float]],
         classes: tuple[str, ...],
         most: int,
+        left_out: Mapping[int, tuple[str, tuple[float, float]]] | None = None,
     ) -> None:
+        self.left_out = left_out or {}
         self.labels, self.paths, self.stretches, self.classes = labels, tuple(paths), tuple(stretches), classes
         self.indices = to_device(torch.tensor(batch.indices), batch.device)
         self.per_video = len(batch.views[0])

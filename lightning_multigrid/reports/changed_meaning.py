@@ -3,12 +3,15 @@
 `docs/differences.md` lists everything; a run names what surprises most, if its script uses it.
 """
 
+from datetime import timedelta
+
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_multigrid.host import Trainer, is_a
 from lightning_multigrid.schedule import MultigridSchedule
 
+_TRAIN = "train"
 _FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
 
 
@@ -33,6 +36,14 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
             f"{names}: what counts steps, or compares metrics of several epochs, means something else in this run. Its "
             f"epochs are the script's, with {fewer:.2g} times fewer steps, and the first phases are coarse.{decay} "
             "See `docs/differences.md` in the repository."
+        )
+    limit = next((callback for callback in callbacks if is_a(callback, "callbacks.Timer")), None)
+    if limit is not None and len(schedule.phases) > 1 and limit.time_remaining(_TRAIN) is not None:
+        left = timedelta(seconds=round(limit.time_remaining(_TRAIN)))
+        rank_zero_info(
+            f"The time limit of {left} changes no phase: they are shares of {float(schedule.baseline.epochs):g} "
+            "epochs, and a training that it ends earlier lacks the last ones, on the baseline's grid. Give as many "
+            "`max_epochs` as the time allows."
         )
 
 

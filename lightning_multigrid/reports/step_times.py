@@ -174,7 +174,7 @@ class ShapeTimes:
             speed = f"{total.clips / total.seconds:.1f}" if total.seconds else ""
             counts = str(total.steps), str(total.clips), f"{total.seconds:.1f}"
             cells.append([name, *counts, step, waiting, speed])
-        return text_table(["", "steps", "clips", "seconds", "ms/step", "ms waiting", "clips/s"], cells)
+        return text_table(["", "mini-batches", "clips", "seconds", "ms each", "ms waiting", "clips/s"], cells)
 
 
 class LoaderWatch:

@@ -388,9 +388,11 @@ class VideoDataModule(LightningDataModule):
     def _videos(self, split: Split, batch: ClipBatch) -> VideoBatch:
         labels = None if split == "predict" else self._labels(split, batch)
         manifest, rows = self._datasets[split].manifest, batch.indices
-        paths, stretches = map(manifest.path, rows), map(manifest.stretch, rows)
+        paths, stretches = [*map(manifest.path, rows)], [*map(manifest.stretch, rows)]
+        unread = [video.index for video in batch.broken if not (video.kept or video.substitute)]
+        left_out = {row: (manifest.path(row), manifest.stretch(row)) for row in unread}
         # Without gradients, as many views take less memory than training takes.
-        return VideoBatch(batch, self._resample, labels, [*paths], [*stretches], self._classes, most=self.batch_size)
+        return VideoBatch(batch, self._resample, labels, paths, stretches, self._classes, self.batch_size, left_out)
 
     def _training_clips(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
         assert self.num_classes is not None

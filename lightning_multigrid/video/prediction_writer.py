@@ -16,13 +16,17 @@ from lightning_multigrid.host import BasePredictionWriter, LightningModule, Misc
 Row = list[str]
 
 
+def _begin(path: str, stretch: tuple[float, float]) -> Row:
+    return [path, *("" if math.isinf(moment) else str(moment) for moment in stretch)]
+
+
 class PredictionWriter(BasePredictionWriter):
     """Writes the most probable classes of each video to a CSV file when `trainer.predict` ends.
 
-    The rows are `path,class_1,probability_1,class_2,...` in the order of the list; broken videos have none. For a list
-    of stretches they are `path,start,end,class_1,...`, in seconds; an empty end is that of the video. A class is its
-    name if the data module knows it (`VideoDataModule` does if it is given `train`), else its id. The file appears
-    as a whole or not at all; with several ranks the first one writes it.
+    The rows are `path,class_1,probability_1,class_2,...` in the order of the list; a broken video's has the path alone.
+    For a list of stretches they are `path,start,end,class_1,...`, in seconds; an empty end is that of the video. A
+    class is its name if the data module knows it (`VideoDataModule` does if it is given `train`), else its id. The file
+    appears as a whole or not at all; with several ranks the first one writes it.
 
     The module's `predict_step` must return a probability for each video and class, B x C, as `VideoClassifier` does.
 
@@ -88,11 +92,12 @@ class PredictionWriter(BasePredictionWriter):
         for index, path, stretch, classes, values in zip(
             batch.indices.tolist(), batch.paths, batch.stretches, ids, probabilities, strict=True
         ):
-            row = [path, *("" if math.isinf(moment) else str(moment) for moment in stretch)]
+            row = _begin(path, stretch)
             for class_id, value in zip(classes, values, strict=True):
                 row += [batch.classes[class_id] if batch.classes else str(class_id), f"{value:.6g}"]
             # A video that also takes the place of broken ones still has one row.
             self._rows[index] = row
+        self._rows |= {index: _begin(path, stretch) for index, (path, stretch) in batch.left_out.items()}
 
     @override
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -104,7 +109,8 @@ class PredictionWriter(BasePredictionWriter):
             rows = {index: row for of_rank in ranks for index, row in of_rank.items()}
             columns = (max(map(len, rows.values()), default=3) - 3) // 2
             names = (f"{name}_{place + 1}" for place in range(columns) for name in ("class", "probability"))
-            table = [["path", "start", "end", *names], *(rows[index] for index in sorted(rows))]
+            filled = (row + [""] * (3 + 2 * columns - len(row)) for _, row in sorted(rows.items()))
+            table = [["path", "start", "end", *names], *filled]
             if all(row[1:3] == ["0.0", ""] for row in table[1:]):  # no stretches
                 table = [row[:1] + row[3:] for row in table]
             write_csv(self.path, table)

@@ -40,6 +40,11 @@ def test_what_a_script_uses_is_named_once(tmp_path, caplog):
     assert given ** (1 / 2.7) == pytest.approx(0.999, abs=1e-4)
 
 
+def test_what_a_time_limit_means_is_said(tmp_path, caplog):
+    run(tmp_path, max_time="02:00:00:00")
+    assert "The time limit of 2 days, 0:00:00 changes no phase: they are shares of" in caplog.text
+
+
 def test_a_plain_script_and_a_baseline_hear_nothing(tmp_path, caplog):
     run(tmp_path, enable_checkpointing=True)
     run(tmp_path, callbacks.EarlyStopping("val", patience=5), multigrid=MultigridCallback.baseline())

@@ -66,10 +66,17 @@ def test_a_training_that_never_reaches_its_last_phase_is_warned_about():
         fit(Module(), MultigridCallback(milestones=[0.9]), max_epochs=1, accumulate_grad_batches=7)
 
 
-def test_milestones_that_the_training_does_not_reach_are_named(caplog):
+@pytest.mark.parametrize(
+    ("milestones", "late", "plan"),
+    [
+        ([2, 4, 6], "4, 6", ""),
+        ([5], "5", " So the plan is that for an LR without stages: one long cycle, then a fine half."),
+    ],
+)
+def test_milestones_that_the_training_does_not_reach_are_named(milestones, late, plan, caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(Module(lambda optimizer, _: MultiStepLR(optimizer, [2, 4, 6])), MultigridCallback(), max_epochs=4)
-    assert "Milestones of the LR that the training does not reach: epoch 4, 6 of the baseline." in caplog.messages
+        fit(Module(lambda optimizer, _: MultiStepLR(optimizer, milestones)), MultigridCallback(), max_epochs=4)
+    assert f"Milestones of the LR that the training does not reach: epoch {late}.{plan}" in caplog.messages
 
 
 def test_steps_of_more_clips_than_a_pass_are_named(caplog):

@@ -102,7 +102,10 @@ def _inferred(
     stages = lr_stages(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs))
     if stages.late and not trainer.fast_dev_run:  # type: ignore[attr-defined]
         after = ", ".join(f"{float(milestone):g}" for milestone in stages.late)
-        rank_zero_info(f"Milestones of the LR that the training does not reach: epoch {after} of the baseline.")
+        says = f"Milestones of the LR that the training does not reach: epoch {after}."
+        if not (stages.milestones or arguments.milestones):
+            says += " So the plan is that for an LR without stages: one long cycle, then a fine half."
+        rank_zero_info(says)
     warmup = stages.warmup_epochs if arguments.warmup_epochs is None else exact(arguments.warmup_epochs)
     milestones: tuple[Epochs, ...] = stages.milestones if arguments.milestones is None else tuple(arguments.milestones)
     stepwise = stages.stepwise
