@@ -21,6 +21,7 @@ from lightning_multigrid.training.parts.patience import Patience
 from lightning_multigrid.training.parts.reporting import Reporting
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
+from lightning_multigrid.training.trainer.interrupts import Interrupts
 
 
 class Run:
@@ -55,6 +56,7 @@ class Run:
         self._in_step = False
         self._last: Step | None = None  # the one that ended last
         self._changes = Changes()
+        self._interrupts = Interrupts()
         self._saved: State = {}  # when it was closed
         self.timed = report.timed
 
@@ -69,11 +71,13 @@ class Run:
         changes = self._changes
         for part in (self._loop, self._grid, self._reporting, self._statistics, self._patience, self._lr):
             part.start(changes)
+        self._interrupts.start(changes)
 
     # --- A step ---
 
     def before(self, batch: int, mini_batch: Any) -> None:
         """A step begins, with the mini-batch of this number in the epoch."""
+        self._interrupts.raise_lost()
         step = self._step_at(batch)
         self._loop.check(step)
         self._grid.set(step, mini_batch)  # BatchNorm's clips, and what the model knows of places

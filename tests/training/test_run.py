@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import signal
 import weakref
 
 import lightning as L
@@ -237,3 +238,45 @@ def test_an_error_at_a_change_of_shape_names_both_shapes(caplog):
     with caplog.at_level("INFO"), pytest.raises(RuntimeError, match="at once"):
         fit(Broken(), MultigridCallback())
     assert "that failed" not in caplog.text
+
+
+class Finalized:
+    """Is sent a Ctrl-C when Python drops it, where an exception is reported and lost."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_ctrl_c_that_python_loses_stops_the_run_at_the_next_step():
+    class Loses(Module):
+        def training_step(self, batch, batch_idx):
+            if self.trainer.global_step == 3:
+                Finalized()
+            return super().training_step(batch, batch_idx)
+
+    module, before = Loses(), signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises((SystemExit, KeyboardInterrupt)):
+            fit(module, MultigridCallback())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(module.seen) == 4
+
+
+def test_a_handler_of_the_script_stays_its_own():
+    """It decides what a Ctrl-C does: here the training goes on."""
+    came, module = [], Module()
+
+    class Sends(L.Callback):
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, lambda *_: came.append(True))
+    try:
+        host = fit(module, MultigridCallback(), Sends(), max_epochs=4)
+        assert came == [True]
+        assert host.current_epoch == 4
+    finally:
+        signal.signal(signal.SIGINT, before)
