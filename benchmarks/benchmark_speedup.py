@@ -36,7 +36,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models.video import mvit_v2_s
 
-from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm
+from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, ShortCycle, convert_sub_batchnorm
 from lightning_multigrid.models import ResizedPositions, i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
 from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
 from lightning_multigrid.schedule import Plan, text_table
@@ -113,6 +113,10 @@ class Bench:
         torch.set_float32_matmul_precision("highest" if options.precision == "fp32" else "high")
         self.format = torch.channels_last_3d if options.channels_last else torch.contiguous_format
         self.model = setting.make().to(device, memory_format=self.format)
+        self.forward = self.model
+        if options.compile:
+            torch._dynamo.config.cache_size_limit = 64  # a graph for each grid, as the callback lets it make
+            self.forward = torch.compile(self.model, dynamic=False)
         # An LR so small that the values stay those of a new model.
         self.optimizer = SGD(
             self.model.parameters(), lr=1e-6, momentum=0.9, weight_decay=1e-4, fused=options.fused or None
@@ -136,7 +140,7 @@ class Bench:
 
     def step(self, clips: torch.Tensor, labels: torch.Tensor) -> None:
         with self.autocast:
-            loss = cross_entropy(self.model(clips), labels)
+            loss = cross_entropy(self.forward(clips), labels)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -227,6 +231,8 @@ def measure(
     shape = BatchShape(options.clips or shape.clips, options.frames or shape.frames, options.size or shape.size)
     baseline = replace(setting.baseline, shape=shape)
     schedule = MultigridSchedule(baseline)
+    if options.base_shapes:
+        schedule = replace(schedule, short_cycle=ShortCycle((1,)))
     plain = Grid(shape, 0)
     steps: dict[Grid, float] = {
         plain: float(baseline.epochs) * setting.clips / shape.clips,
@@ -345,6 +351,8 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--channels-last", action="store_true", help="model and clips in channels_last_3d")
     parser.add_argument("--cuda-graphs", action="store_true", help="a CUDA graph of the whole step, for each grid")
     parser.add_argument("--profile", action="store_true", help="for how long a GPU works in a step, and on what")
+    parser.add_argument("--compile", action="store_true", help="the model by `torch.compile`, a graph for each grid")
+    parser.add_argument("--base-shapes", action="store_true", help="without the short cycle: fewer grids to begin")
     parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
     parser.add_argument("--clips", type=int, help="clips of the baseline on a device, instead of the paper's")
     parser.add_argument("--frames", type=int, help="frames of the baseline, instead of the setting's")

@@ -1,9 +1,10 @@
-"""Makes the tables of this folder's README from the JSON files beside it.
+"""Makes the tables of this folder's README from the JSON files beside it, or prints those of another folder.
 
-python benchmarks/results/tables.py
+python benchmarks/results/tables.py [FOLDER]
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def speedup(report: Report) -> Rows:
     options = report["options"]
     for setting, result in report["settings"].items():
         if "speedup" in result:  # a run that was cut off has no totals
-            flags = (name for name in ("channels_last", "fused", "cuda_graphs") if options.get(name))
+            flags = (name for name in ("channels_last", "fused", "compile", "cuda_graphs") if options.get(name))
             yield {
                 "setting": setting,
                 "baseline": result["baseline"],
@@ -76,6 +77,32 @@ def decode(report: Report) -> Rows:
         }
 
 
+def fit(report: Report) -> Rows:
+    for row in report["rows"]:
+        yield {
+            "setting": report["options"]["setting"],
+            "grid": row["shape"],
+            "a step, ms": f"{row['ms']:.1f}",
+            "waits for data, ms": f"{row['ms_waiting']:.1f}",
+            "clips/s": f"{row['clips_per_second']:.0f}",
+            "peak, GiB": "-" if row["peak_gib"] is None else f"{row['peak_gib']:.1f}",
+            "limit": "the loader" if row["loader_is_the_limit"] else "the step",
+        }
+
+
+def memory(report: Report) -> Rows:
+    for setting, result in report["settings"].items():
+        for grid in result["grids"]:
+            if grid.get("peak_gib") is not None and "ms" in grid:
+                yield {
+                    "setting": setting,
+                    "grid": grid["shape"],
+                    "BatchNorm over": f"{grid['sub_batch'] or 'all'} clips",
+                    "a step, ms": f"{grid['ms']:.1f}",
+                    "peak, GiB": f"{grid['peak_gib']:.1f}",
+                }
+
+
 def loader(report: Report) -> Rows:
     for row in report["rows"]:
         cells = {"grid": row["grid"], "videos": row["videos"]}
@@ -98,16 +125,37 @@ KINDS: dict[str, tuple[str, Callable[[Report], Rows]]] = {
         "Mini-batches ready for the device: clips per second, and in brackets per CPU second (`benchmark_loader.py`)",
         loader,
     ),
+    "fit": ("A real `fit` on prepared videos (`benchmark_fit.py`)", fit),
     "overhead": ("What the callback costs (`benchmark_overhead.py`)", overhead),
 }
 
 
-def with_tables(text: str, folder: Path) -> str:
-    """Replaces the tables between the marks in the text by those of a folder's JSON files."""
+def trained(folder: Path) -> Iterator[str]:
+    """A table of the trainings that were recorded in a folder of this one, by their wall clock."""
+    for task in sorted({path.parent for path in folder.glob("*/*-*.json")}):
+        rows = []
+        for path in sorted(task.glob("*-*.json")):
+            run = json.loads(path.read_text())
+            seconds, _, metrics = run["validations"][-1]
+            of = {kind: round(spent) for kind, spent in run.get("account", {}).items() if spent >= 1}
+            rows.append(
+                {
+                    "run": f"`{path.stem}`",
+                    "wall clock, s": f"{seconds:.0f}",
+                    "top-1 %": f"{100 * metrics['val/top1']:.1f}",
+                    "steps": f"{run['steps']:,}",
+                    "of which": ", ".join(f"{kind} {spent}" for kind, spent in of.items()),
+                }
+            )
+        yield f"### Complete trainings (`{task.name}`)\n\n{markdown(rows)}"
+
+
+def made_of(folder: Path, kinds: dict[str, tuple[str, Callable[[Report], Rows]]]) -> list[str]:
+    """The tables of a folder's JSON files."""
     reports = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     parts = []
-    for kind, (title, make) in KINDS.items():
-        of_kind = {name: report for name, report in reports.items() if report["benchmark"] == kind}
+    for kind, (title, make) in kinds.items():
+        of_kind = {name: report for name, report in reports.items() if report.get("benchmark") == kind}
         if of_kind:
             rows = [{"run": f"`{name}`"} | row for name, report in of_kind.items() for row in make(report)]
             where = (
@@ -115,12 +163,22 @@ def with_tables(text: str, folder: Path) -> str:
                 for name, of in ((name, report["machine"]) for name, report in of_kind.items())
             )
             parts.append(f"### {title}\n\n{markdown(rows)}\n\n" + "\n".join(where))
+    return parts
+
+
+def with_tables(text: str, folder: Path) -> str:
+    """Replaces the tables between the marks in the text by those of a folder's JSON files."""
     before, _, rest = text.partition(START)
     _, _, after = rest.partition(END)
-    return f"{before}{START}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}"
+    return f"{before}{START}\n\n" + "\n\n".join(made_of(folder, KINDS)) + f"\n\n{END}{after}"
 
 
 def main() -> None:
+    if sys.argv[1:]:
+        folder = Path(sys.argv[1])
+        grids = {"speedup": ("Steps and memory of each grid (`benchmark_speedup.py`)", memory)}
+        print("\n\n".join([*made_of(folder, KINDS), *made_of(folder, grids), *trained(folder)]))
+        return
     folder = Path(__file__).parent
     readme = folder / "README.md"
     readme.write_text(with_tables(readme.read_text(), folder))

@@ -163,28 +163,51 @@ def test_tables_are_those_of_the_json(script):
     assert "| " in text
 
 
+HALF_HOUR = BENCHMARKS / "gpu_half_hour.sh"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
-def test_the_first_minutes_call_each_script_with_its_options_and_go_on_after_a_stop(script, tmp_path, capsys):
+@pytest.mark.parametrize("tiny", ["0", "1"])
+def test_the_half_hour_calls_each_script_with_its_options_and_goes_on_after_a_stop(tiny, script, tmp_path, capsys):
     python, results = tmp_path / "python", tmp_path / "results"
     python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncase "$1" in *norm*) exit 1;; esac\n')
     python.chmod(0o755)
     said = []
-    for _ in range(2):
-        call = [BENCHMARKS / "first_minutes.sh", results]
-        env = {**os.environ, "PYTHON": str(python)}
-        done = subprocess.run(call, env=env, capture_output=True, text=True, check=True)
+    for budget in ("100", "540", "540"):
+        env = {**os.environ, "PYTHON": str(python), "TINY": tiny, "GRID": "videos", "BUDGET": budget}
+        done = subprocess.run([HALF_HOUR, results], env=env, capture_output=True, text=True, check=True)
         said.append(done.stdout)
+    assert "cuda_tests: waits for the next call" in said[0]
+    assert said[0].endswith("Call it again for the rest.\n")
+    assert said[1].endswith("All is done.\n")
+    assert "norm_gpu FAILED" in said[2]
+    assert "cuda_tests: done before" in said[2]
     calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
-    parts = [call[call.index("--json") + 1] for call in calls]
-    assert parts.count(str(results / "norm.json")) == 2  # it failed
-    assert len(parts) == len({*parts}) + 1
-    assert "norm FAILED" in said[1]
-    assert "cuda_tests: done before" in said[1]
-    for path, *options in calls:
+    shown = [call for call in calls if "tables.py" in call[0]]
+    assert shown == 3 * [["benchmarks/results/tables.py", str(results)]]
+    parts = [call[call.index("--json") + 1] for call in calls if "--json" in call]
+    assert parts.count(str(results / "norm_gpu.json")) == 3  # it failed
+    assert len(parts) == len({*parts}) + 2
+    trained = [call for call in calls if call[:3] == ["-m", "lightning_multigrid", "fit"]]
+    assert len(trained) == 4  # two variants, two seeds
+    for path, *options in (call for call in calls if "--json" in call):
         with pytest.raises(SystemExit, match="0"):
             script(Path(path).stem)["main"](["--help"])
         told = capsys.readouterr().out
         assert [option for option in options if option.startswith("--") and option not in told] == [], path
+
+
+def test_a_fit_of_prepared_videos_says_what_limits_each_grid(script, tmp_path, capsys):
+    file = tmp_path / "fit.json"
+    small = ["--clips", "2", "--frames", "4", "--size", "32", "--steps", "1", "--workers", "0", "--made", "1"]
+    script("benchmark_fit")["main"](["--device", "cpu", *small, "--seconds", "1", "--json", str(file)])
+    rows = json.loads(file.read_text())["rows"]
+    assert rows[-1]["shape"] == "2 x 4 x 32"
+    assert [row["steps"] > 0 and row["ms"] > 0 for row in rows] == [True] * len(rows)
+    tables = runpy.run_path(str(RESULTS / "tables.py"))
+    [printed] = tables["made_of"](tmp_path, tables["KINDS"])
+    assert f"{rows[0]['ms']:.1f}" in printed
+    assert f"{rows[0]['ms_waiting']:.1f}" in capsys.readouterr().out
 
 
 def test_the_readme_names_every_script():
