@@ -60,9 +60,9 @@ if [[ ${TINY:-0} == 1 ]]; then
     steps=(--setting small --device cpu --clips 2 --frames 8 --size 32 --rounds 1 --warm-up 1)
     shapes=(--shapes 16x2x2x3x3)
     fit=(--device cpu --clips 2 --frames 8 --size 32 --steps 1 --workers 1 --made 1 --seconds 2)
-    words=(--trainer.accelerator=cpu --trainer.precision=32-true --trainer.max_epochs=1 --trainer.limit_train_batches=8
+    words=(--trainer.accelerator=cpu --trainer.precision=32-true --trainer.max_epochs=1 --trainer.check_val_every_n_epoch=1 --trainer.limit_train_batches=8
         --trainer.limit_val_batches=1 --data.frames=4 --data.size=32 "--data.short_side=[32, 36]" --data.num_workers=0)
-    profile=() slowfast=() i3d=() bare=()
+    profile=() slowfast=() i3d=() bare=(--base-shapes)
 else
     device=cuda
     steps=(--device cuda --precision bf16 --clips 8 --rounds 3 --warm-up 2)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         AtomicCheckpointIO,
         MultigridCallback,
         NewestCheckpoint,
+        show_grids,
     )
     from lightning_multigrid.video import (
         MovingShapesDataModule,
@@ -53,7 +54,7 @@ _NAMES = {
     "norm": "SubBatchNorm1d SubBatchNorm2d SubBatchNorm3d convert_sub_batchnorm",
     "pixels": "Augmentation resample_clips",
     "schedule": "Baseline BatchShape LongCycle MultigridSchedule Phase Plan ShortCycle Step",
-    "training": "AtomicCheckpointIO MultigridCallback NewestCheckpoint",
+    "training": "AtomicCheckpointIO MultigridCallback NewestCheckpoint show_grids",
     "video": "MovingShapesDataModule PredictionWriter PretrainedWeights VideoClassifier VideoDataModule",
 }
 _PACKAGE = {name: package for package, names in _NAMES.items() for name in names.split()}
@@ -62,7 +63,7 @@ __all__ = ["AtomicCheckpointIO", "Augmentation", "Baseline", "BatchShape", "Long
 __all__ += ["MovingShapesDataModule", "MultigridCallback", "MultigridSchedule", "NewestCheckpoint", "Phase"]
 __all__ += ["Plan", "PredictionWriter", "PretrainedWeights", "ResizedPositions", "ShortCycle", "Step"]
 __all__ += ["SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "VideoClassifier", "VideoDataModule", "Views"]
-__all__ += ["convert_sub_batchnorm", "resample_clips"]
+__all__ += ["convert_sub_batchnorm", "resample_clips", "show_grids"]
 
 
 def __getattr__(name: str) -> Any:

@@ -136,6 +136,8 @@ def trained(folder: Path) -> Iterator[str]:
         rows = []
         for path in sorted(task.glob("*-*.json")):
             run = json.loads(path.read_text())
+            if not run["validations"]:
+                continue
             seconds, _, metrics = run["validations"][-1]
             of = {kind: round(spent) for kind, spent in run.get("account", {}).items() if spent >= 1}
             rows.append(
@@ -147,7 +149,8 @@ def trained(folder: Path) -> Iterator[str]:
                     "of which": ", ".join(f"{kind} {spent}" for kind, spent in of.items()),
                 }
             )
-        yield f"### Complete trainings (`{task.name}`)\n\n{markdown(rows)}"
+        if rows:
+            yield f"### Complete trainings (`{task.name}`)\n\n{markdown(rows)}"
 
 
 def made_of(folder: Path, kinds: dict[str, tuple[str, Callable[[Report], Rows]]]) -> list[str]:

@@ -29,7 +29,8 @@ from lightning_multigrid.cli.step_seconds import StepSeconds, measure_steps, sec
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import require
 from lightning_multigrid.reports import plan_figure
-from lightning_multigrid.training import AtomicCheckpointIO, BaselineCallback, MultigridCallback
+from lightning_multigrid.schedule import LongCycle, ShortCycle
+from lightning_multigrid.training import AtomicCheckpointIO, BaselineCallback, MultigridCallback, show_grids
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
 _PRESETS = Path(__file__).parent / "presets"
@@ -88,6 +89,31 @@ def plan(
     say(planned.table(seconds))
 
 
+def show(cli: "_ConfigCLI", output: str = "shown", clips: int = 4) -> None:
+    """Draws some training clips of a config as the model gets them, on each grid of its schedule.
+
+    Each clip is drawn with its classes, its file, the seconds and the frames. Look at them before a long training: is
+    the stretch right, the stride, the colours, and may it be mirrored?
+
+    Args:
+        cli: Has made the parts of the config.
+        output: Folder for the pictures, one for each grid.
+        clips: How many clips.
+    """
+    require(clips >= 1, "--clips", clips, "at least 1")
+    data, callbacks = cli.datamodule, cli.trainer.callbacks  # type: ignore[attr-defined]
+    callback = next((one for one in callbacks if isinstance(one, MultigridCallback)), None)
+    if callback is None:
+        callback = MultigridCallback(long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
+    drawn = None
+    if isinstance(data, VideoDataModule):
+        data.index, drawn = False, data.show_clip  # a few clips need no tables
+    data.prepare_data()
+    data.setup("fit")
+    for picture in show_grids(data.train_dataloader(), output, callback, clips, cli.config.seed_everything or 0, drawn):
+        say(str(picture))
+
+
 def compare_command(
     cli: "_ConfigCLI",
     output: str = "compared",
@@ -126,7 +152,7 @@ def migrate(source: str) -> None:
 
 _OF_DATA: dict[str, Callable[..., None]] = {"prepare": prepare_videos, "check": check_videos, "index": index_videos}
 _OF_FILE: dict[str, Callable[..., None]] = {"init": init, "migrate": migrate}
-_OURS: dict[str, Callable[..., None]] = {"plan": plan, "compare": compare_command, **_OF_DATA, **_OF_FILE}
+_OURS: dict[str, Callable[..., None]] = {"plan": plan, "show": show, "compare": compare_command, **_OF_DATA, **_OF_FILE}
 _LIGHTNINGS = LightningCLI.subcommands()
 _FIRST_WORDS = {"predict": "data.predict", **dict.fromkeys((*_OF_DATA, *_OF_FILE), "source")}  # options that they are
 
@@ -219,7 +245,7 @@ class _ConfigCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         if self.ckpt_path:
             self.config[self.command].ckpt_path = self.ckpt_path
-        if self.command == "plan":  # it needs no GPU, and logs nothing
+        if self.command in ("plan", "show"):  # it needs no GPU, and logs nothing
             trainer = self.config.trainer
             self.configured_world = _count_devices(trainer.devices) * trainer.num_nodes
             self.precision = str(trainer.precision or "32-true")

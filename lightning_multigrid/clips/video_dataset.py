@@ -85,6 +85,18 @@ class VideoDataset(Dataset[Clip]):
             clips += _first_readable(self, first.index, seed, partial(self._decode, visit))
         return clips
 
+    def describe(self, request: ClipRequest) -> str:
+        """Says of which file, moments and frames the clip of a request is made, as far as the file can be opened."""
+        path = self.manifest.path(request.index)
+        try:
+            with open_row(self.manifest, request.index) as video:
+                grid = self.sampling.in_source(self._grid(request, video), video)
+                first, last = video.time_in_video(grid.indices[0]), video.time_in_video(grid.indices[-1])
+        except (OSError, VideoError) as error:
+            return f"{path} can't be read, and another video takes its place: {error}"
+        numbers = " ".join(map(str, grid.indices))
+        return f"{path}, {first:.2f} to {last:.2f} s, frames {numbers}" + (", mirrored" if grid.flip else "")
+
     def _decode(self, requests: Sequence[ClipRequest], row: int, video: Stretch) -> list[Clip]:
         grids = [self.sampling.in_source(self._grid(request, video), video) for request in requests]
         if len(grids) == 1:

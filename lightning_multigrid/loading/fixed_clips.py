@@ -36,6 +36,7 @@ class FixedClips:
         look: Runs what looks at the first sample, for instance in a worker, and returns what that returns.
 
     Attributes:
+        parts: What of a sample is a clip, and what follows it.
         first: Index of the first sample that is not None, out of which the grids are tried.
         divisor: On other grids than the baseline's, sides of clips are multiples of this number of pixels.
 
@@ -55,7 +56,7 @@ class FixedClips:
         look: Callable[[Callable[[], Any]], Any] = lambda look: look(),
     ) -> None:
         self.dataset = dataset
-        self._parts, self.divisor = SampleParts(layout, clips, follow or {}, whole_span), 1
+        self.parts, self.divisor = SampleParts(layout, clips, follow or {}, whole_span), 1
         try:
             self.first, self.frames, self.size, doubts = look(self._look)
         except ValueError as error:
@@ -68,10 +69,10 @@ class FixedClips:
         with seeded(0):
             read = ((index, self.dataset[index]) for index in range(min(100, len(self))))
             first, sample = next((pair for pair in read if pair[1] is not None), (0, None))
-        found = self._parts.check(sample)
+        found = self.parts.check(sample)
         frames, size = baseline_grid(found)
-        self._parts.reduced(sample, ClipRequest(0, frames, size, seed=0))  # refuses what can't follow
-        return first, frames, size, self._parts.doubts(sample)
+        self.parts.reduced(sample, ClipRequest(0, frames, size, seed=0))  # refuses what can't follow
+        return first, frames, size, self.parts.doubts(sample)
 
     def __len__(self) -> int:
         return len(cast("Sized", self.dataset))
@@ -88,7 +89,7 @@ class FixedClips:
                 reseed_own(own, derive_seed(request.seed, 1))  # so that they don't draw what the global ones do
                 seed_host(request.seed)
                 sample = self.dataset[request.index]
-                reduced.append(self._parts.reduced(sample, request, (self.frames, self.size), self.divisor))
+                reduced.append(self.parts.reduced(sample, request, (self.frames, self.size), self.divisor))
         return reduced
 
 

@@ -12,6 +12,7 @@ from lightning_multigrid.training.checkpoints.atomic_checkpoints import AtomicCh
 from lightning_multigrid.training.checkpoints.continuation import FROM_WEIGHTS
 from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestCheckpoint
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
+from lightning_multigrid.training.pictures import show_grids
 from lightning_multigrid.training.rehearsal.rules import refusal
 from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.planning import check_steps, make_plan
@@ -21,4 +22,4 @@ from lightning_multigrid.training.trainer.lightning_internals import attach, rep
 
 __all__ = ["FROM_WEIGHTS", "AtomicCheckpointIO", "BaselineCallback", "BaselineLR", "Changes"]
 __all__ += ["MultigridCallback", "NewestCheckpoint", "attach", "check_steps"]
-__all__ += ["lr_rule", "make_plan", "read_recipe", "refusal", "replace_loader"]
+__all__ += ["lr_rule", "make_plan", "read_recipe", "refusal", "replace_loader", "show_grids"]

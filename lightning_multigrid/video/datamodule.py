@@ -28,6 +28,7 @@ from lightning_multigrid.clips import (
 )
 from lightning_multigrid.files import OutputError, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn
+from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
 from lightning_multigrid.sources import Manifest, ManifestError, Source, TableStore, VideoList, VideoSource
@@ -293,7 +294,7 @@ class VideoDataModule(LightningDataModule):
         split: Split = "train" if stage is None else cast("Split", stage.dataloader_prefix)
         if isinstance(batch, ClipBatch):
             self._broken.report(split, batch.broken, len(self._datasets[split]), trainer)
-            batch = self._videos(split, batch) if batch.views[0] else self._training_clips(batch)
+            batch = self._videos(split, batch) if batch.views[0] else self._for_training(batch)
         # Of the two hooks Lightning calls the data module's only. The module's default one returns the batch.
         return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)
 
@@ -394,6 +395,23 @@ class VideoDataModule(LightningDataModule):
         # Without gradients, as many views take less memory than training takes.
         return VideoBatch(batch, self._resample, labels, paths, stretches, self._classes, self.batch_size, left_out)
 
+    def show_clip(self, request: ClipRequest) -> tuple[Tensor, str]:
+        """Draws a training clip as the model gets it, T x 3 x S x S from 0 to 1, and says what it is: for `show_grids`.
+
+        The data must be set up for `fit`. Mixup and CutMix mix it with no other one.
+        """
+        dataset = self._datasets["train"]
+        assert isinstance(dataset, VideoDataset)
+        [clip] = dataset.read_clips([request])
+        clips, _ = self._training_clips(ClipBatch([clip]))
+        std, mean = (torch.tensor(values).view(3, 1, 1, 1) for values in (self.std, self.mean))
+        names = ", ".join(self._classes[label] if self._classes else str(label) for label in clip.labels)
+        return (clips[0] * std + mean).transpose(0, 1), f"{names}: {dataset.describe(request)}"
+
+    def _for_training(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
+        clips, labels = self._training_clips(batch)
+        return self._converted(clips), labels
+
     def _training_clips(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
         assert self.num_classes is not None
         mean, std = self.mean, self.std
@@ -401,8 +419,7 @@ class VideoDataModule(LightningDataModule):
             batch.crops(), batch.size, flips=batch.flips, mean=mean, std=std, antialias=self.antialias
         )
         labels, classes = self._labels("train", batch), self.num_classes
-        clips, labels = self.augment.apply(clips, labels, batch.seeds, num_classes=classes, mean=mean, std=std)
-        return self._converted(clips), labels
+        return self.augment.apply(clips, labels, batch.seeds, num_classes=classes, mean=mean, std=std)
 
     def _resample(self, crops: Sequence[Tensor | YuvClip], size: int) -> Tensor:
         return self._converted(resample_clips(crops, size, mean=self.mean, std=self.std, antialias=self.antialias))

@@ -297,6 +297,20 @@ def test_predict_leaves_the_table_that_the_config_asks_for(videos):
     assert not (videos / "run" / "predictions.csv").exists()
 
 
+def test_show_draws_the_clips_of_a_config_on_each_grid(videos, capsys):
+    shown = videos / "shown"
+    words = ["show", "--config", config(videos), *SMALL, *SMALL_CYCLE, f"--output={shown}"]
+    main([*words, "--trainer.callbacks.short_cycle.factors=[1]", "--clips=2"])
+    assert capsys.readouterr().out.split() == [str(shown / "2x24.png"), str(shown / "4x32.png")]
+    assert len([*shown.iterdir()]) == 2
+    assert "at least 1, got 0" in failure(capsys, [*words, "--clips=0"])
+
+
+def test_show_without_the_callback_draws_the_baseline(videos, capsys):
+    main(["show", "--config", config(videos, callbacks=[]), *SMALL, f"--output={videos / 'shown'}"])
+    assert [path.name for path in (videos / "shown").iterdir()] == ["4x32.png"]
+
+
 # --- Errors and help ---
 
 

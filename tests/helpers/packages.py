@@ -15,7 +15,7 @@ MULTIGRID = {
     "norm": ((), ("torch",)),
     "positions": ((), ("torch",)),
     "loading": (("schedule",), ("numpy", "torch")),
-    "reports": (("host", "schedule"), ("lightning_utilities", "matplotlib", "torch", "typing_extensions")),
+    "reports": (("host", "schedule"), ("PIL", "lightning_utilities", "matplotlib", "torch", "typing_extensions")),
     "training": (
         ("files", "host", "loading", "norm", "positions", "reports", "schedule"),
         ("fsspec", "lightning_utilities", "numpy", "torch", "typing_extensions"),
@@ -30,7 +30,7 @@ VIDEOS = {
     "prepare": (("decode", "files", "sources"), ("av", "numpy", "pebble", "rich", "torch")),
     "models": (("positions",), ("numpy", "torch", "torchvision", "transformers")),
     "video": (
-        ("clips", "decode", "files", "host", "models", "pixels", "prepare", "sources"),
+        ("clips", "decode", "files", "host", "loading", "models", "pixels", "prepare", "sources"),
         ("av", "lightning_utilities", "numpy", "rich", "torch", "torchmetrics", "typing_extensions"),
     ),
 }

@@ -8,9 +8,12 @@ import torch
 from jsonargparse import ArgumentParser
 from torch.utils.data import DataLoader
 
+from lightning_multigrid.clips import ClipBatch
 from lightning_multigrid.clips.views import Views
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.video_file import BrokenVideosError
+from lightning_multigrid.loading import ClipRequest
+from lightning_multigrid.pixels import resample_clips
 from lightning_multigrid.prepare import index_before_fit
 from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources import TableStore, VideoList
@@ -147,6 +150,29 @@ def test_about_half_of_the_training_clips_are_mirrored_by_choice(tmp_path, flip)
     mirrored = [bool(clip[..., 0].mean() > clip[..., -1].mean()) for clip in clips]
     assert 10 < sum(mirrored) < 54 if flip else not any(mirrored)
     assert all(clip[..., 0].mean() < clip[..., -1].mean() for clips, _ in module.seen["val"] for clip in clips)
+
+
+def test_a_picture_of_a_clip_is_what_training_gets_and_names_its_frames(tmp_path):
+    write_video(tmp_path / "numbers.mp4", numbered_frames(20, 48, 64), rate=10)
+    write_list(tmp_path / "list.csv", ["numbers.mp4 2"])
+    data = VideoDataModule(tmp_path / "list.csv", num_classes=3, index=False, **(TINY | {"flip": True}))
+    data.setup("fit")
+    mirrored = set()
+    for seed in range(8):
+        clip, text = data.show_clip(request := ClipRequest(0, data.frames, data.size, seed))
+        [read] = data.train_dataloader().dataset.read_clips([request])
+        batch = ClipBatch([read])
+        given = resample_clips(batch.crops(), batch.size, flips=batch.flips, mean=(0, 0, 0), std=(1, 1, 1))
+        torch.testing.assert_close(clip, given[0].transpose(0, 1))
+        assert (", mirrored" in text) == read.flip
+        mirrored.add(read.flip)
+        first, last, *frames = map(float, re.findall(r"[\d.]+", text.partition("mp4, ")[2]))
+        assert text.startswith(f"2: {tmp_path / 'numbers.mp4'}, ")
+        assert (first, last) == (frames[0] / 10, frames[-1] / 10)
+        assert len(frames) == data.frames
+    assert mirrored == {False, True}
+    (tmp_path / "numbers.mp4").write_text("no video")
+    assert "can't be read, and another video takes its place" in data.train_dataloader().dataset.describe(request)
 
 
 def test_batches_of_another_kind_pass_untouched(folder):
