@@ -18,9 +18,15 @@ from torch.nn import functional as F
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from lightning_multigrid.norm.across_ranks import SharedBatchStatistics, neighbours, ranks_needed, world_size
+from lightning_multigrid.norm.channels_last import (
+    RowGroups,
+    grouped_batch_norm,
+    has_kernels,
+    only_channels_last,
+    to_channels_last,
+)
 
 Module = TypeVar("Module", bound=nn.Module)
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of axes
 
 
 class _SubBatchNorm(nn.Module):
@@ -106,14 +112,13 @@ class _SubBatchNorm(nn.Module):
         size, larger = rows // whole // groups, rows // whole % groups  # `torch.compile` doesn't know `divmod`
         mean, var = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
         momentum = 0.0 if mean is None else self._count()
+        in_order = RowGroups(groups, size * whole, whole, larger)
+        if has_kernels(x, self.weight, self.bias, mean, var):
+            return grouped_batch_norm(x, self.weight, self.bias, (mean, var), in_order, momentum, self.eps)
         if larger or rows != clips:  # clips of several rows have no view as below
-            sizes = [(size + 1) * whole] * larger + [size * whole] * (groups - larger)
-            return self._normalize_apart(x, sizes, mean, var, momentum)
+            return self._normalize_apart(x, in_order.sizes(), mean, var, momentum)
         output = self._normalize_together(x.contiguous(), groups, mean, var, momentum)
-        last = _CHANNELS_LAST.get(x.dim())
-        if last is not None and x.is_contiguous(memory_format=last):
-            output = output.contiguous(memory_format=last)
-        return output
+        return to_channels_last(output) if only_channels_last(x) else output
 
     def _count(self) -> float:
         """Counts a mini-batch; returns its weight in the running statistics."""
@@ -220,7 +225,9 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
 
     In training, N clips form k = max(1, N // sub_batch) groups, each normalised by its own mean and variance. N can be
     any number: a remainder is spread over the groups, whose sizes differ by one clip at most. Which clips form a group
-    is not specified, so the clips must be in random order.
+    is not specified, so the clips must be in random order. It depends on the memory format: on CUDA, inputs in
+    channels-last memory have kernels of Triton (`channels_last.py`), unless the environment says
+    `LIGHTNING_MULTIGRID_TRITON=0`.
 
     With `set_sub_batch(model, sub_batch, of=N)` the input may have more rows than N: neighbouring rows are those of one
     clip, as `flatten(0, 1)` of B x T x ... makes them, and stay in one group. So there are never more groups than

@@ -11,9 +11,9 @@ from torch.testing import assert_close
 from lightning_multigrid import SubBatchNorm3d, convert_sub_batchnorm
 from lightning_multigrid.models import i3d_nl_r50, slowfast_r50, small_cnn
 from lightning_multigrid.norm import set_sub_batch
+from tests.helpers.norms import groups_of, loop_of_batchnorm
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
-# Which clips form a group depends on the memory format on a CPU, and does not on a GPU.
 FORMATS = [torch.contiguous_format, torch.channels_last_3d]
 
 
@@ -42,15 +42,17 @@ def test_statistics_are_those_of_the_cpu_at_64_bits(device, memory_format, dtype
     nn.init.uniform_(layer.weight, 0.5, 2)
     x = torch.randn(clips, 6, 2, 5, 5, generator=generator).to(dtype).contiguous(memory_format=memory_format)
     gradient = torch.randn(x.shape, generator=generator).to(dtype).contiguous(memory_format=memory_format)
-    found = []
-    reference = memory_format if device == "cpu" else FORMATS[0]
-    for where, kind, format in (("cpu", torch.float64, reference), (device, dtype, memory_format)):
-        norm = copy.deepcopy(layer).to(where, torch.float64 if kind is torch.float64 else torch.float32)
-        there = x.to(where, kind, memory_format=format).requires_grad_()
-        norm(there).relu().backward(gradient.to(where, kind))
-        found.append((there.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var))
-    for expected, actual in zip(*found, strict=True):
-        close(actual, expected, bound)
+    norm, there = copy.deepcopy(layer).to(device), x.clone().to(device).requires_grad_()
+    groups = groups_of(norm, there.detach())
+    norm(there).relu().backward(gradient.to(device))
+    wide, exact = copy.deepcopy(layer).double(), x.double().requires_grad_()
+    output, average = loop_of_batchnorm(wide, exact, groups)
+    output.relu().backward(gradient.double())
+    close(there.grad, exact.grad, bound)
+    for name, parameter in wide.named_parameters():
+        close(norm.get_parameter(name).grad, parameter.grad, bound)
+    for name in ("running_mean", "running_var"):
+        close(norm.get_buffer(name), average.get_buffer(name), bound)
 
 
 @pytest.mark.cuda
@@ -70,7 +72,12 @@ def test_gradients_of_models_are_those_of_the_cpu_in_contiguous_memory(make, mem
     found = []
     for device, format in (("cpu", FORMATS[0]), ("cuda", memory_format)):
         there = copy.deepcopy(model).to(device, memory_format=format)
-        cross_entropy(there(clips.to(device, memory_format=format)), labels.to(device)).backward()
+        # Which clips share statistics depends on the memory format. So each gets them in an order of its own.
+        layer = SubBatchNorm3d(6, sub_batch=2).to(device)
+        groups = groups_of(layer, torch.randn(4, 6, 2, 3, 3, device=device).contiguous(memory_format=format))
+        order = torch.tensor(groups).flatten().argsort()  # places 0, 1 of the first group, then those of the second
+        clips_there = clips[order].to(device, memory_format=format)
+        cross_entropy(there(clips_there), labels[order].to(device)).backward()
         found.append(torch.cat([p.grad.flatten().cpu() for p in there.parameters() if p.grad is not None]))
     close(found[1], found[0], 2e-2)
 
