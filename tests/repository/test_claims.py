@@ -106,6 +106,15 @@ def gpu():
     ]
 
 
+def bytes_of_steps():
+    ratios = {row["memory_format"]: row["ratio"]["bytes"] for row in report("operations")["rows"][:3]}
+    last, without = ratios["channels_last_3d"], ratios["channels_last_3d, without Triton"]
+    return [
+        f"By count, a step of SlowFast moves {last:.2f} times the bytes of one with plain BatchNorm, and {without:.2f} "
+        "times without the kernels"
+    ]
+
+
 def gpu_training():
     """The one training on a GPU: its baseline and its multigrid training, their seconds, and their top-1."""
     both = [report(f"gpu_shapes/default/{name}-0") for name in ("baseline", "multigrid")]
@@ -206,6 +215,7 @@ def speed():
     prepared = report("loader")["rows"][-1]
     return [
         *gpu(),
+        *bytes_of_steps(),
         *whole_training(),
         *decoding(),
         *indexing(),
