@@ -52,5 +52,27 @@ def test_other_schedulers_have_one_stage(optimizer):
     assert stages(lr_scheduler.SequentialLR(optimizer, [warmup, rest], milestones=[5])) == ((), 5, False, ())
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_schedulers_beside_each_other_are_read_together_in_any_order(optimizer, order):
+    """Their LRs are multiplied, or are those of several optimizers: stages of all are stepwise, or of none."""
+    steps, warmup = lr_scheduler.MultiStepLR(optimizer, [4, 8]), lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2)
+    cosine, plateau = lr_scheduler.CosineAnnealingLR(optimizer, 10), lr_scheduler.ReduceLROnPlateau(optimizer)
+
+    def together(*schedulers):
+        configs = [LRSchedulerConfig(one, reduce_on_plateau=one is plateau) for one in schedulers[::order]]
+        return lr_stages(configs, EpochLength(20), Fraction(10))
+
+    assert together(steps, warmup) == ((4, 8), 2, True, ())
+    assert together(steps, cosine) == ((4, 8), 0, False, ())
+    assert together(steps, cosine, warmup) == ((4, 8), 2, False, ())
+    assert together(steps, plateau) == ((4, 8), 0, True, ())
+    often = lr_stages(
+        [LRSchedulerConfig(steps), LRSchedulerConfig(lr_scheduler.StepLR(optimizer, 1))][::order],
+        EpochLength(20),
+        Fraction(20),
+    )
+    assert often == ((4, 8), 0, False, ())  # a step in each epoch is a smooth decay
+
+
 def test_a_falling_linear_lr_is_no_warmup(optimizer):
     assert stages(lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 10)).warmup_epochs == 0

@@ -25,11 +25,16 @@ class LRStages(NamedTuple):
 
 
 def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: Fraction) -> LRStages:
-    """Returns the LR stages of the user's schedulers; without milestones it is one stage."""
-    # The first scheduler with milestones wins; a rising one is a warm-up. `epochs` is the baseline's length.
-    warmup, late = Fraction(0), set[Fraction]()
+    """Returns the LR stages of the user's schedulers; without milestones it is one stage.
+
+    The first scheduler with milestones says what they are, a rising one is a warm-up, and stages are stepwise if no
+    scheduler changes the LR within them. `epochs` is the baseline's length.
+    """
+    warmup, late, stepwise, chosen = Fraction(0), set[Fraction](), True, tuple[Fraction, ...]()
     for config in configs:
-        milestones, stepwise = set[Fraction](), True
+        if is_plateau(config):  # it goes by a metric
+            continue
+        milestones = set[Fraction]()
         for scheduler, offset in scheduler_parts(config.scheduler):
             ticks: Iterable[int] = ()
             if isinstance(scheduler, MultiStepLR):
@@ -46,10 +51,12 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: 
             if isinstance(scheduler, MultiStepLR):
                 late.update(milestone for milestone in found if milestone >= epochs)
         inside = tuple(sorted(milestone for milestone in milestones if 0 < milestone < epochs))
-        if 0 < len(inside) <= _MOST_MILESTONES:
-            return LRStages(inside, warmup if warmup < inside[0] else Fraction(0), stepwise, tuple(sorted(late)))
-    warmup = warmup if warmup < epochs else Fraction(0)
-    return LRStages((), warmup, stepwise=False, late=tuple(sorted(late)))
+        if len(inside) > _MOST_MILESTONES:
+            stepwise = False
+        elif not chosen:
+            chosen = inside
+    first = chosen[0] if chosen else epochs
+    return LRStages(chosen, warmup if warmup < first else Fraction(0), bool(chosen) and stepwise, tuple(sorted(late)))
 
 
 def _is_warmup(scheduler: Any) -> bool:
