@@ -7,7 +7,7 @@ together, so they go through their shares equally fast.
 
 import os
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -17,15 +17,17 @@ class StreamSamples:
     """A stream as a map-style dataset of `clips` samples: any index gives the next sample of this process's share.
 
     A share that ends begins again as the next pass, of which a stream that has `set_epoch` is told. How many clips a
-    pass has for the plan, the stream need not know. Before `begin`, every index gives the first sample.
+    pass has for the plan, the stream need not know. Before `begin`, every index gives the first sample, with which the
+    first pass then begins: a stream that can't be read twice loses none.
     """
 
     # No `__dict__`, which would be searched for random generators: the order of a stream is its own.
-    __slots__ = ("_clips", "_first", "_pass", "_process", "_samples", "stream")
+    __slots__ = ("_clips", "_first", "_opened", "_pass", "_process", "_samples", "stream")
 
     def __init__(self, stream: IterableDataset[Any], clips: int) -> None:
         self.stream, self._clips = stream, clips
-        self._first: list[Any] = []
+        self._first: list[Any] = []  # of `_opened`, the first pass, which nobody has begun
+        self._opened: Iterator[Any] | None = None
         self._samples: Iterator[Any] | None = None
         self._pass = 0  # the one that `_samples` begin with
         self._process: int | None = None  # whose share `_samples` is
@@ -37,7 +39,7 @@ class StreamSamples:
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         kept = {name: getattr(self, name) for name in self.__slots__}
-        return None, kept | {"_samples": None, "_process": None if self._process is None else 0}
+        return None, kept | {"_samples": None, "_opened": None, "_process": None if self._process is None else 0}
 
     def __len__(self) -> int:
         return self._clips
@@ -45,11 +47,15 @@ class StreamSamples:
     def begin(self, number: int) -> None:
         """Begins with the pass of a number, from 0."""
         self._pass, self._samples, self._process = number, None, 0
+        if self._opened is not None and number == 0:
+            self._samples, self._process = chain(self._first, self._opened), os.getpid()
+        self._first, self._opened = [], None
 
     def __getitem__(self, index: int) -> Any:
         if self._process is None:
             if not self._first:
-                self._first.append(next(self._passes()))
+                self._opened = self._passes()
+                self._first.append(next(self._opened))
             return self._first[0]
         if self._samples is None or self._process != os.getpid():
             self._samples, self._process = self._passes(), os.getpid()

@@ -265,6 +265,25 @@ def test_before_the_first_pass_there_is_only_the_first_sample():
     assert samples.number == CLIPS  # a `worker_init_fn` may ask
 
 
+def test_a_stream_is_read_once_from_its_first_sample():
+    """One that counts its passes itself, or can't go back, as a camera, loses none by a look at it."""
+
+    class Live(torch.utils.data.IterableDataset):
+        passes = 0
+
+        def __iter__(self):
+            self.passes += 1
+            return iter(range(10 * self.passes, 10 * self.passes + 3))
+
+    samples = StreamSamples(stream := Live(), CLIPS)
+    assert [samples[0], samples[0]] == [10, 10]
+    samples.begin(0)
+    assert [samples[index] for index in range(5)] == [10, 11, 12, 20, 21]
+    assert stream.passes == 2
+    samples.begin(1)
+    assert samples[0] == 30
+
+
 def test_it_goes_on_from_the_pass_that_it_begins_with():
     samples = StreamSamples(Stream(2), CLIPS)
     for first in (5, 3):  # the second one as after a skipped rest of an epoch

@@ -24,6 +24,7 @@ from torch.utils.data import (
 )
 
 from lightning_multigrid import MultigridCallback
+from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
@@ -500,6 +501,18 @@ def test_refusals_say_what_is_given_required_and_how_to_go_on(module, arguments,
 def test_arguments_of_another_kind_are_named(arguments, kind):
     with pytest.raises(TypeError, match=f"`{next(iter(arguments))}` of MultigridCallback must be .*{kind}"):
         MultigridCallback(**arguments)
+
+
+def test_batchnorm_within_torchscript_is_refused():
+    class Scripted(Module):
+        def __init__(self):
+            super().__init__()
+            self.scripted = torch.jit.script(nn.Sequential(nn.BatchNorm3d(3)))
+
+    with pytest.raises(
+        MisconfigurationException, match="in `scripted.0`, .* Train the model without `torch.jit.script`"
+    ):
+        fit(Scripted(), MultigridCallback())
 
 
 def test_other_refusals():

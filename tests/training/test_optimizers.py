@@ -124,3 +124,29 @@ def test_so_is_that_of_schedule_free_optimizers(caplog):
     with caplog.at_level(logging.INFO):
         fit(Module(optimizer=warming_up), MultigridCallback())
     assert "`warmup_steps=50` of AdamWScheduleFree counts the 36 steps of this run." in caplog.text
+
+
+def test_an_optimizer_that_the_trainer_does_not_know_is_refused():
+    class Holds(Module):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            self.held = SGD(self.parameters(), lr=0.1)
+
+        def configure_optimizers(self):
+            return None
+
+        def training_step(self, batch, batch_idx):
+            self.manual_backward(super().training_step(batch, batch_idx))
+            self.held.step()
+
+    with (
+        pytest.warns(UserWarning, match="will run with no optimizer"),
+        pytest.raises(
+            MisconfigurationException,
+            match=r"holds a SGD that it does not return. Return it; .* by `self.optimizers\(\)`",
+        ),
+    ):
+        fit(Holds(), MultigridCallback())
+    with pytest.warns(UserWarning, match="will run with no optimizer"):
+        fit(Holds(), MultigridCallback(lr_scaling="none"))

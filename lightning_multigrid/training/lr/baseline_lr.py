@@ -196,6 +196,6 @@ def _refuse_by_hand(module: str, before: float, now: float) -> None:
         "    def configure_optimizers(self):\n"
         "        optimizer = ...\n"
         "        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: ...)]\n"
-        "Or, if it goes by the epoch, or by the share that is done of `trainer.estimated_stepping_batches`, which are "
-        "this run's, say so: `MultigridCallback(lr_by_hand='run')`."
+        "Or, if it goes by the epoch, or by the share that is done of `trainer.estimated_stepping_batches`, read when "
+        "the LR is written, when it is this run's, say so: `MultigridCallback(lr_by_hand='run')`."
     )

@@ -113,6 +113,19 @@ def _used(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
     return [optimizer for optimizer in optimizers if optimizer.param_groups]  # Lightning's stand-in has no groups
 
 
+def refuse_hidden(schedule: MultigridSchedule, module: Any, optimizers: Iterable[Optimizer]) -> None:
+    """Refuses an optimizer that the module holds and the Trainer doesn't know, as its LR can't be scaled."""
+    known = {id(held) for optimizer in optimizers for held in with_held(optimizer)}
+    for hidden in with_held(module)[1:]:
+        if schedule.lr_scaling != "none" and not known & {id(held) for held in with_held(hidden)}:
+            raise MisconfigurationException(
+                "MultigridCallback scales the LR of the optimizers that `configure_optimizers` returns, and "
+                f"{type(module).__name__} holds a {type(hidden).__name__} that it does not return. Return it; manual "
+                "optimization gets it by `self.optimizers()`. A script that scales all LRs itself gives the callback "
+                "`lr_scaling='none'`."
+            )
+
+
 def warn_of_linear_lr(schedule: MultigridSchedule, optimizers: Iterable[Optimizer]) -> None:
     """Warns of an LR that grows linearly for an optimizer that loses accuracy by that."""
     most = max(phase.lr_scale for phase in schedule.phases)

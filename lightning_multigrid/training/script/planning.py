@@ -15,7 +15,7 @@ from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.schedule import Baseline, BatchShape, Epochs, MultigridSchedule, Plan, exact
 from lightning_multigrid.training.arguments import Arguments, schedule_of
 from lightning_multigrid.training.script.lr_stages import lr_stages
-from lightning_multigrid.training.script.optimizers import auto_lr_scaling, warn_of_linear_lr
+from lightning_multigrid.training.script.optimizers import auto_lr_scaling, refuse_hidden, warn_of_linear_lr
 from lightning_multigrid.training.script.recipe import Recipe
 
 # How far the steps of an epoch may be rounded before it is said, and refused.
@@ -48,6 +48,7 @@ def make_plan(
             f"{float(schedule.baseline.epochs):g} epochs, but the script has one of {shape} and {float(epochs):g} "
             "epochs. Make them equal, or leave the schedule to be inferred."
         )
+    refuse_hidden(schedule, module, trainer.optimizers)
     warn_of_linear_lr(schedule, trainer.optimizers)
     return Plan(schedule, recipe.clips, seed, world, trainer.accumulate_grad_batches, recipe.epoch.batches)
 

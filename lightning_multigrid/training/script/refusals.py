@@ -3,6 +3,7 @@
 from inspect import signature
 from typing import Any
 
+import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import nn
 
@@ -44,6 +45,11 @@ def refuse_synced_batchnorm(module: nn.Module) -> None:
             raise MisconfigurationException(
                 "MultigridCallback sets the clips that share BatchNorm statistics itself, but the model has "
                 "SyncBatchNorm layers. Remove `sync_batchnorm=True` from the Trainer."
+            )
+        if isinstance(layer, torch.jit.ScriptModule) and layer.original_name.startswith("BatchNorm"):
+            raise MisconfigurationException(
+                f"MultigridCallback can't set the clips that share statistics in `{name}`, a BatchNorm layer within "
+                "TorchScript. Train the model without `torch.jit.script`; `torch.compile` may make it faster."
             )
         if isinstance(layer, BatchNorm) and is_sharded(layer):
             raise MisconfigurationException(
