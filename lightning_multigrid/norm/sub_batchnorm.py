@@ -82,9 +82,8 @@ class _SubBatchNorm(nn.Module):
         rows = input.shape[0]
         # The number of clips that is planned, where one is, decides whether ranks share: it is the same on all of them.
         planned = rows if self._mini_batch is None else self._mini_batch.shape[0]
-        world = world_size(self._world)
-        if 0 < planned < self.sub_batch and world > 1 and not input.is_meta:
-            # Meta tensors, on which models are tried before training, have nothing to share.
+        # Meta tensors, on which models are tried before training, have nothing to share.
+        if 0 < planned < self.sub_batch and not input.is_meta and (world := world_size(self._world)) > 1:
             return self._normalize_over_ranks(input, planned, world)  # type: ignore[no-any-return]
         clips = min(rows, planned)
         groups = clips // self.sub_batch
@@ -125,7 +124,8 @@ class _SubBatchNorm(nn.Module):
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
         # A cumulative average reads the number from the device, as in plain BatchNorm.
-        return 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        momentum = self.momentum  # which is computed
+        return 1 / float(self.num_batches_tracked) if momentum is None else momentum
 
     def _normalize_together(
         self, x: Tensor, groups: int, mean: Tensor | None, var: Tensor | None, momentum: float

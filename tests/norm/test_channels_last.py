@@ -26,6 +26,9 @@ from tests.helpers.norms import groups_of, loop_of_batchnorm
 from tests.helpers.processes import start_method
 from tests.helpers.sampling import sampled
 
+# Of the interpreter of Triton 3.2, in NumPy 1.26.
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
+
 LAST = {2: torch.channels_last, 3: torch.channels_last_3d}  # by the axes after N x C
 OTHER = {SubBatchNorm2d: (3, 2), SubBatchNorm3d: (2, 3, 2)}
 BOUNDS = {torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 2e-2}
