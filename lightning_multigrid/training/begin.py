@@ -133,7 +133,7 @@ def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list
     rank_zero_info(lr_rule(arguments, schedule, trainer.optimizers))
     if arguments.lr_by_hand is not None:
         rank_zero_info(
-            f"For an LR by hand: `trainer.estimated_stepping_batches` is {plan.optimizer_steps} from now on. Before, as "
-            "in `configure_optimizers`, it was the baseline's."
+            f"For an LR by hand: `trainer.estimated_stepping_batches` is {plan.optimizer_steps} from now on. Before, "
+            "as in `configure_optimizers`, it was the baseline's."
         )
     tell_own_warmups(plan, trainer.optimizers)

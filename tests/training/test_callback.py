@@ -503,6 +503,7 @@ def test_arguments_of_another_kind_are_named(arguments, kind):
         MultigridCallback(**arguments)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is")
 def test_batchnorm_within_torchscript_is_refused():
     class Scripted(Module):
         def __init__(self):
