@@ -19,6 +19,7 @@ from lightning_multigrid.training.parts.lightning_loop import LightningLoop, ref
 from lightning_multigrid.training.parts.on_grid import OnGrid
 from lightning_multigrid.training.parts.patience import Patience
 from lightning_multigrid.training.parts.reporting import Reporting
+from lightning_multigrid.training.parts.update_start import UpdateStart
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.interrupts import Interrupts
@@ -56,7 +57,7 @@ class Run:
         self._in_step = False
         self._last: Step | None = None  # the one that ended last
         self._changes = Changes()
-        self._interrupts = Interrupts()
+        self._interrupts, self._update_start = Interrupts(), UpdateStart(trainer)
         self._saved: State = {}  # when it was closed
         self.timed = report.timed
 
@@ -79,7 +80,8 @@ class Run:
         """A step begins, with the mini-batch of this number in the epoch."""
         self._interrupts.raise_lost()
         step = self._step_at(batch)
-        self._loop.check(step)
+        self._loop.check(step, mini_batch)
+        self._update_start.keep(step, self.trainer.lightning_module)
         self._grid.set(step, mini_batch)  # BatchNorm's clips, and what the model knows of places
         self._reporting.announce(step)
         self._patience.release(step)
@@ -185,6 +187,7 @@ class Run:
         state.update(describe_position(self.plan, counters.place, state["shift"]))
         if counters.place.batch == 0:
             counters.forget_loader()
+        self._update_start.put_back(checkpoint, self.plan.start_of_update(counters.place))
         if self._trainer is not None:
             self._patience.make_ordinary(checkpoint)
             self._lr.make_ordinary(checkpoint)

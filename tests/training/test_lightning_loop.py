@@ -9,11 +9,12 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.host import MisconfigurationException
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import Module, fit, loader, trainer
+from tests.helpers.tiny import Module, clips, fit, loader, trainer
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -138,3 +139,50 @@ def test_a_training_of_no_length_trains_nothing(length):
     module = Module()
     host = fit(module, MultigridCallback(), **length)
     assert (module.seen, host.global_step) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("interval", "epochs", "said"),
+    [
+        (5, 1, "gives an epoch of 25 mini-batches 5 validations. Here it is rounded to"),
+        (6, None, "gives the training of 100 mini-batches 16 validations. Here it is rounded to"),
+        (25, 1, None),
+    ],
+)
+def test_validations_at_other_numbers_than_the_scripts_are_said(interval, epochs, said, caplog):
+    counted = []
+
+    class Counts(L.Callback):
+        def on_validation_end(self, trainer, pl_module):
+            if not trainer.sanity_checking:
+                counted.append(trainer.global_step)
+
+    arguments = {"val_check_interval": interval, "check_val_every_n_epoch": epochs, "max_epochs": 4}
+    data = {"train": loader(number=100), "val": loader(shuffle=False, number=4)}
+    fit(Module(), MultigridCallback(), Counts(), **arguments, **data)
+    found = [message for message in caplog.messages if "val_check_interval" in message]
+    if said is None:
+        assert (found, len(counted)) == ([], 4)
+    else:
+        assert said in found[0]
+        told = int(found[0].partition("which gives ")[2].partition(".")[0])
+        assert told * (4 if epochs else 1) == len(counted)
+
+
+def test_logged_means_weigh_the_clips_that_a_collate_fn_left():
+    """Those that there are, as without the callback."""
+
+    def drop(samples):
+        kept = [sample for number, sample in enumerate(samples) if number % 4]
+        return torch.utils.data.default_collate(kept)
+
+    class Logs(Module):
+        def training_step(self, batch, batch_idx):
+            self.log("size", float(len(batch[0])), on_step=False, on_epoch=True)
+            self.sizes = [*getattr(self, "sizes", []), len(batch[0])]
+            return super().training_step(batch, batch_idx)
+
+    module = Logs()
+    host = fit(module, MultigridCallback(), max_epochs=1, train=DataLoader(clips(100), 4, collate_fn=drop))
+    weighted = sum(size * size for size in module.sizes) / sum(module.sizes)
+    assert float(host.callback_metrics["size"]) == pytest.approx(weighted)

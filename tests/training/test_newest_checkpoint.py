@@ -250,3 +250,33 @@ def test_a_config_may_have_one_beside_that_of_its_script(tmp_path):
 def test_an_interval_must_not_be_negative():
     with pytest.raises(ValueError, match="`minutes` must be at least 0, got -1"):
         NewestCheckpoint("checkpoints", minutes=-1)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists")
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_step_that_failed_is_not_counted_twice_by_batchnorm(accumulate, tmp_path):
+    """It is trained again, so its mini-batches must not be in the running statistics already."""
+
+    class Fails(Module):
+        fails = None
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            if self.fails == len(self.seen):
+                raise RuntimeError("out of memory")
+            return loss
+
+    def train(folder, fails=None, **arguments):
+        L.seed_everything(0, verbose=False)
+        module = Fails()
+        module.fails = fails
+        saver = NewestCheckpoint(tmp_path / folder, minutes=600)
+        arguments |= {"enable_checkpointing": True, "accumulate_grad_batches": accumulate}
+        fit(module, MultigridCallback(seed=0), saver, **arguments)
+        return module.state_dict()
+
+    whole = train("whole")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train("failed", fails=14)
+    continued = train("failed", ckpt_path=tmp_path / "failed" / "last.ckpt")
+    torch.testing.assert_close(continued, whole, rtol=0, atol=0)

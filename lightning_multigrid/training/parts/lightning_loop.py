@@ -9,6 +9,7 @@ from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader, StreamSamples
 from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
+from lightning_multigrid.training.mini_batches import tensors_in
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
 
@@ -40,7 +41,23 @@ class LightningLoop:
                 changes.set_attribute(trainer, "log_every_n_steps", min(every, self._plan.steps_per_epoch))
             interval = getattr(trainer, "val_check_interval", None)  # since Lightning 2.6, it may be a time
             if isinstance(interval, int) and not isinstance(interval, bool):
+                self._tell_validations(interval)
                 changes.set_attribute(trainer, "val_check_interval", self._of_run(interval))
+
+    def _tell_validations(self, interval: int) -> None:
+        """Says how many validations an interval of mini-batches gives, if its rounding changes their number."""
+        plan, every = self._plan, self._of_run(interval)
+        lengths = [(plan.baseline_length.batches, interval), (plan.batches_per_epoch, every)]
+        of_epoch, unit = self._trainer.check_val_every_n_epoch, "an epoch"
+        if of_epoch is None:  # then Lightning counts mini-batches of all epochs
+            lengths, unit = [(length * plan.epochs, number) for length, number in lengths], "the training"
+        (whole, _), (own, _) = lengths
+        script, run = (int(length // number) for length, number in lengths)
+        if abs(run - script) > 0.05 * script:
+            rank_zero_info(
+                f"`val_check_interval={interval}` gives {unit} of {int(whole)} mini-batches {script} validations. Here "
+                f"it is rounded to {every} of {own}, which gives {run}. A fraction, as 0.25, needs no rounding."
+            )
 
     def _of_run(self, number: int) -> int:
         """The mini-batches of this run for a number of them that the script counts."""
@@ -64,10 +81,11 @@ class LightningLoop:
         internals.reload_every(self._trainer, 0)
         self._first = first
 
-    def check(self, step: Step) -> None:
+    def check(self, step: Step, mini_batch: Any) -> None:
         """Refuses a step for which Lightning, or a callback, has done otherwise than planned."""
         trainer = self._trainer
-        internals.set_batch_size(trainer, step.shape.clips)
+        if any(tensor.shape[:1] == (step.shape.clips,) for tensor in tensors_in(mini_batch)):  # else some were dropped
+            internals.set_batch_size(trainer, step.shape.clips)
         if trainer.optimizers != self._optimizers:
             raise MisconfigurationException(
                 "MultigridCallback scales the LR of the optimizers that `configure_optimizers` returned, but the "

@@ -1,0 +1,45 @@
+"""BatchNorm's running statistics for checkpoints that are written within an optimizer step."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from lightning_multigrid.host import Trainer, is_a
+from lightning_multigrid.norm import tracking_layers
+from lightning_multigrid.schedule import Place, Step
+from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestCheckpoint
+
+
+class UpdateStart:
+    """Keeps the running statistics from before each optimizer step.
+
+    A checkpoint that is written within one, as after an error, continues with this step from its start. So it must not
+    hold what the step's mini-batches have added already. They are kept only where a callback writes such checkpoints.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        self._needed = any(
+            isinstance(one, NewestCheckpoint)
+            or getattr(one, "save_on_exception", False)
+            or is_a(one, "callbacks.OnExceptionCheckpoint")
+            for one in callbacks
+        )
+        self._place: Place | None = None
+        self._kept: dict[str, Tensor] = {}
+
+    def keep(self, step: Step, module: nn.Module) -> None:
+        """A step begins."""
+        if self._needed and step.starts_update:
+            self._place = step.place
+            self._kept = {
+                f"{layer}.{name}": values.clone()
+                for layer, of in tracking_layers(module).items()
+                for name, values in of.named_buffers(recurse=False)
+            }
+
+    def put_back(self, checkpoint: dict[str, Any], start: Place) -> None:
+        """Writes the kept statistics into a checkpoint that continues with the optimizer step at `start`."""
+        if start == self._place:
+            saved = checkpoint["state_dict"]
+            saved.update({name: values for name, values in self._kept.items() if name in saved})
