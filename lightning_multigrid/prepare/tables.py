@@ -1,6 +1,5 @@
 """The frame tables of videos that are not prepared, made once and kept: a training then reads clips of them fast."""
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -43,6 +42,7 @@ def index(paths: Iterable[str], store: TableStore, workers: int = 0, timeout: fl
     now, done = Progress(len(missing)), Indexed(kept=len(distinct) - len(missing))
     with progress_bar() as bar:
         if missing:
+            store.remove_unused()
             said = f"Each of {now.total:,} videos is decoded once, to know its frames. What is made is kept."
             bar.console.print(said, highlight=False)
         task = bar.add_task("index", total=now.total, count=str(now))
@@ -62,21 +62,20 @@ def _table_of(path: str) -> bytes:
 
 
 def without_table(paths: Sequence[str], store: TableStore, *, sampled: bool = False) -> list[str]:
-    """The videos that have no table, or one of another file or FFmpeg.
+    """The videos that have no table, or one of another FFmpeg.
 
-    If `sampled`, only some tables are looked at, and no video; all are, if another FFmpeg made one of those.
+    If `sampled`, only some tables are looked at; all are, if another FFmpeg made one of those.
     """
     missing = dict.fromkeys(store.missing(paths))
     there = [path for path in paths if path not in missing]
     if sampled and not any(_is_old(path, store) for path in there[:: max(1, len(there) // _SAMPLE)]):
         return list(missing)
-    return [*missing, *(path for path in there if _is_old(path, store, look=True))]
+    return [*missing, *(path for path in there if _is_old(path, store))]
 
 
-def _is_old(path: str, store: TableStore, look: bool = False) -> bool:
-    """Whether a table is to be made again: another FFmpeg made it, or, after a look, its video has another size now."""
+def _is_old(path: str, store: TableStore) -> bool:
+    """Whether a table is to be made again: another FFmpeg made it, or it is damaged."""
     try:
-        table = FrameTable.from_bytes(store.read(path))
-        return not table.is_current or (look and table.file_size != os.path.getsize(path))
+        return not FrameTable.from_bytes(store.read(path)).is_current
     except (OSError, ValueError):
         return True

@@ -2,7 +2,6 @@
 
 import csv
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,9 @@ from tests.helpers.videos import numbered_frames, write_video
 @pytest.fixture
 def source(tmp_path):
     """A folder per class, for training and for validation."""
-    video = write_video(tmp_path / "a.mp4", numbered_frames(12))
-    for name in ("train/run/a b.mp4", "train/swim/b.mp4", "train/swim/c.mp4", "val/swim/d.mp4"):
+    for place, name in enumerate(("train/run/a b.mp4", "train/swim/b.mp4", "train/swim/c.mp4", "val/swim/d.mp4")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(video, tmp_path / name)
+        write_video(tmp_path / name, numbered_frames(12, first=12 * place))
     return tmp_path
 
 

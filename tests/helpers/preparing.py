@@ -26,7 +26,7 @@ def videos(folder, names):
 
 def is_of_the_runs(name):
     """Whether a file tells of the runs, not of the videos."""
-    return name.name == "lock" or name.name.startswith("report-")
+    return name.name == "lock" or name.name.startswith(("report-", ".lightning-multigrid-"))
 
 
 def contents(folder):
@@ -67,6 +67,6 @@ def check_whole(folder, expected):
     """Every file that has a name is the whole one."""
     for path in folder.rglob("*"):
         name = path.relative_to(folder)
-        if path.is_file() and not path.name.startswith(".lightning-multigrid-") and not is_of_the_runs(name):
+        if path.is_file() and not is_of_the_runs(name):
             found, whole = path.read_bytes(), expected[name]
             assert found == whole, f"{name} is not whole: {len(found)} bytes instead of {len(whole)}, {found[:32]}"
