@@ -2,7 +2,6 @@
 
 import csv
 import errno
-import fcntl
 import io
 import os
 import secrets
@@ -45,26 +44,6 @@ def output_errors(folder: str) -> Iterator[None]:
 def temporary_name(folder: str) -> str:
     """Returns a path in a folder for an unfinished file: hidden, short, and recognised by `remove_partial`."""
     return os.path.join(folder, f"{_PREFIX}{secrets.token_hex(6)}{_SUFFIX}")
-
-
-@contextmanager
-def locked(folder: StrPath, how: int) -> Iterator[None]:
-    """Makes a folder and holds its lock as `fcntl.flock` does; without a lock where the file system has none.
-
-    An `OutputError` if the folder can't be written to, and a ValueError if LOCK_NB finds the lock held.
-    """
-    with output_errors(os.fspath(folder)):
-        os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, "lock"), "a+b") as file:  # network file systems want it readable, too
-            try:
-                fcntl.flock(file, how)
-            except BlockingIOError:
-                raise ValueError(
-                    f"Another process is at work in {folder}. Wait for it to end, or give another folder."
-                ) from None
-            except OSError:
-                pass
-            yield
 
 
 @contextmanager

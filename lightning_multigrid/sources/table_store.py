@@ -32,11 +32,11 @@ class TableStore:
     table. Where another one has the same, its frames differ from the checksums in the table.
 
     Args:
-        folder: It is made by the first `add`.
+        folder: It is made by `begin`, or the first `add`.
     """
 
     DAYS = 180
-    """After so many days in which a table was not read, `remove_unused` removes it."""
+    """After so many days in which a table was not read, `begin` removes it."""
 
     def __init__(self, folder: StrPath) -> None:
         self.folder = os.path.abspath(path_argument("folder", folder))
@@ -82,10 +82,19 @@ class TableStore:
             names = [name for piece in threads.map(_names, pieces) for name in piece]
         return [path for path, name in zip(distinct, names, strict=True) if name not in there]
 
-    def remove_unused(self) -> None:
-        """Removes tables that nobody has read for `DAYS` days; whoever reads one at this moment still gets it whole."""
-        before = time.time() - self.DAYS * 86_400
+    def begin(self) -> None:
+        """Begins to add tables: an `OutputError` if none can be added, so that none is made in vain.
+
+        Tables that nobody has read for `DAYS` days are removed; whoever reads one at this moment still gets it whole.
+        """
+        with output_errors(self.folder):
+            os.makedirs(self.folder, exist_ok=True)
+            tried = temporary_name(self.folder)
+            with open(tried, "xb"):
+                pass
+            os.remove(tried)
         remove_partial(self.folder)
+        before = time.time() - self.DAYS * 86_400
         for file in glob(f"{escape(self.folder)}/??/*{_SUFFIX}"):
             with suppress(OSError):  # another process has removed it, or it is another user's
                 if os.stat(file).st_mtime < before:

@@ -42,7 +42,6 @@ def test_an_empty_store(tmp_path, videos):
     assert store.missing([]) == []
     assert store.missing(videos) == videos
     assert [store.read(path) for path in videos] == [b""] * 4
-    store.remove_unused()
     assert not (tmp_path / "none").exists()
 
 
@@ -133,7 +132,7 @@ def test_only_tables_that_nobody_read_for_180_days_are_removed(store, videos):
     for days, left in ((170, 4), (190, 2)):
         assert len(age(store, days)) == 4
         kept = [store.read(path) for path in videos[:2]]  # a reader marks them
-        store.remove_unused()
+        store.begin()
         assert store.missing(videos) == videos[left:]
     assert [store.read(path) for path in videos[:2]] == kept
 
@@ -177,7 +176,7 @@ def test_writers_at_the_same_time(tmp_path):
     while any(writer.is_alive() for writer in writers):
         assert seen <= (seen := 60 - len(reader.missing(every)))
         assert reader.read(shared) in (b"", *(number * 100_000 for number in (b"1", b"2", b"3")))
-        reader.remove_unused()
+        reader.begin()
     for writer in writers:
         writer.join()
         assert writer.exitcode == 0
@@ -191,21 +190,22 @@ def test_what_a_killed_writer_leaves_is_no_table(store, videos, tmp_path):
     assert store.missing([videos[0], str(left)]) == [str(left)]
     for days, there in ((0, True), (2, False)):  # another process may be writing it
         os.utime(left, (time.time() - days * DAY,) * 2)
-        store.remove_unused()
+        store.begin()
         assert left.exists() == there
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, videos):
     (tmp_path / "file").touch()
     store = TableStore(tmp_path / "file" / "tables")
-    with pytest.raises(OutputError, match=r"Not a directory while writing to .*file/tables|File exists"):
-        store.add(videos[0], b"table")
+    for add in (store.begin, lambda: store.add(videos[0], b"table")):
+        with pytest.raises(OutputError, match=r"Not a directory while writing to .*file/tables|File exists"):
+            add()
     assert store.missing(videos) == videos
     (tmp_path / "closed").mkdir(mode=0o500)
     if os.access(tmp_path / "closed", os.W_OK):
         pytest.skip("this user may write everywhere")
     with pytest.raises(OutputError, match=r"Permission denied while writing to .*closed"):
-        TableStore(tmp_path / "closed").add(videos[0], b"table")
+        TableStore(tmp_path / "closed").begin()
 
 
 @pytest.mark.parametrize(("folder", "error"), [(None, TypeError), ("", ValueError)])

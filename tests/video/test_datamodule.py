@@ -410,7 +410,7 @@ def test_an_evaluation_makes_no_tables_and_reads_by_those_that_are_there(source,
 def test_prepared_videos_need_no_tables(source, monkeypatch):
     for split, manifest in data_of(source).manifests().items():
         prepare(manifest, source / "out" / split, FAST)
-    monkeypatch.setattr(index_before_fit, "locked", None)
+    monkeypatch.setattr(index_before_fit, "index", None)
     fit(data_of(source / "out"))
 
 
