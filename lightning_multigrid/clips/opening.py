@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from lightning_multigrid.decode import Box, Damage, FrameFolder, FrameTable, VideoError, VideoReader
+from lightning_multigrid.decode import Box, Damage, FrameFolder, FrameTable, VideoError, VideoReader, read_kept
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.sources import Manifest
 
@@ -91,12 +91,17 @@ def open_row(manifest: Manifest, row: int) -> Iterator[Stretch]:
 
 
 def frame_table(manifest: Manifest, row: int) -> FrameTable | None:
-    """Returns the kept frame table of a row's video, or None; the reader then takes the one that the video holds."""
+    """Returns the kept frame table of a row's video, or None; the reader then takes the one that the video holds.
+
+    A `VideoError` if the video is known to be broken.
+    """
     if manifest.tables is None:
         return None
+    path = manifest.path(row)
     try:
-        data = manifest.tables.read(manifest.path(row))
-        return FrameTable.from_bytes(data) if data else None
+        return read_kept(path, manifest.tables.read(path))
+    except VideoError:
+        raise
     except (OSError, ValueError) as error:
         # Without the name of the file, which would make a warning of each.
         why = getattr(error, "strerror", None) or error

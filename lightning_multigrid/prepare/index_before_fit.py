@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from lightning_multigrid.files import OutputError, StrPath, cache_folder
 from lightning_multigrid.prepare.processes import usable_cores
-from lightning_multigrid.prepare.tables import index, without_table
+from lightning_multigrid.prepare.tables import index, known, without_table
 from lightning_multigrid.sources import Manifest, TableStore
 
 _FEW = 32  # videos that are done before a program has started
@@ -31,7 +31,7 @@ def index_in_subprocess(paths: Sequence[str], folder: StrPath) -> str:
         OutputError: If the folder can't be written to.
     """
     store = TableStore(folder)
-    missing = without_table(paths, store, sampled=True)
+    missing = without_table(paths, store)
     if not missing:
         return ""
     if len(missing) <= _FEW:
@@ -44,7 +44,9 @@ def index_in_subprocess(paths: Sequence[str], folder: StrPath) -> str:
     if run.returncode:
         said = f"The program that makes frame tables ended with exit status {run.returncode}."
         raise OutputError(errno.EIO, said)
-    return f"Frame tables of {len(missing) - len(store.missing(missing)):,} videos are in {os.fspath(folder)}."
+    done, left = known(missing, store)
+    broken = f", {len(done.broken) + len(left):,} videos are broken" if done.broken or left else ""
+    return f"Frame tables of {done.kept:,} videos are in {os.fspath(folder)}{broken}."
 
 
 def tables_folder() -> str:

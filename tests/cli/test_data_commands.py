@@ -79,7 +79,7 @@ def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     for split in ("train", "val"):
         (source / split).rename(source / "both" / split)
     main(["check", str(source / "both"), *SERIAL])
-    assert capsys.readouterr().out == "4 videos read, 0 broken.\n"
+    assert capsys.readouterr().out == "4 videos checked, 0 broken.\n"
     main(["prepare", str(source / "both"), f"--output={source / 'out'}", *QUICK])
     shown = capsys.readouterr().out
     for split in ("train", "val"):
@@ -109,7 +109,7 @@ def test_official_annotations(source, capsys):
     (source / "classInd.txt").write_text("1 run\n2 swim\n")
     arguments = [f"--source.annotations={source / 'trainlist01.txt'}", f"--source.videos={source / 'train'}"]
     main(["check", "--source=lightning_multigrid.sources.UCF101", *arguments, *SERIAL])
-    assert capsys.readouterr().out == "1 videos read, 0 broken.\n"
+    assert capsys.readouterr().out == "1 videos checked, 0 broken.\n"
 
 
 def test_check_says_what_is_broken(source, capsys):
@@ -117,8 +117,12 @@ def test_check_says_what_is_broken(source, capsys):
     with pytest.raises(SystemExit, match="1"):
         main(["check", f"--source={source / 'train'}", f"--report={source / 'broken.csv'}", *SERIAL])
     printed = capsys.readouterr()
-    assert printed.out == "4 videos read, 1 broken.\n"
+    assert printed.out == "4 videos checked, 1 broken.\n"
     assert f"{source / 'train' / 'run' / 'e.mp4'}: no video, or damaged" in printed.err
+    main(["index", str(source / "val"), *SERIAL])
+    assert capsys.readouterr().out.startswith("Frame tables of 1 videos made. ")
+    main(["check", str(source / "val"), *SERIAL])
+    assert "decoded" not in capsys.readouterr().err
     with open(source / "broken.csv", newline="") as file:
         assert [row[0] for row in csv.reader(file)] == ["path", str(source / "train" / "run" / "e.mp4")]
 
@@ -163,6 +167,17 @@ def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, c
     (source / "train" / "run" / "e.mp4").unlink()
     main(["index", str(source / "train"), *SERIAL])
     assert "0 videos made, 3 were there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("index", "options", "folder"), [("own", [], "own"), ("own", ["--output=other"], "other")])
+def test_tables_are_kept_where_the_config_says(source, monkeypatch, index, options, folder):
+    monkeypatch.chdir(source)
+    arguments = f"{{index: {index}, train: {source / 'train'}}}"
+    text = f"{MODEL}data:\n  class_path: lightning_multigrid.VideoDataModule\n  init_args: {arguments}\n"
+    (source / "config.yaml").write_text(text)
+    for command in ("check", "index"):
+        main([command, "--config=config.yaml", *options, *SERIAL])
+        assert len(list((source / folder).rglob("*.table"))) == 3
 
 
 def test_prepared_videos_need_no_index(source, capsys):

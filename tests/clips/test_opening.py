@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from lightning_multigrid.clips import opening
 from lightning_multigrid.clips.opening import WHOLE, Stretch, frame_table, open_row
-from lightning_multigrid.decode import VideoError, VideoReader, make_table
+from lightning_multigrid.decode import VideoError, VideoReader, make_kept, make_table
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.prepare import Encoding, prepare
 from lightning_multigrid.sources.builder import ManifestBuilder
@@ -190,6 +191,17 @@ def test_a_video_is_opened_with_its_table(indexed):
         assert video._video.table.entries[27] == 25  # the reader's own would begin with the first packet
     assert frame_table(replace(rows, tables=None), 0) is None
     assert frame_table(replace(rows, tables=TableStore(Path(rows.path(0)).parent / "none")), 0) is None
+
+
+def test_a_video_that_is_known_to_be_broken_is_not_opened(indexed, monkeypatch):
+    Path(indexed.path(0)).write_bytes(b"no video")
+    indexed.tables.add(indexed.path(0), make_kept(indexed.path(0)))
+    with pytest.raises(VideoError, match="no video") as opened, open_row(replace(indexed, tables=None), 0):
+        pass
+    monkeypatch.setattr(opening, "VideoReader", None)
+    with pytest.raises(VideoError, match="no video") as known, open_row(indexed, 0):
+        pass
+    assert (known.value.path, known.value.reason) == (opened.value.path, opened.value.reason)
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,15 @@ def test_many_are_made_in_processes_of_another_program(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "usable_cores", lambda: 1)
     monkeypatch.setattr(module, "index", None)
     said = index_in_subprocess(paths, tmp_path / "tables")
-    assert said == f"Frame tables of 2 videos are in {tmp_path / 'tables'}."
-    assert TableStore(tmp_path / "tables").missing(paths) == paths[2:]
+    assert said == f"Frame tables of 2 videos are in {tmp_path / 'tables'}, 1 videos are broken."
+    assert TableStore(tmp_path / "tables").missing(paths) == []
+    assert index_in_subprocess(paths, tmp_path / "tables") == ""
 
 
 def test_several_that_share_a_folder_share_the_work_and_none_waits(tmp_path, monkeypatch):
     """One is held at its first video, and the other makes the tables of all the others, and that one's, too."""
     source = videos(tmp_path / "in", [f"{number}.mp4" for number in range(6)])
-    given, own = (paths_of(source), tmp_path / "tables"), tables.make_table
+    given, own = (paths_of(source), tmp_path / "tables"), tables.make_kept
     held, go_on, made = threading.Event(), threading.Event(), Counter()
 
     def make(path):
@@ -62,7 +63,7 @@ def test_several_that_share_a_folder_share_the_work_and_none_waits(tmp_path, mon
         made[name] += 1
         return own(path)
 
-    monkeypatch.setattr(tables, "make_table", make)
+    monkeypatch.setattr(tables, "make_kept", make)
     first = threading.Thread(target=index_in_subprocess, args=given, name="first")
     first.start()
     try:
@@ -89,7 +90,7 @@ def test_each_takes_the_videos_in_an_order_of_its_own(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     source = videos(tmp_path / "in", ["a.mp4"])
-    monkeypatch.setattr(tables, "make_table", None)
+    monkeypatch.setattr(tables, "make_kept", None)
     for few in (32, 0):  # here, or in another program
         monkeypatch.setattr(module, "_FEW", few)
         with pytest.raises(OutputError, match="Not a directory while writing to .*tables"):
