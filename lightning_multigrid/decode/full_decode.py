@@ -30,8 +30,8 @@ _RETRIES = 2  # decodes of the whole file that trying entries anew may cost
 _APART = 16  # from one frame that is tried to the next, with what is droppable left out
 _SHARE, _LACK = 0.9, 1.0  # of the length that a file declares, which it must have; seconds that it may lack
 # CPU seconds that a decode of a whole file may take: a few bytes can hold billions of pixels. An hour of 1080p, a GB,
-# takes some minutes.
-_SECONDS, _SECONDS_PER_BYTE = 600.0, 1e-5
+# takes some minutes. The search for entries may take so many times as much.
+_SECONDS, _SECONDS_PER_BYTE, _SEARCH = 600.0, 1e-5, 3
 
 
 @dataclass
@@ -80,8 +80,8 @@ class FullDecode(AbstractContextManager["FullDecode"]):
 
     def __iter__(self) -> Iterator[VideoFrame]:
         """Decodes the file; to be done once."""
-        codec, size = self._stream.codec_context, self.file.bytes.size
-        end = time.thread_time() + _SECONDS + _SECONDS_PER_BYTE * size
+        codec = self._stream.codec_context
+        self.file.until = time.thread_time() + self._seconds
         packets, corrupt, refusal = self._container.demux(), False, None
         with self.file.faults():
             while True:
@@ -100,8 +100,7 @@ class FullDecode(AbstractContextManager["FullDecode"]):
                 except av.FFmpegError as error:
                     frames, refusal = [], refusal or error
                     self._seen.refused += 1
-                if time.thread_time() > end:
-                    raise VideoError(self.file.path, f"takes too long to decode, for a file of {size} bytes")
+                self.file.check_time()
                 for frame in frames:
                     self._see(frame)
                     yield frame
@@ -158,6 +157,10 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         seen.checksums.append(checksum(frame))
         seen.times.append(_UNKNOWN if frame.pts is None else frame.pts)
         seen.concealed += frame.is_corrupt
+
+    @property
+    def _seconds(self) -> float:
+        return _SECONDS + _SECONDS_PER_BYTE * self.file.bytes.size
 
     @property
     def damage(self) -> Damage:
@@ -225,6 +228,7 @@ class FullDecode(AbstractContextManager["FullDecode"]):
             clock=np.array(seen.clock),
         )
         if entries:
+            self.file.until += _SEARCH * self._seconds
             with self.file.faults():
                 table = self._with_entries(table)
         return table

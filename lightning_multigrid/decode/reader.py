@@ -220,6 +220,8 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         for index in missing:
             of_packet.setdefault(int(table.packets[index]), []).append(index)
         new = attempt == "by a new decoder"
+        if new:
+            self.file.release()
         numbers = range(entry, max(of_packet) + 1) if new else needed_packets(table, entry, of_packet)
         self.packets_fed += len(numbers)
         for number, frame in decode_packets(self.file, table, numbers, new=new):
