@@ -84,10 +84,17 @@ class Stretch:
 
 @contextmanager
 def open_row(manifest: Manifest, row: int) -> Iterator[Stretch]:
-    """Opens a row of a manifest for a `with`: a video or a folder of frames, or a stretch of it."""
+    """Opens a row of a manifest for a `with`: a video or a folder of frames, or a stretch of it.
+
+    A kept frame table that does not fit the video is removed, so that the next `index` makes it again.
+    """
     path, rate = manifest.path(row), manifest.frame_rate
     with VideoReader(path, frame_table(manifest, row)) if rate is None else FrameFolder(path, rate) as video:
-        yield Stretch(video, path, manifest.stretch(row))
+        try:
+            yield Stretch(video, path, manifest.stretch(row))
+        finally:
+            if manifest.tables is not None and isinstance(video, VideoReader) and video.misled:
+                manifest.tables.remove(path)
 
 
 def frame_table(manifest: Manifest, row: int) -> FrameTable | None:

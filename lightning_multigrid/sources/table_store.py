@@ -73,6 +73,11 @@ class TableStore:
                 part.write(table)
             os.replace(temporary, file)  # not brought to the disk first: a table has a checksum
 
+    def remove(self, path: str) -> None:
+        """Removes the table of a video, as far as this user may."""
+        with suppress(OSError):
+            os.remove(self._file(content_key(path)))
+
     def missing(self, paths: Iterable[str]) -> list[str]:
         """Returns the paths without a table, each once; those of files that can't be read, too."""
         there = set(glob(f"??/*{_SUFFIX}", root_dir=self.folder))

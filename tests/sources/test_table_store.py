@@ -55,6 +55,12 @@ def test_what_is_added_is_found(store, videos, tmp_path):
     assert store.read(videos[0]) == b"newer"
 
 
+def test_what_is_removed_is_missing(store, videos, tmp_path):
+    for path in (videos[0], videos[0], str(tmp_path / "gone.mp4")):
+        store.remove(path)
+    assert store.missing(videos) == videos[:1]
+
+
 def test_videos_that_are_copied_or_moved_keep_their_tables(store, videos, tmp_path):
     (tmp_path / "node").mkdir()
     moved = [str(tmp_path / "node" / f"{number}.avi") for number in range(4)]
