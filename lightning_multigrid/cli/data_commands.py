@@ -108,6 +108,8 @@ def check_videos(
 ) -> None:
     """Says which videos of a dataset are broken or damaged, and how. Exits with 1 if any is.
 
+    A note names a video that is read, but lacks a part by what its container says.
+
     It makes the frame tables that videos lack, as `index` does, and reads the answer from them. So `fit` decodes no
     video again, and neither does another `check`, which sees no damage that has come since.
 
@@ -124,11 +126,13 @@ def check_videos(
     """
     splits, store = _videos("check", datamodule, source), _store(datamodule, output)
     broken: dict[str, str] = {}
+    notes: dict[str, str] = {}
     for manifest in splits.values():
-        broken |= check(manifest, store, workers, timeout)
+        found = check(manifest, store, workers, timeout)
+        broken, notes = broken | found.broken, notes | found.notes
     if report is not None:
         write_report(report, broken)
-    _name(broken)
+    _name({path: f"note: {lacks}" for path, lacks in notes.items()} | broken)
     checked = {manifest.path(row) for manifest in splits.values() for row in range(len(manifest))}
     say(f"{len(checked):,} videos checked, {len(broken):,} broken.")
     if broken:

@@ -28,6 +28,7 @@ _WINDOW = 64  # bytes behind the place that FFmpeg tells of a packet, in which i
 _WIDEST = 8  # of pixels; what says to be wider is a mistake
 _RETRIES = 2  # decodes of the whole file that trying entries anew may cost
 _APART = 16  # from one frame that is tried to the next, with what is droppable left out
+_HOLE = 0.5  # seconds without a frame that are none of a video's own rate
 _SHARE, _LACK = 0.9, 1.0  # of the length that a file declares, which it must have; seconds that it may lack
 # CPU seconds that a decode of a whole file may take: a few bytes can hold billions of pixels. An hour of 1080p, a GB,
 # takes some minutes. The search for entries may take so many times as much.
@@ -226,12 +227,32 @@ class FullDecode(AbstractContextManager["FullDecode"]):
             sizes=np.array(seen.sizes),
             droppable=np.empty(0, np.int64),
             clock=np.array(seen.clock),
+            lacks=self._lacks(),
         )
         if entries:
             self.file.until += _SEARCH * self._seconds
             with self.file.faults():
                 table = self._with_entries(table)
         return table
+
+    def _lacks(self) -> str:
+        """What is missing in a container that FFmpeg reads on in without a word, where a part of it is not there."""
+        seen, kind, size = self._seen, self._container.format.name, self.file.bytes.size
+        if kind == "avi" and _UNKNOWN not in seen.clock:  # its header counts the ticks of its clock, with empty ones
+            step = max(1, int(np.median(np.diff(seen.clock)))) if len(seen.clock) > 1 else 1
+            declared, found = self._stream.frames, max(seen.clock) + step
+            if declared - found > max(2 * step, declared // 100):
+                return f"its header counts {declared // step} frames, it ends after {found // step}"
+        elif kind == "gif":  # what FFmpeg can't tell apart is in the last packet
+            last, usual = seen.sizes[-1], float(np.median(seen.sizes))
+            if last > max(10 * usual, size / 10):
+                return f"its last frame has {last} bytes, the others have about {usual:.0f}"
+        elif kind in ("flv", "mpegts") and _UNKNOWN not in seen.times and self._stream.time_base:
+            times = np.sort(np.array(seen.times)) * float(self._stream.time_base)
+            steps = np.diff(times)
+            if len(steps) and (longest := steps.max()) > max(_HOLE, 10 * np.median(steps)):
+                return f"it has no frame for {longest:.1f} s from {times[steps.argmax()] - times[0]:.1f} s on"
+        return ""
 
     def _with_entries(self, table: FrameTable) -> FrameTable:
         """The table with its entries, and without a container if a decoder finds as many of them so."""

@@ -13,8 +13,15 @@ from lightning_multigrid.sources import Manifest, ManifestError, TableStore
 _USUAL_RATE = 30.0  # frames per second, where a file doesn't say
 
 
-def check(manifest: Manifest, store: TableStore, workers: int = 0, timeout: float = TASK_SECONDS) -> dict[str, str]:
-    """Returns the broken and damaged videos of a manifest, and those that end before a stretch of them begins.
+class Checked(NamedTuple):
+    """Paths of videos, each with what is said of it."""
+
+    broken: dict[str, str]  # can't be read, or are damaged, or end before a stretch of them begins
+    notes: dict[str, str]  # are read, but their container says that something is missing
+
+
+def check(manifest: Manifest, store: TableStore, workers: int = 0, timeout: float = TASK_SECONDS) -> Checked:
+    """Finds the broken and damaged videos of a manifest.
 
     Their frame tables tell it, and those that are missing are made and kept, as by `index`: a training that follows
     decodes no video again. Prepared videos and folders of frames, which need no tables there, are decoded each time.
@@ -24,9 +31,6 @@ def check(manifest: Manifest, store: TableStore, workers: int = 0, timeout: floa
         store: Where tables are kept.
         workers: Processes; 0 works in this one.
         timeout: Seconds after which a video counts as broken (not with 0 workers).
-
-    Returns:
-        The path of each, and the reason.
 
     Raises:
         OutputError: If tables can't be written.
@@ -38,26 +42,29 @@ def check(manifest: Manifest, store: TableStore, workers: int = 0, timeout: floa
         starts.setdefault(manifest.path(row), []).append(manifest.stretch(row)[0])
     if manifest.frame_rate is None and not manifest.prepared:
         broken = index(starts, store, workers, timeout).broken
-        faults = {path: _of_table(path, starts[path], store) for path in starts if path not in broken}
+        results = {path: _of_table(path, starts[path], store) for path in starts if path not in broken}
     else:
         tasks = run_tasks(partial(_of_decode, manifest.frame_rate), starts.items(), workers, timeout)
-        results = {path: result for (path, _), result in shown("check", tasks, len(starts))}
-        broken = {path: result.reason for path, result in results.items() if isinstance(result, TaskFailure)}
-        faults = {path: result for path, result in results.items() if path not in broken}
-    return broken | {path: fault for path, fault in faults.items() if fault}
+        done = {path: result for (path, _), result in shown("check", tasks, len(starts))}
+        broken = {path: result.reason for path, result in done.items() if isinstance(result, TaskFailure)}
+        results = {path: result for path, result in done.items() if path not in broken}
+    broken |= {path: fault for path, (fault, _) in results.items() if fault}
+    return Checked(broken, {path: lacks for path, (_, lacks) in results.items() if lacks and path not in broken})
 
 
-def _of_table(path: str, starts: Sequence[float], store: TableStore) -> str:
+def _of_table(path: str, starts: Sequence[float], store: TableStore) -> tuple[str, str]:
     table = kept_table(path, store)
-    return "changed while it was checked. Check it again" if table is None else _fault(table, starts)
+    if table is None:
+        return "changed while it was checked. Check it again", ""
+    return _fault(table, starts), table.lacks
 
 
-def _of_decode(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> str:
+def _of_decode(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> tuple[str, str]:
     path, starts = task
     with FullDecode(path) if frame_rate is None else FrameFolder(path, frame_rate) as decode:
         for _ in decode:
             pass
-        return _fault(decode.table(entries=False) if isinstance(decode, FullDecode) else decode, starts)
+        return _fault(decode.table(entries=False) if isinstance(decode, FullDecode) else decode, starts), ""
 
 
 def _fault(video: FrameTable | FrameFolder, starts: Sequence[float]) -> str:

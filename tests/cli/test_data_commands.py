@@ -127,6 +127,17 @@ def test_check_says_what_is_broken(source, capsys):
         assert [row[0] for row in csv.reader(file)] == ["path", str(source / "train" / "run" / "e.mp4")]
 
 
+def test_check_notes_what_a_container_lacks(source, capsys):
+    path = write_video(source / "val" / "swim" / "e.gif", numbered_frames(60), codec="gif", pix_fmt="rgb8")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(0.3 * len(data))] + data[int(0.65 * len(data)) :])
+    for _ in range(2):
+        main(["check", str(source / "val"), *SERIAL])
+        printed = capsys.readouterr()
+        assert f"{path}: note: its last frame has " in printed.err
+        assert printed.out == "2 videos checked, 0 broken.\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
