@@ -161,10 +161,9 @@ def manifest_of(videos: Videos) -> Manifest:
     """The links with the frame tables of their videos."""
     file = Path(videos.folder) / "list.csv"
     file.write_text("".join(f"{path} 0\n" for path in videos.paths))
-    tables = [make_table(path).to_bytes() for path in videos.files]
     store = TableStore(f"{videos.folder}/tables")
-    for number, path in enumerate(videos.paths):
-        store.add(path, tables[number % len(tables)])
+    for path in videos.files:
+        store.add(path, make_table(path).to_bytes())
     return replace(VideoList(file).read(), tables=store)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if os.name != "posix":
     raise ImportError(
-        f"lightning-multigrid runs on Linux and macOS, this system is {os.name!r}. It reads and locks files in ways "
+        f"lightning-multigrid runs on Linux and macOS, this system is {os.name!r}. It reads files in ways "
         "that others lack. On Windows, use it in the Windows Subsystem for Linux."
     )
 

@@ -101,11 +101,17 @@ def check_videos(
     datamodule: LightningDataModule | None = None,
     *,
     source: Source | None = None,
+    output: str | None = None,
     workers: int = CORES,
     timeout: float = TASK_SECONDS,
     report: str | None = None,
 ) -> None:
-    """Decodes every video of a dataset, and says which are broken or damaged, and how. Exits with 1 if any is.
+    """Says which videos of a dataset are broken or damaged, and how. Exits with 1 if any is.
+
+    A note names a video that is read, but lacks a part by what its container says.
+
+    It makes the frame tables that videos lack, as `index` does, and reads the answer from them. So `fit` decodes no
+    video again, and neither does another `check`, which sees no damage that has come since.
 
         lightning-multigrid check videos
         lightning-multigrid check --config recipe.yaml --report broken.csv
@@ -113,27 +119,22 @@ def check_videos(
     Args:
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
+        output: Folder to keep the tables in, as in `index`.
         workers: Processes; 0 works in this one, without `timeout`.
         timeout: Seconds after which a video is broken.
         report: File to write: a CSV of the broken videos.
     """
-    splits = _videos("check", datamodule, source)
+    splits, store = _videos("check", datamodule, source), _store(datamodule, output)
     broken: dict[str, str] = {}
-    read = 0
-    for split, manifest in splits.items():
-        before = len(broken)
-        with progress_bar() as bar:
-            total = len({manifest.path(row) for row in range(len(manifest))})
-            task = bar.add_task(split or "check", total=total, count="")
-            for path, reason in check(manifest, workers=workers, timeout=timeout):
-                if reason is not None:
-                    broken[path] = reason
-                    bar.console.print(printable(f"{path}: {reason}"), markup=False, highlight=False, soft_wrap=True)
-                bar.update(task, advance=1, count=f"{len(broken) - before:,} broken")
-        read += total
+    notes: dict[str, str] = {}
+    for manifest in splits.values():
+        found = check(manifest, store, workers, timeout)
+        broken, notes = broken | found.broken, notes | found.notes
     if report is not None:
         write_report(report, broken)
-    say(f"{read:,} videos read, {len(broken):,} broken.")
+    _name({path: f"note: {lacks}" for path, lacks in notes.items()} | broken)
+    checked = {manifest.path(row) for manifest in splits.values() for row in range(len(manifest))}
+    say(f"{len(checked):,} videos checked, {len(broken):,} broken.")
     if broken:
         raise SystemExit(1)
 
@@ -157,8 +158,8 @@ def index_videos(
     Args:
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
-        output: Folder to keep the tables in, which the data module is given as `index`; by default one of the user's
-            caches, where `fit` looks for them.
+        output: Folder to keep the tables in, which the data module is given as `index`; by default that of the config,
+            or one of the user's caches, where `fit` looks for them.
         workers: Processes; 0 works in this one, without `timeout`.
         timeout: Seconds after which a video is broken.
     """
@@ -167,13 +168,23 @@ def index_videos(
     if not paths:
         say("Nothing to do: prepared videos have their frame tables, and folders of frames need none.")
         return
-    folder = tables_folder() if output is None else output
-    done = index(paths, TableStore(folder), workers, timeout)
-    for path, reason in done.broken.items():
-        print(printable(f"{path}: {reason}"), file=sys.stderr)
-    say(f"{done} They are in {folder}.")
+    store = _store(datamodule, output)
+    done = index(paths, store, workers, timeout)
+    _name(done.broken)
+    say(f"{done} They are in {store.folder}.")
     if done.broken:
         raise SystemExit(1)
+
+
+def _store(data: LightningDataModule | None, output: str | None) -> TableStore:
+    """Where frame tables are kept: in a folder that is given, or that of a config, or the one of the user's caches."""
+    given = getattr(data, "index", None) if output is None else output
+    return TableStore(given if isinstance(given, str) else tables_folder())
+
+
+def _name(broken: Mapping[str, str]) -> None:
+    for path, reason in broken.items():
+        print(printable(f"{path}: {reason}"), file=sys.stderr)
 
 
 def folder_splits(source: StrPath) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from lightning_multigrid.decode import Box, Damage, FrameFolder, FrameTable, VideoError, VideoReader
+from lightning_multigrid.decode import Box, Damage, FrameFolder, FrameTable, VideoError, VideoReader, read_kept
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.sources import Manifest
 
@@ -84,19 +84,31 @@ class Stretch:
 
 @contextmanager
 def open_row(manifest: Manifest, row: int) -> Iterator[Stretch]:
-    """Opens a row of a manifest for a `with`: a video or a folder of frames, or a stretch of it."""
+    """Opens a row of a manifest for a `with`: a video or a folder of frames, or a stretch of it.
+
+    A kept frame table that does not fit the video is removed, so that the next `index` makes it again.
+    """
     path, rate = manifest.path(row), manifest.frame_rate
     with VideoReader(path, frame_table(manifest, row)) if rate is None else FrameFolder(path, rate) as video:
-        yield Stretch(video, path, manifest.stretch(row))
+        try:
+            yield Stretch(video, path, manifest.stretch(row))
+        finally:
+            if manifest.tables is not None and isinstance(video, VideoReader) and video.misled:
+                manifest.tables.remove(path)
 
 
 def frame_table(manifest: Manifest, row: int) -> FrameTable | None:
-    """Returns the kept frame table of a row's video, or None; the reader then takes the one that the video holds."""
+    """Returns the kept frame table of a row's video, or None; the reader then takes the one that the video holds.
+
+    A `VideoError` if the video is known to be broken.
+    """
     if manifest.tables is None:
         return None
+    path = manifest.path(row)
     try:
-        data = manifest.tables.read(manifest.path(row))
-        return FrameTable.from_bytes(data) if data else None
+        return read_kept(path, manifest.tables.read(path))
+    except VideoError:
+        raise
     except (OSError, ValueError) as error:
         # Without the name of the file, which would make a warning of each.
         why = getattr(error, "strerror", None) or error

@@ -8,10 +8,11 @@ from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import Box, is_full_range
 from lightning_multigrid.decode.frame_table import Damage, FrameTable, Orientation
 from lightning_multigrid.decode.full_decode import FullDecode, make_table
+from lightning_multigrid.decode.kept import make_kept, read_kept
 from lightning_multigrid.decode.own_table import append_table, own_table
 from lightning_multigrid.decode.reader import VideoReader, read_frames
 from lightning_multigrid.decode.video_file import OURS, BrokenVideosError, VideoError, VideoFile
 
 __all__ = ["OURS", "Box", "BrokenVideosError", "Damage", "FrameFolder", "FrameTable", "FullDecode", "Orientation"]
-__all__ += ["VideoError", "VideoFile", "VideoReader", "append_table", "is_full_range", "make_table", "own_table"]
-__all__ += ["read_frames"]
+__all__ += ["VideoError", "VideoFile", "VideoReader", "append_table", "is_full_range", "make_kept", "make_table"]
+__all__ += ["own_table", "read_frames", "read_kept"]

@@ -95,6 +95,7 @@ class FrameTable:
         sizes: Of each packet, its bytes.
         droppable: Of each packet, whether other frames come out the same without it; empty if there are none.
         clock: Of each packet, its time of decoding, by which a container finds it; empty if `direct`.
+        lacks: What is not there, by what the container itself says; empty if nothing is, or it can't be told.
     """
 
     file_size: int
@@ -118,6 +119,7 @@ class FrameTable:
     sizes: Integers
     droppable: Integers
     clock: Integers
+    lacks: str = ""
 
     def __len__(self) -> int:
         return len(self.packets)

@@ -28,10 +28,11 @@ _WINDOW = 64  # bytes behind the place that FFmpeg tells of a packet, in which i
 _WIDEST = 8  # of pixels; what says to be wider is a mistake
 _RETRIES = 2  # decodes of the whole file that trying entries anew may cost
 _APART = 16  # from one frame that is tried to the next, with what is droppable left out
+_HOLE = 0.5  # seconds without a frame that are none of a video's own rate
 _SHARE, _LACK = 0.9, 1.0  # of the length that a file declares, which it must have; seconds that it may lack
 # CPU seconds that a decode of a whole file may take: a few bytes can hold billions of pixels. An hour of 1080p, a GB,
-# takes some minutes.
-_SECONDS, _SECONDS_PER_BYTE = 600.0, 1e-5
+# takes some minutes. The search for entries may take so many times as much.
+_SECONDS, _SECONDS_PER_BYTE, _SEARCH = 600.0, 1e-5, 3
 
 
 @dataclass
@@ -80,8 +81,8 @@ class FullDecode(AbstractContextManager["FullDecode"]):
 
     def __iter__(self) -> Iterator[VideoFrame]:
         """Decodes the file; to be done once."""
-        codec, size = self._stream.codec_context, self.file.bytes.size
-        end = time.thread_time() + _SECONDS + _SECONDS_PER_BYTE * size
+        codec = self._stream.codec_context
+        self.file.until = time.thread_time() + self._seconds
         packets, corrupt, refusal = self._container.demux(), False, None
         with self.file.faults():
             while True:
@@ -100,8 +101,7 @@ class FullDecode(AbstractContextManager["FullDecode"]):
                 except av.FFmpegError as error:
                     frames, refusal = [], refusal or error
                     self._seen.refused += 1
-                if time.thread_time() > end:
-                    raise VideoError(self.file.path, f"takes too long to decode, for a file of {size} bytes")
+                self.file.check_time()
                 for frame in frames:
                     self._see(frame)
                     yield frame
@@ -158,6 +158,10 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         seen.checksums.append(checksum(frame))
         seen.times.append(_UNKNOWN if frame.pts is None else frame.pts)
         seen.concealed += frame.is_corrupt
+
+    @property
+    def _seconds(self) -> float:
+        return _SECONDS + _SECONDS_PER_BYTE * self.file.bytes.size
 
     @property
     def damage(self) -> Damage:
@@ -223,11 +227,32 @@ class FullDecode(AbstractContextManager["FullDecode"]):
             sizes=np.array(seen.sizes),
             droppable=np.empty(0, np.int64),
             clock=np.array(seen.clock),
+            lacks=self._lacks(),
         )
         if entries:
+            self.file.until += _SEARCH * self._seconds
             with self.file.faults():
                 table = self._with_entries(table)
         return table
+
+    def _lacks(self) -> str:
+        """What is missing in a container that FFmpeg reads on in without a word, where a part of it is not there."""
+        seen, kind, size = self._seen, self._container.format.name, self.file.bytes.size
+        if kind == "avi" and _UNKNOWN not in seen.clock:  # its header counts the ticks of its clock, with empty ones
+            step = max(1, int(np.median(np.diff(seen.clock)))) if len(seen.clock) > 1 else 1
+            declared, found = self._stream.frames, max(seen.clock) + step
+            if declared - found > max(2 * step, declared // 100):
+                return f"its header counts {declared // step} frames, it ends after {found // step}"
+        elif kind == "gif":  # what FFmpeg can't tell apart is in the last packet
+            last, usual = seen.sizes[-1], float(np.median(seen.sizes))
+            if last > max(10 * usual, size / 10):
+                return f"its last frame has {last} bytes, the others have about {usual:.0f}"
+        elif kind in ("flv", "mpegts") and _UNKNOWN not in seen.times and self._stream.time_base:
+            times = np.sort(np.array(seen.times)) * float(self._stream.time_base)
+            steps = np.diff(times)
+            if len(steps) and (longest := steps.max()) > max(_HOLE, 10 * np.median(steps)):
+                return f"it has no frame for {longest:.1f} s from {times[steps.argmax()] - times[0]:.1f} s on"
+        return ""
 
     def _with_entries(self, table: FrameTable) -> FrameTable:
         """The table with its entries, and without a container if a decoder finds as many of them so."""

@@ -34,20 +34,19 @@ def decode_packets(
     With `new` by a decoder that has just been opened, else perhaps by one that this thread kept. With
     `references_only` it gives out no frame that no other one refers to, as far as FFmpeg knows.
     """
-    if table.direct:
-        codec = _bare_decoder(table.coding) if new else kept.take(table.coding)
-        try:
-            yield from _decode(codec, _from_file(file, table, numbers), references_only)
-        finally:
-            if not references_only:
-                kept.put(table.coding, codec)
-        return
-    container, stream = file.open()
-    with container, suppress(av.FFmpegError):  # it can't be sought, or not be read on
-        if numbers[0]:
-            container.seek(int(table.clock[numbers[0]]), stream=stream)
-        packets = _numbered(container.demux(stream), table, numbers)
-        yield from _decode(stream.codec_context, packets, references_only)
+    codec = _bare_decoder(table.coding) if new else kept.take(table.coding)
+    if references_only:
+        codec.skip_frame = "NONREF"
+    packets = (_from_file if table.direct else _from_container)(file, table, numbers)
+    given: Iterator[Packet[Any] | None] = chain(packets, [None])
+    try:
+        for packet in given:
+            file.check_time()
+            with suppress(av.FFmpegError):  # what comes out, or doesn't, is compared with the table
+                yield from [(number_of(frame), frame) for frame in codec.decode(packet)]
+    finally:
+        if not references_only:
+            kept.put(table.coding, codec)
 
 
 def needed_packets(table: FrameTable, entry: int, wanted: Collection[int]) -> list[int]:
@@ -58,15 +57,6 @@ def needed_packets(table: FrameTable, entry: int, wanted: Collection[int]) -> li
     kept = table.droppable[entry : last + 1] == 0
     kept[[packet - entry for packet in wanted]] = True
     return [entry + int(place) for place in np.flatnonzero(kept)]
-
-
-def _decode(codec: VideoCodecContext, packets: Iterator[Packet[Any]], references_only: bool) -> Iterator[Decoded]:
-    if references_only:
-        codec.skip_frame = "NONREF"
-    given: Iterator[Packet[Any] | None] = chain(packets, [None])
-    for packet in given:
-        with suppress(av.FFmpegError):  # what comes out, or doesn't, is compared with the table
-            yield from [(number_of(frame), frame) for frame in codec.decode(packet)]
 
 
 def give_number(packet: Packet[Any], number: int) -> None:
@@ -129,6 +119,16 @@ def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> It
         packet.update(file.bytes.read(position, size))
         give_number(packet, number)
         yield packet
+
+
+def _from_container(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> Iterator[Packet[Any]]:
+    container, stream = file.container(new=not numbers[0])
+    try:
+        if numbers[0]:
+            container.seek(int(table.clock[numbers[0]]), stream=stream)
+        yield from _numbered(container.demux(stream), table, numbers)
+    except av.FFmpegError:  # it can't be sought, or not be read on
+        file.release()
 
 
 def _numbered(packets: Iterator[Packet[Any]], table: FrameTable, numbers: Sequence[int]) -> Iterator[Packet[Any]]:

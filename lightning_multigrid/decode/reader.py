@@ -68,10 +68,12 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         fallbacks: How often frames did not come out as in the table at once, and were decoded again.
         damage: That of the file.
         slow: Why its clips are read slowly, for the end of a sentence; empty if they aren't.
+        misled: Whether its table does not fit: frames of a file that is not damaged had to be looked for in all of it.
     """
 
     def __init__(self, path: StrPath, table: FrameTable | None = None) -> None:
         self.packets_fed = self.fallbacks = 0
+        self.misled = False
         self._held: dict[int, VideoFrame] = {}
         self.file = VideoFile(os.fspath(path))
         with self.file.faults():
@@ -192,7 +194,6 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                 if not missing:
                     break
                 self.fallbacks += 1
-                self.slow = self.slow or "is decoded otherwise than its frame table says"
             else:
                 frame_of = f"frame {min(missing)} of {len(self)}"
                 if self.table.damage:
@@ -210,6 +211,8 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         """
         table = self.table
         if attempt == "from the start":
+            self.slow = self.slow or "is decoded otherwise than its frame table says"
+            self.misled = not table.damage  # some damaged files are decoded otherwise each time
             self.packets_fed += len(table.sizes)
             with FullDecode(self.file.path) as decode:
                 for frame in decode:
@@ -220,6 +223,8 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         for index in missing:
             of_packet.setdefault(int(table.packets[index]), []).append(index)
         new = attempt == "by a new decoder"
+        if new:
+            self.file.release()
         numbers = range(entry, max(of_packet) + 1) if new else needed_packets(table, entry, of_packet)
         self.packets_fed += len(numbers)
         for number, frame in decode_packets(self.file, table, numbers, new=new):

@@ -1,8 +1,10 @@
 """A file that FFmpeg opens: it can reach no other file or host, and every fault of the file is a `VideoError`."""
 
 import errno
+import math
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -42,16 +44,23 @@ class VideoError(ValueError):
 
 
 class VideoFile:
-    """An ordinary file, open until `close`; it is a `VideoError` if it can't be opened."""
+    """An ordinary file, open until `close`; it is a `VideoError` if it can't be opened.
+
+    Attributes:
+        bytes: What it holds.
+        until: The CPU time of the thread, in s, at which decoding it must have ended.
+    """
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path, self.until = path, math.inf
+        self._kept: tuple[InputContainer, VideoStream] | None = None
         try:
             self.bytes = InputFile(path)  # for reads without FFmpeg, too
         except (OSError, ValueError) as error:  # a ValueError of a path that can't be
             raise VideoError(path, _reason(error)) from error
 
     def close(self) -> None:
+        self.release()
         self.bytes.close()
 
     @contextmanager
@@ -78,6 +87,28 @@ class VideoFile:
         error, self.bytes.failure = self.bytes.failure, None
         if error is not None:
             raise VideoError(self.path, _reason(error)) from error
+
+    def check_time(self) -> None:
+        """Raises a `VideoError` after `until`."""
+        if time.thread_time() > self.until:
+            raise VideoError(self.path, f"takes too long to decode, for a file of {self.bytes.size} bytes")
+
+    def container(self, *, new: bool) -> tuple[InputContainer, VideoStream]:
+        """Returns the file's container and video, to be read by one at a time; `new` ones, or perhaps the last ones.
+
+        To open a container, FFmpeg decodes some of it. Only transport streams are sought alike whatever was read
+        before: MPEG program streams and ASF go by an index that grows.
+        """
+        if new or self._kept is None or self._kept[0].format.name != "mpegts":
+            self.release()
+            self._kept = self.open()
+        return self._kept
+
+    def release(self) -> None:
+        """Closes the container that was opened last."""
+        if self._kept is not None:
+            self._kept[0].close()
+        self._kept = None
 
     def open(self) -> tuple[InputContainer, VideoStream]:
         """Opens the file's container and its video, at the beginning, with a new decoder."""

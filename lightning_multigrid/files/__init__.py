@@ -15,7 +15,6 @@ from lightning_multigrid.files.arguments import (
 )
 from lightning_multigrid.files.durable import (
     OutputError,
-    locked,
     new_file,
     output_errors,
     remove_partial,
@@ -25,5 +24,5 @@ from lightning_multigrid.files.durable import (
 from lightning_multigrid.files.input_file import Cursor, InputFile
 
 __all__ = ["FRAME_SUFFIXES", "VIDEO_SUFFIXES", "Cursor", "InputFile", "OutputError", "StrPath", "cache_folder"]
-__all__ += ["locked", "new_file", "output_errors", "path_argument", "printable", "quoted", "remove_partial", "require"]
+__all__ += ["new_file", "output_errors", "path_argument", "printable", "quoted", "remove_partial", "require"]
 __all__ += ["temporary_name", "write_csv"]

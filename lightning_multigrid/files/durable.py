@@ -2,11 +2,11 @@
 
 import csv
 import errno
-import fcntl
 import io
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
@@ -14,6 +14,7 @@ from typing import BinaryIO
 from lightning_multigrid.files.arguments import StrPath
 
 _PREFIX, _SUFFIX = ".lightning-multigrid-", ".part"
+_LEFT = 86_400.0  # seconds without a write, after which an unfinished file is one that a process has left
 _WAYS_OUT = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Free some space, or write to another folder")
 
 
@@ -43,26 +44,6 @@ def output_errors(folder: str) -> Iterator[None]:
 def temporary_name(folder: str) -> str:
     """Returns a path in a folder for an unfinished file: hidden, short, and recognised by `remove_partial`."""
     return os.path.join(folder, f"{_PREFIX}{secrets.token_hex(6)}{_SUFFIX}")
-
-
-@contextmanager
-def locked(folder: StrPath, how: int) -> Iterator[None]:
-    """Makes a folder and holds its lock as `fcntl.flock` does; without a lock where the file system has none.
-
-    An `OutputError` if the folder can't be written to, and a ValueError if LOCK_NB finds the lock held.
-    """
-    with output_errors(os.fspath(folder)):
-        os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, "lock"), "a+b") as file:  # network file systems want it readable, too
-            try:
-                fcntl.flock(file, how)
-            except BlockingIOError:
-                raise ValueError(
-                    f"Another process is at work in {folder}. Wait for it to end, or give another folder."
-                ) from None
-            except OSError:
-                pass
-            yield
 
 
 @contextmanager
@@ -107,9 +88,15 @@ def _sync(folder: str) -> None:
 
 
 def remove_partial(folder: str) -> None:
-    """Removes files that a killed process left unfinished in a folder and below it; links are not followed."""
+    """Removes files that a killed process left unfinished in a folder and below it, a day ago or longer.
+
+    What another process is writing stays. Links are not followed.
+    """
     for inner, _, names in os.walk(folder):
         for name in names:
-            path = os.path.join(inner, name)
-            if name.startswith(_PREFIX) and _SUFFIX in name and stat.S_ISREG(os.lstat(path).st_mode):
-                os.remove(path)
+            if name.startswith(_PREFIX) and _SUFFIX in name:
+                path = os.path.join(inner, name)
+                with suppress(OSError):  # another process has removed it, or it is another user's
+                    found = os.lstat(path)
+                    if stat.S_ISREG(found.st_mode) and found.st_mtime < time.time() - _LEFT:
+                        os.remove(path)

@@ -1,7 +1,7 @@
 """One pass over each video of a dataset: is it damaged, what is its frame table, and how does it decode faster.
 
 Begin with `prepare_videos.py` (`prepare` itself, and the list of what it writes), then `transcode.py` (one video).
-`tables.py` makes the frame tables of videos that stay as they are, `check_videos.py` only says what is damaged, and
+`tables.py` makes the frame tables of videos that stay as they are, `check_videos.py` says what is damaged by them, and
 `processes.py` runs all three.
 """
 

@@ -1,51 +1,82 @@
 """Whether the videos of a manifest can be read, and what they are like."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from lightning_multigrid.decode import FrameFolder, FullDecode, VideoError
+from lightning_multigrid.decode import FrameFolder, FrameTable, FullDecode, VideoError
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
-from lightning_multigrid.sources import Manifest, ManifestError
+from lightning_multigrid.prepare.progress import shown
+from lightning_multigrid.prepare.tables import index, kept_table
+from lightning_multigrid.sources import Manifest, ManifestError, TableStore
 
 _USUAL_RATE = 30.0  # frames per second, where a file doesn't say
 
 
-def check_video(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> None:
-    """Decodes all frames of a video, or of a folder if it has a frame rate.
+class Checked(NamedTuple):
+    """Paths of videos, each with what is said of it."""
 
-    `task` is its path, and where its stretches start, in s. A `VideoError` if it is damaged, or ends before one starts.
-    """
-    path, starts = task
-    with FullDecode(path) if frame_rate is None else FrameFolder(path, frame_rate) as decode:
-        for _ in decode:
-            pass
-        if decode.damage:
-            raise VideoError(path, str(decode.damage))
-        video = decode.table(entries=False) if isinstance(decode, FullDecode) else decode
-    end = video.start + video.time_of(len(video)) if video.rate else 0.0
-    if late := [start for start in starts if start and start >= end]:
-        known = f"ends at {end:g} s" if video.rate else "has no known frame rate, and may end"
-        raise VideoError(path, f"{known} before {len(late)} of its stretches start, the last at {max(late):g} s")
+    broken: dict[str, str]  # can't be read, or are damaged, or end before a stretch of them begins
+    notes: dict[str, str]  # are read, but their container says that something is missing
 
 
-def check(manifest: Manifest, *, workers: int = 0, timeout: float = TASK_SECONDS) -> Iterator[tuple[str, str | None]]:
-    """Decodes every video of a manifest once; an argument outside its range is a ValueError.
+def check(manifest: Manifest, store: TableStore, workers: int = 0, timeout: float = TASK_SECONDS) -> Checked:
+    """Finds the broken and damaged videos of a manifest.
+
+    Their frame tables tell it, and those that are missing are made and kept, as by `index`: a training that follows
+    decodes no video again. Prepared videos and folders of frames, which need no tables there, are decoded each time.
 
     Args:
         manifest: The videos.
+        store: Where tables are kept.
         workers: Processes; 0 works in this one.
         timeout: Seconds after which a video counts as broken (not with 0 workers).
 
-    Yields:
-        Path of a video, and why it is broken or what is damaged in it, or None; in the order in which they finish.
+    Raises:
+        OutputError: If tables can't be written.
+        ValueError: If an argument is outside its range.
     """
     # A video that is listed several times is read once.
     starts: dict[str, list[float]] = {}
     for row in range(len(manifest)):
         starts.setdefault(manifest.path(row), []).append(manifest.stretch(row)[0])
-    for (path, _), result in run_tasks(partial(check_video, manifest.frame_rate), starts.items(), workers, timeout):
-        yield path, result.reason if isinstance(result, TaskFailure) else None
+    if manifest.frame_rate is None and not manifest.prepared:
+        broken = index(starts, store, workers, timeout).broken
+        results = {path: _of_table(path, starts[path], store) for path in starts if path not in broken}
+    else:
+        tasks = run_tasks(partial(_of_decode, manifest.frame_rate), starts.items(), workers, timeout)
+        done = {path: result for (path, _), result in shown("check", tasks, len(starts))}
+        broken = {path: result.reason for path, result in done.items() if isinstance(result, TaskFailure)}
+        results = {path: result for path, result in done.items() if path not in broken}
+    broken |= {path: fault for path, (fault, _) in results.items() if fault}
+    return Checked(broken, {path: lacks for path, (_, lacks) in results.items() if lacks and path not in broken})
+
+
+def _of_table(path: str, starts: Sequence[float], store: TableStore) -> tuple[str, str]:
+    table = kept_table(path, store)
+    if table is None:
+        return "changed while it was checked. Check it again", ""
+    return _fault(table, starts), table.lacks
+
+
+def _of_decode(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> tuple[str, str]:
+    path, starts = task
+    with FullDecode(path) if frame_rate is None else FrameFolder(path, frame_rate) as decode:
+        for _ in decode:
+            pass
+        return _fault(decode.table(entries=False) if isinstance(decode, FullDecode) else decode, starts), ""
+
+
+def _fault(video: FrameTable | FrameFolder, starts: Sequence[float]) -> str:
+    """What is wrong with a video whose stretches start there, in s; empty if nothing is."""
+    if video.damage:
+        return str(video.damage)
+    end = video.start + video.time_of(len(video)) if video.rate else 0.0
+    late = [start for start in starts if start and start >= end]
+    if not late:
+        return ""
+    known = f"ends at {end:g} s" if video.rate else "has no known frame rate, and may end"
+    return f"{known} before {len(late)} of its stretches start, the last at {max(late):g} s"
 
 
 class Look(NamedTuple):

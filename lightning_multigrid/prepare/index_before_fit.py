@@ -1,15 +1,14 @@
-"""Tables that are missing when a training starts: made by a program of its own, once for all that share the folder."""
+"""Tables that are missing when a training starts: made by a program of its own."""
 
 import errno
-import fcntl
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 
-from lightning_multigrid.files import OutputError, StrPath, cache_folder, locked
+from lightning_multigrid.files import OutputError, StrPath, cache_folder
 from lightning_multigrid.prepare.processes import usable_cores
-from lightning_multigrid.prepare.tables import index, without_table
+from lightning_multigrid.prepare.tables import index, known, without_table
 from lightning_multigrid.sources import Manifest, TableStore
 
 _FEW = 32  # videos that are done before a program has started
@@ -19,7 +18,7 @@ def index_in_subprocess(paths: Sequence[str], folder: StrPath) -> str:
     """Makes the frame tables that some videos lack, and keeps them in a folder.
 
     It starts `python -m lightning_multigrid.prepare`: processes of the user's own script would run that script again.
-    Of several that share the folder, one works and the others wait, where the file system has locks.
+    Several that share the folder share the work, and none waits for another.
 
     Args:
         paths: Absolute paths of videos.
@@ -32,22 +31,22 @@ def index_in_subprocess(paths: Sequence[str], folder: StrPath) -> str:
         OutputError: If the folder can't be written to.
     """
     store = TableStore(folder)
-    if not without_table(paths, store, sampled=True):
+    missing = without_table(paths, store)
+    if not missing:
         return ""
-    with locked(folder, fcntl.LOCK_EX):
-        missing = without_table(paths, store, sampled=True)  # another process may have made them
-        if not missing:
-            return ""
-        if len(missing) <= _FEW:
-            return str(index(missing, store))
-        command = [sys.executable, "-m", __package__, os.fspath(folder), str(usable_cores())]
-        text = b"".join(os.fsencode(path) + b"\0" for path in missing)
-        modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
-        run = subprocess.run(command, input=text, check=False, env=os.environ | modules)
-        if run.returncode:
-            said = f"The program that makes frame tables ended with exit status {run.returncode}."
-            raise OutputError(errno.EIO, said)
-        return f"Frame tables of {len(missing) - len(store.missing(missing)):,} videos are in {os.fspath(folder)}."
+    if len(missing) <= _FEW:
+        return str(index(missing, store))
+    store.begin()
+    command = [sys.executable, "-m", __package__, os.fspath(folder), str(usable_cores())]
+    text = b"".join(os.fsencode(path) + b"\0" for path in missing)
+    modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(command, input=text, check=False, env=os.environ | modules)
+    if run.returncode:
+        said = f"The program that makes frame tables ended with exit status {run.returncode}."
+        raise OutputError(errno.EIO, said)
+    done, left = known(missing, store)
+    broken = f", {len(done.broken) + len(left):,} videos are broken" if done.broken or left else ""
+    return f"Frame tables of {done.kept:,} videos are in {os.fspath(folder)}{broken}."
 
 
 def tables_folder() -> str:

@@ -2,14 +2,15 @@
 
 The output folder holds `videos/`, named as the sources are, each with its frame table at its end, from which the same
 command knows later what is done; `manifest.json`, which `VideoDataModule` takes; `report.csv`, which says what was
-broken and why; and `lock`, which keeps a second `prepare` out. Part K of N makes some of the videos, and a report of
-its own. A video has its name only once it is whole and on the disk.
+broken and why. Part K of N makes some of the videos, and a report of its own. A video has its name only once it is
+whole and on the disk, so several may work on one folder: each takes the videos in an order of its own, and looks for
+the prepared one before it makes it.
 """
 
-import fcntl
 import hashlib
 import json
 import os
+import random
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from lightning_multigrid.decode import BrokenVideosError, own_table
 from lightning_multigrid.files import (
     InputFile,
     StrPath,
-    locked,
+    output_errors,
     path_argument,
     printable,
     quoted,
@@ -49,7 +50,7 @@ class Summary:
     manifest: str  # that of the prepared videos, for `VideoDataModule`; a part doesn't write it
     report: str  # CSV of the broken videos
     made: int  # videos that it made
-    kept: int  # videos that were there before
+    kept: int  # videos that were there before, or that another process made
     broken: dict[str, str]  # path and reason of each video that can't be used
     bytes: int  # of the videos that are there now
 
@@ -71,8 +72,8 @@ def prepare(
         manifest: The videos.
         output: Folder for all that is written. Nothing outside it is touched, whatever the manifest says.
         encoding: How videos are encoded.
-        part: Do only part K of N, given as `K/N`: every N-th video. Several machines may do the parts at once, into one
-            folder. A `prepare` of all then does what is left, and writes the manifest.
+        part: Do only part K of N, given as `K/N`: every N-th video. A `prepare` of all then does what is left, and
+            writes the manifest.
         workers: Processes; 0 works in this one.
         timeout: Seconds after which a video counts as broken (not with 0 workers).
         max_bad_fraction: Largest share of all videos that may be broken, in [0, 1]; no matter for a part.
@@ -81,8 +82,7 @@ def prepare(
     Raises:
         BrokenVideosError: If too many videos are broken; the others are there nevertheless, and so is the report.
         OutputError: If the disk is full, or refuses something. The same command goes on from what is there.
-        ValueError: If an argument is outside its range, another `prepare` holds the folder, two videos would share a
-            name, or this FFmpeg has no encoder.
+        ValueError: If an argument is outside its range, two videos would share a name, or this FFmpeg has no encoder.
     """
     number, parts = (1, 1) if part is None else _part(part)
     require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "in [0, 1]")
@@ -91,9 +91,9 @@ def prepare(
     folder = os.path.join(root, "videos")
     sources = [manifest.path(row) for row in range(len(manifest))]
     names = dict(list(names_of(sources, manifest.root).items())[number - 1 :: parts])
-    with locked(root, fcntl.LOCK_NB | (fcntl.LOCK_EX if part is None else fcntl.LOCK_SH)):
-        if part is None:
-            remove_partial(root)
+    with output_errors(root):
+        os.makedirs(root, exist_ok=True)
+        remove_partial(root)
         broken: dict[str, str] = {}
         jobs: list[TranscodeJob] = []
         for source, name in names.items():
@@ -108,13 +108,16 @@ def prepare(
             if _own_origin(target) != made_from:
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 jobs.append(TranscodeJob(source, target, encoding, manifest.frame_rate, made_from))
-        kept = len(names) - len(broken) - len(jobs)
+        random.Random().shuffle(jobs)  # other processes may do the same
+        made = 0
         now = Progress(len(jobs))
         progress(now)
-        for job, result in run_tasks(transcode, jobs, workers, timeout):
+        for job, result in run_tasks(_make, jobs, workers, timeout):
             if isinstance(result, TaskFailure):
                 broken[job.source] = result.reason
                 now.broken += 1
+            else:
+                made += result
             now.done += 1
             progress(now)
         report = os.path.join(root, REPORT_NAME if part is None else f"report-{number}-of-{parts}.csv")
@@ -132,7 +135,7 @@ def prepare(
             f"paths and `root`, repair or remove the videos, or raise `max_bad_fraction`. The first: {printable(first)}"
         )
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
-    return Summary(path, report, len(good) - kept, kept, broken, size)
+    return Summary(path, report, made, len(good) - made, broken, size)
 
 
 def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
@@ -174,6 +177,14 @@ def _made_from(source: str, encoding: Encoding) -> str:
     digest = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
     about = {"source": digest, "bytes": found.st_size, "changed": found.st_mtime_ns}
     return json.dumps({"version": _VERSION, **asdict(encoding), **about})
+
+
+def _make(job: TranscodeJob) -> bool:
+    """Makes a prepared video, unless another process has by now; returns whether it did."""
+    needed = _own_origin(job.target) != job.made_from
+    if needed:
+        transcode(job)
+    return needed
 
 
 def _own_origin(path: str) -> str | None:

@@ -1,11 +1,15 @@
 """How far a command is, and its bar on the terminal."""
 
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+
+from lightning_multigrid.prepare.processes import TaskFailure
 
 
 @dataclass
@@ -26,3 +30,16 @@ def progress_bar() -> Bar:
     # Notebooks set FORCE_COLOR, by which Rich would write each state of the bar into a pipe.
     console = Console(stderr=True, force_terminal=sys.stderr.isatty())
     return Bar(SpinnerColumn(), *columns, TimeRemainingColumn(), console=console)
+
+
+def shown(name: str, results: Iterable[tuple[Any, Any]], total: int, said: str = "") -> Iterator[tuple[Any, Any]]:
+    """Passes on the results of `run_tasks`, with a bar of that name; if there are any, it says something first."""
+    now = Progress(total)
+    with progress_bar() as bar:
+        if total and said:
+            bar.console.print(said, highlight=False)
+        task = bar.add_task(name, total=total, count=str(now))
+        for done, result in results:
+            now.done, now.broken = now.done + 1, now.broken + isinstance(result, TaskFailure)
+            bar.update(task, completed=now.done, count=str(now))
+            yield done, result

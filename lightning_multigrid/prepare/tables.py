@@ -1,13 +1,14 @@
 """The frame tables of videos that are not prepared, made once and kept: a training then reads clips of them fast."""
 
-import os
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from lightning_multigrid.decode import FrameTable, make_table
+from lightning_multigrid.decode import FrameTable, VideoError, make_kept, read_kept
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
-from lightning_multigrid.prepare.progress import Progress, progress_bar
-from lightning_multigrid.sources import TableStore
+from lightning_multigrid.prepare.progress import shown
+from lightning_multigrid.sources import TableStore, content_key
 
 _SAMPLE = 100  # tables that tell for all whether another FFmpeg made them
 
@@ -17,7 +18,7 @@ class Indexed:
     """What `index` did."""
 
     made: int = 0  # tables
-    kept: int = 0  # tables that were there before
+    kept: int = 0  # tables that were there before, or that another process made
     broken: dict[str, str] = field(default_factory=dict)  # path and reason of each video that can't be read
 
     def __str__(self) -> str:
@@ -29,54 +30,90 @@ class Indexed:
 def index(paths: Iterable[str], store: TableStore, workers: int = 0, timeout: float = TASK_SECONDS) -> Indexed:
     """Makes the frame tables of the videos that have none, or an old one, with a bar; adds each to a store at once.
 
+    Several processes share the work: each takes the videos in an order of its own, and looks for the table before it
+    makes it. That a video is broken is kept in the place of its table, and holds for this version of the package.
+
     Args:
         paths: Absolute paths of videos.
         store: Where tables are kept. What was added before an interruption is not made again.
         workers: Processes; 0 works in this one.
-        timeout: Seconds after which a video counts as broken (not with 0 workers).
+        timeout: Seconds after which a video counts as broken, until the next call (not with 0 workers).
 
     Raises:
         OutputError: If tables can't be written.
     """
-    distinct = list(dict.fromkeys(paths))
-    missing = without_table(distinct, store)
-    now, done = Progress(len(missing)), Indexed(kept=len(distinct) - len(missing))
-    with progress_bar() as bar:
-        if missing:
-            said = f"Each of {now.total:,} videos is decoded once, to know its frames. What is made is kept."
-            bar.console.print(said, highlight=False)
-        task = bar.add_task("index", total=now.total, count=str(now))
-        for path, made in run_tasks(_table_of, missing, workers, timeout):
-            if isinstance(made, TaskFailure):
-                done.broken[path] = made.reason
-            else:
-                store.add(path, made)
-                done.made += 1
-            now.done, now.broken = now.done + 1, len(done.broken)
-            bar.update(task, completed=now.done, count=str(now))
+    done, tasks = known(paths, store)
+    if tasks:
+        store.begin()
+    random.Random().shuffle(tasks)
+    said = f"Each of {len(tasks):,} videos is decoded once, to know its frames. What is made is kept."
+    for path, made in shown("index", run_tasks(partial(_make, store), tasks, workers, timeout), len(tasks), said):
+        if isinstance(made, TaskFailure):
+            done.broken[path] = made.reason
+        else:
+            done.made, done.kept = done.made + made, done.kept + (not made)
     return done
 
 
-def _table_of(path: str) -> bytes:
-    return make_table(path).to_bytes()
+def known(paths: Iterable[str], store: TableStore) -> tuple[Indexed, list[str]]:
+    """Returns what is known of some videos, and those of which nothing is, or only an old table."""
+    distinct, done = list(dict.fromkeys(paths)), Indexed()
+    missing = dict.fromkeys(store.missing(distinct))
+    for path in distinct:
+        try:
+            if path not in missing and kept_table(path, store) is None:
+                missing[path] = None
+            done.kept += path not in missing
+        except VideoError as error:
+            done.broken[path] = error.reason
+    return done, list(missing)
 
 
-def without_table(paths: Sequence[str], store: TableStore, *, sampled: bool = False) -> list[str]:
-    """The videos that have no table, or one of another file or FFmpeg.
+def _make(store: TableStore, path: str) -> bool:
+    """Makes a table, unless another process has by now; returns whether it did. A `VideoError` if a video is broken."""
+    if kept_table(path, store) is not None:
+        return False
+    before = _key(path)
+    data = make_kept(path)
+    if _key(path) != before:
+        raise VideoError(path, "changed while it was decoded. Index it again")
+    store.add(path, data)
+    read_kept(path, data)  # says why it is broken
+    return True
 
-    If `sampled`, only some tables are looked at, and no video; all are, if another FFmpeg made one of those.
-    """
+
+def _key(path: str) -> str:
+    try:
+        return content_key(path)
+    except (OSError, ValueError) as error:
+        raise VideoError(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+
+def without_table(paths: Sequence[str], store: TableStore) -> list[str]:
+    """The videos that have no table, and if another FFmpeg made one of some that are looked at, those of old tables."""
     missing = dict.fromkeys(store.missing(paths))
     there = [path for path in paths if path not in missing]
-    if sampled and not any(_is_old(path, store) for path in there[:: max(1, len(there) // _SAMPLE)]):
-        return list(missing)
-    return [*missing, *(path for path in there if _is_old(path, store, look=True))]
+    if any(_is_old(path, store) for path in there[:: max(1, len(there) // _SAMPLE)]):
+        missing |= dict.fromkeys(path for path in there if _is_old(path, store))
+    return list(missing)
 
 
-def _is_old(path: str, store: TableStore, look: bool = False) -> bool:
-    """Whether a table is to be made again: another FFmpeg made it, or, after a look, its video has another size now."""
+def _is_old(path: str, store: TableStore) -> bool:
     try:
-        table = FrameTable.from_bytes(store.read(path))
-        return not table.is_current or (look and table.file_size != os.path.getsize(path))
+        return kept_table(path, store) is None
+    except VideoError:
+        return False
+
+
+def kept_table(path: str, store: TableStore) -> FrameTable | None:
+    """Returns the table of a video; None if there is none, or it is damaged, or another FFmpeg made it.
+
+    A `VideoError` if the video is known to be broken.
+    """
+    try:
+        table = read_kept(path, store.read(path))
+    except VideoError:
+        raise
     except (OSError, ValueError):
-        return True
+        return None
+    return table if table is not None and table.is_current else None

@@ -8,10 +8,10 @@ from lightning_multigrid.sources.builder import renamed
 from lightning_multigrid.sources.manifest import Manifest, Source, VideoSource
 from lightning_multigrid.sources.manifest_file import MANIFEST_NAME, prepared_manifest, save_manifest
 from lightning_multigrid.sources.official import HMDB51, UCF101, Charades, Kinetics, SomethingSomething
-from lightning_multigrid.sources.table_store import TableStore
+from lightning_multigrid.sources.table_store import TableStore, content_key
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import VideoList
 
 __all__ = ["HMDB51", "MANIFEST_NAME", "UCF101", "Charades", "Kinetics", "Manifest", "ManifestError"]
 __all__ += ["SomethingSomething", "Source", "TableStore", "VideoList", "VideoSource"]
-__all__ += ["prepared_manifest", "renamed", "save_manifest"]
+__all__ += ["content_key", "prepared_manifest", "renamed", "save_manifest"]

@@ -1,36 +1,71 @@
 """A folder of frame tables of videos that were not prepared, which any number of processes may add to."""
 
+import mmap
 import os
-from collections.abc import Iterable
-from glob import glob
-from hashlib import blake2b
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from glob import escape, glob
 
-from lightning_multigrid.files import StrPath, output_errors, path_argument, temporary_name
+from xxhash import xxh3_128_digest
+
+from lightning_multigrid.files import (
+    InputFile,
+    StrPath,
+    output_errors,
+    path_argument,
+    remove_partial,
+    temporary_name,
+)
 
 _SUFFIX = ".table"
+_END = 1 << 16  # bytes at each end of a video that are hashed
+_MARKED = 30 * 86_400.0  # seconds after which a table that is read is marked as used anew
+_READERS, _AT_ONCE = 16, 32  # threads, as a file on a server takes milliseconds; files that one takes at a time
 
 
 class TableStore:
-    """Frame tables by the absolute paths of their videos: a file for each, which is whole or absent.
+    """Frame tables by the contents of their videos: a file for each, which is whole or absent.
+
+    A video is known by its size and a hash of its first and last 64 kB, so one that was copied or moved keeps its
+    table. Where another one has the same, its frames differ from the checksums in the table.
 
     Args:
-        folder: It is made by the first `add`.
+        folder: It is made by `begin`, or the first `add`.
     """
+
+    DAYS = 180
+    """After so many days in which a table was not read, `begin` removes it."""
 
     def __init__(self, folder: StrPath) -> None:
         self.folder = os.path.abspath(path_argument("folder", folder))
 
     def read(self, path: str) -> bytes:
-        """Returns the table of a video, not checked; empty if there is none. An OSError if it can't be read."""
+        """Returns the table of a video, not checked; empty if there is none, or no such video.
+
+        An OSError if it can't be read.
+        """
         try:
-            with open(os.path.join(self.folder, _name(path)), "rb") as file:
-                return file.read()
+            name = content_key(path)
+        except (OSError, ValueError):  # who opens the video says why
+            return b""
+        try:
+            with open(self._file(name), "rb") as file:
+                table = file.read()
+                if time.time() - os.fstat(file.fileno()).st_mtime > _MARKED:
+                    with suppress(OSError):  # it is another user's
+                        os.utime(file.fileno())
+                return table
         except (FileNotFoundError, NotADirectoryError):
             return b""
 
     def add(self, path: str, table: bytes) -> None:
-        """Adds the table of a video, or replaces it; an `OutputError` if it can't be written."""
-        file = os.path.join(self.folder, _name(path))
+        """Adds the table of a video, or replaces it; an `OutputError` if it can't be written.
+
+        An OSError if the video can't be read.
+        """
+        file = self._file(content_key(path))
         temporary = temporary_name(os.path.dirname(file))
         with output_errors(self.folder):
             os.makedirs(os.path.dirname(file), exist_ok=True)
@@ -38,13 +73,91 @@ class TableStore:
                 part.write(table)
             os.replace(temporary, file)  # not brought to the disk first: a table has a checksum
 
+    def remove(self, path: str) -> None:
+        """Removes the table of a video, as far as this user may."""
+        with suppress(OSError):
+            os.remove(self._file(content_key(path)))
+
     def missing(self, paths: Iterable[str]) -> list[str]:
-        """Returns the paths without a table, each once."""
+        """Returns the paths without a table, each once; those of files that can't be read, too."""
         there = set(glob(f"??/*{_SUFFIX}", root_dir=self.folder))
-        return [path for path in dict.fromkeys(paths) if _name(path) not in there]
+        distinct = list(dict.fromkeys(paths))
+        pieces = [distinct[start : start + _AT_ONCE] for start in range(0, len(distinct), _AT_ONCE)]
+        with ThreadPoolExecutor(_READERS) as threads:
+            names = [name for piece in threads.map(_names, pieces) for name in piece]
+        return [path for path, name in zip(distinct, names, strict=True) if name not in there]
+
+    def begin(self) -> None:
+        """Begins to add tables: an `OutputError` if none can be added, so that none is made in vain.
+
+        Tables that nobody has read for `DAYS` days are removed; whoever reads one at this moment still gets it whole.
+        """
+        with output_errors(self.folder):
+            os.makedirs(self.folder, exist_ok=True)
+            tried = temporary_name(self.folder)
+            with open(tried, "xb"):
+                pass
+            os.remove(tried)
+        remove_partial(self.folder)
+        before = time.time() - self.DAYS * 86_400
+        for file in glob(f"{escape(self.folder)}/??/*{_SUFFIX}"):
+            with suppress(OSError):  # another process has removed it, or it is another user's
+                if os.stat(file).st_mtime < before:
+                    os.remove(file)
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self.folder, name)
 
 
-def _name(path: str) -> str:
-    """The name of a table, in one of 256 folders, as large folders are slow."""
-    digest = blake2b(path.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-    return os.path.join(digest[:2], digest[2:] + _SUFFIX)
+def content_key(path: str) -> str:
+    """The name of a video's table, in one of 256 folders, as large folders are slow; an OSError if it can't be read.
+
+    A file that has its size and time of change of before isn't read again.
+    """
+    found = os.stat(path)
+    known_as = f"{path}\0{found.st_size}\0{found.st_mtime_ns}".encode("utf-8", "surrogateescape")
+    key = _known.get(known_as)
+    if key is None:
+        with closing(InputFile(path)) as file:
+            ends = file.read(0, _END) + file.read(max(0, file.size - _END), _END)
+            key = xxh3_128_digest(f"{file.size} ".encode() + ends)
+        _known.put(known_as, key)
+    return os.path.join(key[:1].hex(), key[1:].hex() + _SUFFIX)
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    names = []
+    for path in paths:
+        try:
+            names.append(content_key(path))
+        except (OSError, ValueError):
+            names.append("")
+    return names
+
+
+class _Known:
+    """Keys of files that were read, in memory that forks share: what one worker has read, no other one reads again.
+
+    A key lies at a place that the file's name gives, with a checksum of both: what another file, or half of a write,
+    has left there is not found.
+    """
+
+    _PLACES, _KEY = 1 << 20, 16  # places; bytes of a key
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, self._PLACES * 2 * self._KEY)  # of which the system gives what is written to
+
+    def get(self, known_as: bytes) -> bytes | None:
+        place = self._place(known_as)
+        key, check = self._memory[place : place + self._KEY], self._memory[place + self._KEY : place + 2 * self._KEY]
+        return key if check == xxh3_128_digest(known_as + key) else None
+
+    def put(self, known_as: bytes, key: bytes) -> None:
+        place = self._place(known_as)
+        self._memory[place : place + 2 * self._KEY] = key + xxh3_128_digest(known_as + key)
+
+    def _place(self, known_as: bytes) -> int:
+        return int.from_bytes(xxh3_128_digest(known_as)[:8], "big") % self._PLACES * 2 * self._KEY
+
+
+_known = _Known()

@@ -2,7 +2,6 @@
 
 import csv
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,9 @@ from tests.helpers.videos import numbered_frames, write_video
 @pytest.fixture
 def source(tmp_path):
     """A folder per class, for training and for validation."""
-    video = write_video(tmp_path / "a.mp4", numbered_frames(12))
-    for name in ("train/run/a b.mp4", "train/swim/b.mp4", "train/swim/c.mp4", "val/swim/d.mp4"):
+    for place, name in enumerate(("train/run/a b.mp4", "train/swim/b.mp4", "train/swim/c.mp4", "val/swim/d.mp4")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(video, tmp_path / name)
+        write_video(tmp_path / name, numbered_frames(12, first=12 * place))
     return tmp_path
 
 
@@ -81,7 +79,7 @@ def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     for split in ("train", "val"):
         (source / split).rename(source / "both" / split)
     main(["check", str(source / "both"), *SERIAL])
-    assert capsys.readouterr().out == "4 videos read, 0 broken.\n"
+    assert capsys.readouterr().out == "4 videos checked, 0 broken.\n"
     main(["prepare", str(source / "both"), f"--output={source / 'out'}", *QUICK])
     shown = capsys.readouterr().out
     for split in ("train", "val"):
@@ -111,7 +109,7 @@ def test_official_annotations(source, capsys):
     (source / "classInd.txt").write_text("1 run\n2 swim\n")
     arguments = [f"--source.annotations={source / 'trainlist01.txt'}", f"--source.videos={source / 'train'}"]
     main(["check", "--source=lightning_multigrid.sources.UCF101", *arguments, *SERIAL])
-    assert capsys.readouterr().out == "1 videos read, 0 broken.\n"
+    assert capsys.readouterr().out == "1 videos checked, 0 broken.\n"
 
 
 def test_check_says_what_is_broken(source, capsys):
@@ -119,10 +117,25 @@ def test_check_says_what_is_broken(source, capsys):
     with pytest.raises(SystemExit, match="1"):
         main(["check", f"--source={source / 'train'}", f"--report={source / 'broken.csv'}", *SERIAL])
     printed = capsys.readouterr()
-    assert printed.out == "4 videos read, 1 broken.\n"
+    assert printed.out == "4 videos checked, 1 broken.\n"
     assert f"{source / 'train' / 'run' / 'e.mp4'}: no video, or damaged" in printed.err
+    main(["index", str(source / "val"), *SERIAL])
+    assert capsys.readouterr().out.startswith("Frame tables of 1 videos made. ")
+    main(["check", str(source / "val"), *SERIAL])
+    assert "decoded" not in capsys.readouterr().err
     with open(source / "broken.csv", newline="") as file:
         assert [row[0] for row in csv.reader(file)] == ["path", str(source / "train" / "run" / "e.mp4")]
+
+
+def test_check_notes_what_a_container_lacks(source, capsys):
+    path = write_video(source / "val" / "swim" / "e.gif", numbered_frames(60), codec="gif", pix_fmt="rgb8")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(0.3 * len(data))] + data[int(0.65 * len(data)) :])
+    for _ in range(2):
+        main(["check", str(source / "val"), *SERIAL])
+        printed = capsys.readouterr()
+        assert f"{path}: note: its last frame has " in printed.err
+        assert printed.out == "2 videos checked, 0 broken.\n"
 
 
 @pytest.mark.parametrize(
@@ -165,6 +178,17 @@ def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, c
     (source / "train" / "run" / "e.mp4").unlink()
     main(["index", str(source / "train"), *SERIAL])
     assert "0 videos made, 3 were there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("index", "options", "folder"), [("own", [], "own"), ("own", ["--output=other"], "other")])
+def test_tables_are_kept_where_the_config_says(source, monkeypatch, index, options, folder):
+    monkeypatch.chdir(source)
+    arguments = f"{{index: {index}, train: {source / 'train'}}}"
+    text = f"{MODEL}data:\n  class_path: lightning_multigrid.VideoDataModule\n  init_args: {arguments}\n"
+    (source / "config.yaml").write_text(text)
+    for command in ("check", "index"):
+        main([command, "--config=config.yaml", *options, *SERIAL])
+        assert len(list((source / folder).rglob("*.table"))) == 3
 
 
 def test_prepared_videos_need_no_index(source, capsys):

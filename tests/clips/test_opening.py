@@ -2,6 +2,7 @@
 
 import itertools
 from bisect import bisect_left
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from lightning_multigrid.clips import opening
 from lightning_multigrid.clips.opening import WHOLE, Stretch, frame_table, open_row
-from lightning_multigrid.decode import VideoError, VideoReader, make_table
+from lightning_multigrid.decode import FrameTable, VideoError, VideoReader, make_kept, make_table
 from lightning_multigrid.pixels import YuvClip
-from lightning_multigrid.prepare import Encoding, prepare
+from lightning_multigrid.prepare import Encoding, index, prepare
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest_file import load_manifest
 from lightning_multigrid.sources.table_store import TableStore
@@ -190,6 +192,37 @@ def test_a_video_is_opened_with_its_table(indexed):
         assert video._video.table.entries[27] == 25  # the reader's own would begin with the first packet
     assert frame_table(replace(rows, tables=None), 0) is None
     assert frame_table(replace(rows, tables=TableStore(Path(rows.path(0)).parent / "none")), 0) is None
+
+
+def test_a_table_that_does_not_fit_is_made_again_by_the_next_index(indexed):
+    """Of a video whose frames are not those of the table, or are found only in a decode of the whole file."""
+    path, rows = indexed.path(0), indexed
+    made = rows.tables.read(path)
+    table = FrameTable.from_bytes(made)
+    other, late = table.checksums.copy(), table.entries.copy()
+    other[27], late[28] = other[27] ^ 1, table.packets[28]
+    for wrong, told in ((replace(table, checksums=other), "changed: frame 27"), (replace(table, entries=late), None)):
+        rows.tables.add(path, wrong.to_bytes())
+        with open_row(rows, 0) as video:
+            video.read([3])
+        assert rows.tables.missing([path]) == []  # it fits as far as it was read
+        with pytest.raises(VideoError, match=told) if told else nullcontext(), open_row(rows, 0) as video:
+            assert numbers(video.read([28 if told is None else 27])) == [28]
+            assert video.slow == "is decoded otherwise than its frame table says"
+        assert rows.tables.missing([path]) == [path]
+        assert index([path], rows.tables).made == 1
+        assert rows.tables.read(path) == made
+
+
+def test_a_video_that_is_known_to_be_broken_is_not_opened(indexed, monkeypatch):
+    Path(indexed.path(0)).write_bytes(b"no video")
+    indexed.tables.add(indexed.path(0), make_kept(indexed.path(0)))
+    with pytest.raises(VideoError, match="no video") as opened, open_row(replace(indexed, tables=None), 0):
+        pass
+    monkeypatch.setattr(opening, "VideoReader", None)
+    with pytest.raises(VideoError, match="no video") as known, open_row(indexed, 0):
+        pass
+    assert (known.value.path, known.value.reason) == (opened.value.path, opened.value.reason)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError
 from tests.helpers.codings import H264, PREPARED, damage, written
 from tests.helpers.mutations import mutate
-from tests.helpers.videos import decode_all, numbered_frames, write_video
+from tests.helpers.videos import decode_all, number_of, numbered_frames, write_video
 
 SOURCES = ["gop_12.mp4", "faststart.mp4", "pyramid.mp4", "fragments.mp4", "gop_12.mkv", "gop_12.ts", "h265.mp4"]
 SOURCES += ["vp8.webm", "vp9.webm", "av1.mp4", "mpeg4_b.avi", "mjpeg.avi", "mpeg2.mpg", "gop_12.flv", "vp8.ivf"]
@@ -61,6 +61,17 @@ def test_a_file_cannot_take_more_time_than_its_bytes_allow(folder, monkeypatch):
     monkeypatch.setattr(full_decode, "_SECONDS_PER_BYTE", 0.0)
     with pytest.raises(VideoError, match=r"takes too long to decode, for a file of \d+ bytes"):
         make_table(written(folder, "gop_12.mp4"))
+
+
+def test_the_search_for_entries_has_a_limit_of_time_too(folder, monkeypatch):
+    """Also where packets come from the container; without entries the file is read."""
+    monkeypatch.setattr(full_decode, "_SEARCH", -1e9)
+    for name in ("gop_12.mp4", "gop_12.ts"):
+        path = written(folder, name)
+        with pytest.raises(VideoError, match=r"takes too long to decode, for a file of \d+ bytes"):
+            make_table(path)
+        with VideoReader(path) as video:
+            assert number_of(video.read([41])[0].numpy()) == 41
 
 
 def mutate_video(content, draw):

@@ -15,7 +15,7 @@ from lightning_multigrid.decode import reader as reading
 from lightning_multigrid.decode.frame_table import FrameTable, Orientation, checksum
 from lightning_multigrid.decode.full_decode import FullDecode, make_table
 from lightning_multigrid.decode.reader import VideoReader
-from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from tests.helpers.codings import CODINGS, COUNT, FRAMES, H264, HEIGHT, WIDTH, requests, written
 from tests.helpers.videos import decode_all, number_of, numbered_frames, write_video
 
@@ -59,9 +59,8 @@ def test_an_entry_is_the_last_keyframe_from_which_a_new_decoder_gives_the_frame(
         for entry in sorted(set(table.entries.tolist())):
             frames = np.flatnonzero(table.entries == entry)
             numbers = range(entry, int(table.packets[frames].max()) + 1)
-            if table.direct:
-                out = {n: checksum(frame) for n, frame in packets.decode_packets(reader.file, table, numbers)}
-                assert all(out[int(table.packets[n])] == table.checksums[n] for n in frames)
+            out = {n: checksum(frame) for n, frame in packets.decode_packets(reader.file, table, numbers)}
+            assert all(out[int(table.packets[n])] == table.checksums[n] for n in frames)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +74,22 @@ def test_most_files_have_many_entries_and_need_no_container(folder, name, entrie
     table = make_table(written(folder, name))
     assert len(set(table.entries.tolist())) >= entries
     assert table.direct is direct
+
+
+@pytest.mark.parametrize(("options", "entries"), [({"g": "1"}, COUNT), (H264, 5)])
+def test_a_container_is_not_opened_for_each_keyframe(tmp_path, monkeypatch, options, entries):
+    """To open one, FFmpeg decodes some of it. Whatever begins with the first packet opens one."""
+    opened, own = [], VideoFile.open
+    monkeypatch.setattr(VideoFile, "open", lambda self: opened.append(self) or own(self))
+    path = write_video(tmp_path / "video.ts", FRAMES, options=options)
+    table = make_table(path)
+    assert (len(set(table.entries.tolist())), table.direct) == (entries, False)
+    assert len(opened) <= 4
+    opened.clear()
+    with VideoReader(path, table) as reader:
+        for indices in requests(COUNT, 6):
+            reader.read(indices)
+        assert reader.fallbacks == 0
 
 
 def test_frames_come_out_at_once(folder):

@@ -26,7 +26,7 @@ def videos(folder, names):
 
 def is_of_the_runs(name):
     """Whether a file tells of the runs, not of the videos."""
-    return name.name == "lock" or name.name.startswith("report-")
+    return name.name.startswith(("report-", ".lightning-multigrid-"))
 
 
 def contents(folder):
@@ -37,28 +37,24 @@ def contents(folder):
 
 
 RUN = """
-import errno, fcntl, json, sys
+import json, sys
 from lightning_multigrid.sources import VideoList
 from lightning_multigrid.prepare import Encoding, prepare
 source, output, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 if limit := options.pop("limit"):
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-if not options.pop("locks"):
-    def flock(*arguments):
-        raise OSError(errno.ENOLCK, "No locks available")
-    fcntl.flock = flock
 print("ready", flush=True)
 prepare(VideoList(source).read(), output, Encoding(preset="ultrafast"), **options)
 """
 
 
-def start(source, output, *, limit=0, locks=True, **options):
+def start(source, output, *, limit=0, **options):
     """Starts a `prepare` of a list; `options` are its arguments.
 
-    `limit` is the largest size of a file; without `locks` the file system seems to have none.
+    `limit` is the largest size of a file.
     """
-    settings = json.dumps({"limit": limit, "locks": locks, **options})
+    settings = json.dumps({"limit": limit, **options})
     command = [sys.executable, "-c", RUN, str(source), str(output), settings]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -67,6 +63,6 @@ def check_whole(folder, expected):
     """Every file that has a name is the whole one."""
     for path in folder.rglob("*"):
         name = path.relative_to(folder)
-        if path.is_file() and not path.name.startswith(".lightning-multigrid-") and not is_of_the_runs(name):
+        if path.is_file() and not is_of_the_runs(name):
             found, whole = path.read_bytes(), expected[name]
             assert found == whole, f"{name} is not whole: {len(found)} bytes instead of {len(whole)}, {found[:32]}"

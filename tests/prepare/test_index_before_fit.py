@@ -1,13 +1,15 @@
 """Before a training all tables are there, made once, whoever else wants them and whatever the user's script is."""
 
+import random
 import subprocess
 import threading
-import time
+from collections import Counter
 
 import pytest
 
 from lightning_multigrid.files.durable import OutputError
 from lightning_multigrid.prepare import index_before_fit as module
+from lightning_multigrid.prepare import tables
 from lightning_multigrid.prepare.index_before_fit import index_in_subprocess, paths_without_own_table
 from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources.table_store import TableStore
@@ -42,40 +44,54 @@ def test_many_are_made_in_processes_of_another_program(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "usable_cores", lambda: 1)
     monkeypatch.setattr(module, "index", None)
     said = index_in_subprocess(paths, tmp_path / "tables")
-    assert said == f"Frame tables of 2 videos are in {tmp_path / 'tables'}."
-    assert TableStore(tmp_path / "tables").missing(paths) == paths[2:]
+    assert said == f"Frame tables of 2 videos are in {tmp_path / 'tables'}, 1 videos are broken."
+    assert TableStore(tmp_path / "tables").missing(paths) == []
+    assert index_in_subprocess(paths, tmp_path / "tables") == ""
 
 
-def test_of_several_that_share_a_folder_one_works_and_the_others_wait(tmp_path, monkeypatch):
-    source = videos(tmp_path / "in", ["a.mp4"])
-    made, own = [], module.index
+def test_several_that_share_a_folder_share_the_work_and_none_waits(tmp_path, monkeypatch):
+    """One is held at its first video, and the other makes the tables of all the others, and that one's, too."""
+    source = videos(tmp_path / "in", [f"{number}.mp4" for number in range(6)])
+    given, own = (paths_of(source), tmp_path / "tables"), tables.make_kept
+    held, go_on, made = threading.Event(), threading.Event(), Counter()
 
-    def slow(*arguments, **options):
-        time.sleep(0.5)
-        made.append(own(*arguments, **options).made)
-        return ""
+    def make(path):
+        name = threading.current_thread().name
+        if name == "first" and not held.is_set():
+            held.set()
+            assert go_on.wait(60)
+        made[name] += 1
+        return own(path)
 
-    monkeypatch.setattr(module, "index", slow)
-    given = paths_of(source), tmp_path / "tables"
-    threads = [threading.Thread(target=index_in_subprocess, args=given) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert made == [1]
-
-
-def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    def refuse(*arguments):
-        raise OSError(37, "No locks available")
-
-    monkeypatch.setattr(module.fcntl, "flock", refuse)
-    source = videos(tmp_path / "in", ["a.mp4"])
-    assert "1 videos made" in index_in_subprocess(paths_of(source), tmp_path / "tables")
+    monkeypatch.setattr(tables, "make_kept", make)
+    first = threading.Thread(target=index_in_subprocess, args=given, name="first")
+    first.start()
+    try:
+        assert held.wait(60)
+        assert index_in_subprocess(*given) == "Frame tables of 6 videos made."
+    finally:
+        go_on.set()
+        first.join()
+    assert (made["first"], made["MainThread"]) == (1, 6)
+    assert TableStore(tmp_path / "tables").missing(given[0]) == []
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path):
+def test_each_takes_the_videos_in_an_order_of_its_own(tmp_path, monkeypatch):
+    """Whatever seed the script gives to `random`."""
+    source, orders = videos(tmp_path / "in", [f"{number}.mp4" for number in range(12)]), []
+    monkeypatch.setattr(tables, "run_tasks", lambda function, tasks, *_: orders.append(list(tasks)) or ())
+    for _ in range(3):
+        random.seed(1)
+        index_in_subprocess(paths_of(source), tmp_path / "tables")
+    assert [sorted(order) for order in orders] == [sorted(paths_of(source))] * 3
+    assert len(set(map(tuple, orders))) == 3
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     source = videos(tmp_path / "in", ["a.mp4"])
-    with pytest.raises(OutputError, match="Not a directory while writing to .*tables"):
-        index_in_subprocess(paths_of(source), tmp_path / "file" / "tables")
+    monkeypatch.setattr(tables, "make_kept", None)
+    for few in (32, 0):  # here, or in another program
+        monkeypatch.setattr(module, "_FEW", few)
+        with pytest.raises(OutputError, match="Not a directory while writing to .*tables"):
+            index_in_subprocess(paths_of(source), tmp_path / "file" / "tables")

@@ -74,22 +74,25 @@ def test_a_part_that_there_is_not(part, source, tmp_path):
 # --- Several at once ---
 
 
-def test_parts_go_on_at_once_and_the_rest_waits_for_them(source, tmp_path):
-    """While part 1 waits for a worker, others try."""
-    held, go_on = threading.Event(), threading.Event()
+@pytest.mark.parametrize("part", [None, "1/2"])
+def test_several_share_a_folder_and_none_waits(source, tmp_path, part):
+    """One is held before its first video, while another one makes all, and writes the list."""
+    whole = prepare(source, tmp_path / "whole", FAST, max_bad_fraction=0.5)
+    held, go_on, late, output = threading.Event(), threading.Event(), [], tmp_path / "out"
 
     def wait(now):
         held.set()
         assert go_on.wait(60)
 
-    first = threading.Thread(target=lambda: prepare(source, tmp_path, FAST, part="1/2", progress=wait))
+    options = {"part": part, "max_bad_fraction": 0.5}
+    first = threading.Thread(target=lambda: late.append(prepare(source, output, FAST, progress=wait, **options)))
     first.start()
     try:
         assert held.wait(60)
-        assert prepare(source, tmp_path, FAST, part="2/2").made == 1
-        with pytest.raises(ValueError, match=r"Another process is at work in .* Wait for it to end"):
-            prepare(source, tmp_path, FAST)
+        assert prepare(source, output, FAST, max_bad_fraction=0.5).made == whole.made
+        assert contents(output) == contents(tmp_path / "whole")
     finally:
         go_on.set()
         first.join()
-    assert prepare(source, tmp_path, FAST, max_bad_fraction=0.5).made == 0
+    assert (late[0].made, late[0].kept) == (0, whole.made if part is None else late[0].kept)
+    assert contents(output) == contents(tmp_path / "whole")
