@@ -61,7 +61,7 @@ class VideoDataModule(LightningDataModule):
     one, gets the finished mini-batch, although Lightning warns that the data module's hook takes its place.
 
     Args:
-        train: Training videos: a list of `path label`, a folder with a folder per class (see `VideoList`), what
+        train: Training videos: a list of `path,label`, a folder with a folder per class (see `VideoList`), what
             `lightning-multigrid prepare` wrote, or one of `lightning_multigrid.sources`, such as `Kinetics`, which
             reads the official files of a dataset.
         val: Validation videos, given in the same ways. Class ids are those of `train`, if that is given.
@@ -186,6 +186,11 @@ class VideoDataModule(LightningDataModule):
         self._broken = BrokenVideos(max_bad_fraction)
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes in the order of their labels, after `setup`; empty if `train` does not name them."""
+        return self._classes
+
+    @property
     def broken(self) -> dict[str, str]:
         """The videos that this process could not read, each with the reason."""
         return self._broken.reasons
@@ -238,7 +243,7 @@ class VideoDataModule(LightningDataModule):
                 continue
             if split != "predict":
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
-                self._check_labels(split, manifest, classes)
+                self._check_labels(split, manifest, train)
             if self.index and manifest.frame_rate is None and not manifest.prepared:  # prepared ones have their own
                 manifest = replace(manifest, tables=TableStore(self._tables_folder()))
             sampling, pixels = self.clip_sampling, self._pixels()
@@ -314,7 +319,7 @@ class VideoDataModule(LightningDataModule):
                     f"`{name}` is for lists and folders, and none is given. Give it to the source, such as `VideoList`."
                 )
 
-    def _check_labels(self, split: Split, manifest: Manifest, classes: tuple[str, ...]) -> None:
+    def _check_labels(self, split: Split, manifest: Manifest, train: Manifest | None) -> None:
         if not manifest.labelled:
             raise ValueError(
                 f"The videos of `{split}` ({manifest.origin}) have no labels, which `{split}` needs. Give each line a "
@@ -325,10 +330,24 @@ class VideoDataModule(LightningDataModule):
                 f"`{split}` ({manifest.origin}) has labels up to {manifest.num_classes - 1}, but there are "
                 f"{self.num_classes} classes. Correct the labels, or give `num_classes`."
             )
-        if classes and manifest.classes and manifest.classes != classes:
+        if not manifest.classes:
+            return
+        if train is None and len(manifest.classes) < (self._given_num_classes or 0):
             raise ValueError(
-                f"`{split}` ({manifest.origin}) has {len(manifest.classes)} classes that are not the {len(classes)} of "
-                "`train`, or not in their order. Give both splits from one dataset, with the same file of classes."
+                f"`{split}` ({manifest.origin}) names {len(manifest.classes)} of the {self.num_classes} classes, so "
+                f"their numbers are not known. Give `train`, too, or `{split}` as a `VideoList` with all `classes`."
+            )
+        if train and not train.classes:
+            raise ValueError(
+                f"`{split}` ({manifest.origin}) names its classes, and `train` ({train.origin}) numbers them, so "
+                "which is which is not known. Give `train` as a `VideoList` with `classes`, the names in the order of "
+                "their numbers."
+            )
+        if train and manifest.classes != train.classes:
+            raise ValueError(
+                f"`{split}` ({manifest.origin}) has {len(manifest.classes)} classes that are not the "
+                f"{len(train.classes)} of `train`, or not in their order. Give both splits from one dataset, with the "
+                "same file of classes."
             )
 
     def _views(self, split: Split) -> Views:

@@ -190,6 +190,32 @@ def test_class_ids_of_folders_are_those_of_training(tree):
     assert other.seen["val"][0][1].tolist() == [1, 2]
 
 
+def test_names_of_classes_have_the_ids_of_training(folder):
+    named = [f"{level}_{number}.mp4,{name}" for number in range(4) for name, level in GRAYS.items()]
+    write_list(folder / "named.csv", named)
+    write_list(folder / "named_val.csv", ["path,label", *named[2:0:-1]])  # a white one and a gray one
+    module = fit(data := VideoDataModule(folder / "named.csv", folder / "named_val.csv", **TINY))
+    assert (data.num_classes, data.classes) == (3, ("black", "gray", "white"))
+    assert module.seen["val"][0][1].tolist() == [2, 1]
+    for clips, labels in module.seen["train"]:
+        assert labels.tolist() == [shown_label(clip) for clip in clips]
+
+
+def test_splits_whose_names_have_no_known_numbers_are_refused(folder):
+    write_list(folder / "fewer.csv", ["220_0.mp4,white", "120_0.mp4,gray"])
+    write_list(folder / "two.csv", ["20_0.mp4,black", "220_0.mp4,white"])
+    with pytest.raises(ManifestError, match=r"line 2: 'gray' is not among the 2 classes, such as 'black'\. Correct it"):
+        VideoDataModule(folder / "two.csv", folder / "fewer.csv", **TINY).setup("fit")
+    with pytest.raises(ValueError, match=r"`val` .*fewer\.csv\) names its classes, and `train` .*good\.csv\) numbers"):
+        VideoDataModule(folder / "good.csv", folder / "fewer.csv", **TINY).setup("fit")
+    classes = ("black", "gray", "white")
+    VideoDataModule(VideoList(folder / "good.csv", classes=classes), folder / "fewer.csv", **TINY).setup("fit")
+    alone = VideoDataModule(test=folder / "fewer.csv", num_classes=3, **TINY)
+    with pytest.raises(ValueError, match=r"`test` .*fewer\.csv\) names 2 of the 3 classes.*Give `train`, too, or `"):
+        alone.setup("test")
+    VideoDataModule(test=VideoList(folder / "fewer.csv", classes=classes), num_classes=3, **TINY).setup("test")
+
+
 def test_several_labels_are_zeros_and_ones_of_all_classes(folder):
     write_list(folder / "several.csv", ["20_0.mp4 0;2", "20_1.mp4 1", "20_2.mp4 4"])
     write_list(folder / "several_val.csv", ["20_0.mp4 0;2", "20_1.mp4 1"])
