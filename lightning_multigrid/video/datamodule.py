@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Literal, cast
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 from typing_extensions import override
@@ -30,7 +30,16 @@ from lightning_multigrid.files import OutputError, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
-from lightning_multigrid.sources import Manifest, ManifestError, Source, TableStore, VideoList, VideoSource
+from lightning_multigrid.sources import (
+    Manifest,
+    ManifestError,
+    Source,
+    TableStore,
+    VideoList,
+    VideoSource,
+    class_sizes,
+    shared_videos,
+)
 from lightning_multigrid.video.broken_videos import BrokenVideos
 from lightning_multigrid.video.classifier import VideoClassifier
 
@@ -244,6 +253,7 @@ class VideoDataModule(LightningDataModule):
             if split != "predict":
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
                 self._check_labels(split, manifest, train)
+                _tell(split, manifest, train, self.num_classes)
             if self.index and manifest.frame_rate is None and not manifest.prepared:  # prepared ones have their own
                 manifest = replace(manifest, tables=TableStore(self._tables_folder()))
             sampling, pixels = self.clip_sampling, self._pixels()
@@ -435,3 +445,17 @@ class VideoDataModule(LightningDataModule):
             return batch.class_ids()
         assert self.num_classes is not None
         return batch.multi_hot(self.num_classes)
+
+
+@rank_zero_only
+def _tell(split: Split, manifest: Manifest, train: Manifest | None, num_classes: int) -> None:
+    """Says how large the classes of training are, and which videos of another split training sees."""
+    if split == "train":
+        if not manifest.multi_label:
+            rank_zero_info(f"Classes of `train`: {class_sizes(manifest, num_classes)}.")
+    elif train is not None and (shared := shared_videos(train, manifest)):
+        warnings.warn(
+            f"{len(shared):,} of the {len(manifest):,} videos of `{split}` are also in `train`, such as {shared[0]}. "
+            f"So `{split}` says less of videos that are new. Take them out of one of the two.",
+            stacklevel=2,
+        )

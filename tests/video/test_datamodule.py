@@ -216,6 +216,25 @@ def test_splits_whose_names_have_no_known_numbers_are_refused(folder):
     VideoDataModule(test=VideoList(folder / "fewer.csv", classes=classes), num_classes=3, **TINY).setup("test")
 
 
+def test_fit_says_how_large_the_classes_are(folder, caplog):
+    write_list(folder / "uneven.csv", ["20_0.mp4,black", *(f"220_{number}.mp4,white" for number in range(4))])
+    VideoDataModule(VideoList(folder / "uneven.csv", classes=("black", "gray", "white")), **TINY).setup("fit")
+    assert "Classes of `train`: 3, with 1 to 4 videos, median 2.5; without a video: 'gray'." in caplog.text
+
+
+def test_videos_of_training_in_another_split_are_said_with_their_number_and_one_of_them(folder):
+    write_list(folder / "shared.csv", ["20_1.mp4 0", "text.mp4 1", f"{folder}/./220_3.mp4 2"])
+    told = r"2 of the 3 videos of `{}` are also in `train`, such as .*20_1\.mp4\. So .* Take them out of one"
+    for stage, split in (("fit", "val"), ("validate", "val"), ("test", "test")):
+        with pytest.warns(UserWarning, match=told.format(split)):
+            VideoDataModule(folder / "good.csv", **{split: folder / "shared.csv"}, **TINY).setup(stage)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        VideoDataModule(folder / "good.csv", predict=folder / "good.csv", **TINY).setup("predict")
+        write_list(folder / "other.csv", ["text.mp4 1"])
+        VideoDataModule(folder / "good.csv", folder / "other.csv", **TINY).setup("fit")
+
+
 def test_several_labels_are_zeros_and_ones_of_all_classes(folder):
     write_list(folder / "several.csv", ["20_0.mp4 0;2", "20_1.mp4 1", "20_2.mp4 4"])
     write_list(folder / "several_val.csv", ["20_0.mp4 0;2", "20_1.mp4 1"])
