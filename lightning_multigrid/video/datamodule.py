@@ -18,13 +18,14 @@ from lightning_multigrid.clips import (
     CENTRE,
     ClipBatch,
     ClipSampling,
-    RepeatSampler,
     VideoBatch,
     VideoDataset,
     ViewDataset,
     Views,
+    balance_sampler,
     collate_clips,
     collate_views,
+    repeat_sampler,
 )
 from lightning_multigrid.files import OutputError, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn
@@ -107,6 +108,9 @@ class VideoDataModule(LightningDataModule):
         repeats: Clips to take from a training video each time it is visited (repeated augmentation). They lie in one
             span as long as a baseline clip, which is decoded once, and each has its own frames in it (on coarse
             grids), crop and flip. An epoch visits every video, so it has `repeats` times as many clips.
+        balance: Draw the classes equally often, however many videos they have. An epoch has as many clips as without:
+            videos of small classes come several times, each time as another clip, and of large classes a pass has a
+            part, and the next pass goes on with the others.
         num_workers: Processes that decode. Those of training live as long as it; evaluation starts its own.
         prefetch_factor: Pieces of mini-batches that each process of training reads ahead; None is torch's 2.
         timeout: Seconds after which a mini-batch that does not come is an error, as on a drive that hangs; 0 waits.
@@ -155,6 +159,7 @@ class VideoDataModule(LightningDataModule):
         antialias: bool = False,
         pixels: Literal["auto", "rgb", "yuv"] = "auto",
         repeats: int = 1,
+        balance: bool = False,
         num_workers: int = 0,
         prefetch_factor: int | None = None,
         timeout: float = 0,
@@ -171,6 +176,7 @@ class VideoDataModule(LightningDataModule):
         require(waits, "timeout", timeout, "above 0 seconds, and with `num_workers`, or 0")
         require(pixels in ("auto", "rgb", "yuv"), "pixels", pixels, "'auto', 'rgb' or 'yuv'")
         require(repeats >= 1, "repeats", repeats, "at least 1", " 1 takes one clip of a video at a time.")
+        require(not (balance and repeats > 1), "repeats", repeats, "1 with `balance`", " Leave one of the two out.")
         countable = num_classes is None or num_classes >= 1
         require(countable, "num_classes", num_classes, "at least 1, or None to count them")
         check_normalisation(mean, std)
@@ -186,7 +192,7 @@ class VideoDataModule(LightningDataModule):
         self.test_views.pixels(self.clip_sampling)  # refuses a short side below the size
         self.augment = augment
         self.mean, self.std, self.antialias = mean, std, antialias
-        self.pixels, self.repeats = pixels, repeats
+        self.pixels, self.repeats, self.balance = pixels, repeats, balance
         self.num_workers, self.prefetch_factor, self.timeout = num_workers, prefetch_factor, timeout
         self.drop_last = drop_last
         self.index = index
@@ -340,6 +346,11 @@ class VideoDataModule(LightningDataModule):
                 f"`{split}` ({manifest.origin}) has labels up to {manifest.num_classes - 1}, but there are "
                 f"{self.num_classes} classes. Correct the labels, or give `num_classes`."
             )
+        if split == "train" and self.balance and manifest.multi_label:
+            raise ValueError(
+                f"`balance` draws a class for each clip, but videos of `train` ({manifest.origin}) may have several "
+                "labels. Leave it out."
+            )
         if not manifest.classes:
             return
         if train is None and len(manifest.classes) < (self._given_num_classes or 0):
@@ -386,10 +397,13 @@ class VideoDataModule(LightningDataModule):
         """The order of the videos, cut among the ranks; None for the order that torch and Lightning choose."""
         host: Any = self.trainer
         ranks = None if host is None else host.distributed_sampler_kwargs
-        if split == "train" and self.repeats > 1:
+        if split == "train" and (self.balance or self.repeats > 1):
             # `seed_everything` leaves its seed here, and Lightning's own samplers take it from here.
             seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
-            return RepeatSampler(data, self.repeats, **(ranks or {}), seed=seed)
+            given = {**(ranks or {}), "seed": seed}
+            if self.balance:
+                return balance_sampler(data.manifest.rows.labels, **given)
+            return repeat_sampler(len(data), self.repeats, **given)
         if split in ("train", "predict") or ranks is None:
             return None
         # Lightning would say of its own sampler that videos are evaluated twice, also where they count once.
