@@ -149,7 +149,9 @@ class ManifestBuilder:
         if len(labels) > 1:
             numbers = ", ".join(map(str, labels))
             raise self.error(
-                where, f"{len(labels)} labels ({numbers}), one is required. Pass `multi_label=True`, or quote the path"
+                where,
+                f"{len(labels)} labels ({numbers}), one is required. Pass `multi_label=True` to `VideoList`, or quote "
+                "the path",
             )
         rows = len(self._path_offsets) - 1
         if rows and bool(labels) != bool(self._labels):

@@ -19,7 +19,8 @@ def class_sizes(manifest: Manifest, num_classes: int) -> str:
     if sizes[0] != sizes[-1]:
         said = f"{len(counts):,}, with {sizes[0]:,} to {sizes[-1]:,} videos, median {median(sizes):,g}"
     without = [label for label, count in enumerate(counts) if not count]
-    names = [quoted(manifest.classes[label]) if manifest.classes else str(label) for label in without[:_NAMED]]
+    known = len(manifest.classes)  # of `num_classes`, which may be more
+    names = [quoted(manifest.classes[label]) if label < known else str(label) for label in without[:_NAMED]]
     more = f" and {len(without) - _NAMED:,} more" if len(without) > _NAMED else ""
     return f"{said}; without a video: {', '.join(names)}{more}" if without else said
 

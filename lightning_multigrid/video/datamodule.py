@@ -71,17 +71,14 @@ class VideoDataModule(LightningDataModule):
     one, gets the finished mini-batch, although Lightning warns that the data module's hook takes its place.
 
     Args:
-        train: Training videos: a list of `path,label`, a folder with a folder per class (see `VideoList`), what
-            `lightning-multigrid prepare` wrote, or one of `lightning_multigrid.sources`, such as `Kinetics`, which
-            reads the official files of a dataset.
+        train: Training videos: a list of `path,label`, a folder with a folder per class, what `lightning-multigrid
+            prepare` wrote, or one of `lightning_multigrid.sources`: `VideoList`, whose arguments say more of a list
+            (several labels, where paths start from, folders of frames), or such as `Kinetics`, which reads the official
+            files of a dataset.
         val: Validation videos, given in the same ways. Class ids are those of `train`, if that is given.
         test: Test videos, given in the same ways.
         predict: Videos to predict, given in the same ways; labels are not needed.
-        root: Folder that relative paths in lists start from; None means the folder of the list. Like `multi_label` and
-            `allow_outside_root`, it says nothing of sources, which have their own.
-        multi_label: Whether a video of a list may have any number of labels.
         num_classes: Number of classes; None counts those of `train`.
-        allow_outside_root: Accept lists whose paths lead out of `root`.
         batch_size: Clips per device (B).
         frames: Frames per clip (T).
         size: Height and width of a clip, in pixels (S).
@@ -139,10 +136,7 @@ class VideoDataModule(LightningDataModule):
         test: Source | None = None,
         predict: Source | None = None,
         *,
-        root: str | os.PathLike[str] | None = None,
-        multi_label: bool = False,
         num_classes: int | None = None,
-        allow_outside_root: bool = False,
         batch_size: int = 8,
         frames: int = 32,
         size: int = 224,
@@ -181,7 +175,6 @@ class VideoDataModule(LightningDataModule):
         require(countable, "num_classes", num_classes, "at least 1, or None to count them")
         check_normalisation(mean, std)
         self.sources: dict[Split, Source | None] = {"train": train, "val": val, "test": test, "predict": predict}
-        self.root, self.multi_label, self.allow_outside_root = root, multi_label, allow_outside_root
         self.num_classes = self._given_num_classes = num_classes
         self.batch_size = batch_size
         self.frames, self.size, self.stride = frames, size, stride
@@ -237,7 +230,6 @@ class VideoDataModule(LightningDataModule):
             ManifestError: If a manifest cannot be read.
         """
         needed = _SPLITS[stage][0]
-        self._refuse_idle()
         if self.sources[needed] is None:
             raise ValueError(
                 f"`{needed}` is None, but its videos are needed. Give a list of `path label`, a folder per class, or a "
@@ -322,18 +314,7 @@ class VideoDataModule(LightningDataModule):
         source = self.sources[split]
         if source is None:
             return None
-        if isinstance(source, VideoSource):
-            return source.read(classes)
-        outside = self.allow_outside_root
-        return VideoList(source, self.root, multi_label=self.multi_label, allow_outside_root=outside).read(classes)
-
-    def _refuse_idle(self) -> None:
-        idle = all(source is None or isinstance(source, VideoSource) for source in self.sources.values())
-        for name in ("root", "multi_label", "allow_outside_root") if idle else ():
-            if getattr(self, name):
-                raise ValueError(
-                    f"`{name}` is for lists and folders, and none is given. Give it to the source, such as `VideoList`."
-                )
+        return (source if isinstance(source, VideoSource) else VideoList(source)).read(classes)
 
     def _check_labels(self, split: Split, manifest: Manifest, train: Manifest | None) -> None:
         if not manifest.labelled:

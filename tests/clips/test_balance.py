@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from lightning_multigrid.clips.balance import BalancedOrder, balance_sampler
 from lightning_multigrid.loading.order import draw_pass, order_of
+from lightning_multigrid.sources.video_list import VideoList
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.recorder import TINY, Recorder
@@ -110,6 +111,6 @@ def test_a_run_that_continues_has_the_clips_that_it_would_have_had(folder, tmp_p
 def test_what_balance_is_not_for(folder):
     with pytest.raises(ValueError, match="`repeats` must be 1 with `balance`, got 2. Leave one of the two out"):
         VideoDataModule(folder / "list.csv", balance=True, repeats=2)
-    data = VideoDataModule(folder / "list.csv", balance=True, multi_label=True)
+    data = VideoDataModule(VideoList(folder / "list.csv", multi_label=True), balance=True)
     with pytest.raises(ValueError, match=r"`balance` draws a class for each clip, .* may have several labels\."):
         data.setup("fit")

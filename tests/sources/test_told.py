@@ -32,6 +32,8 @@ def test_sizes_of_classes(labels, names, said):
 
 def test_classes_that_the_user_counts_are_counted():
     assert class_sizes(build([("a.mp4", 0)]), 2) == "2, each with 1 video; without a video: 1"
+    named = build([("a.mp4", 0)], classes=("run", "fly"))
+    assert class_sizes(named, 3) == "3, each with 1 video; without a video: 'fly', 2"
 
 
 def test_a_video_is_shared_if_both_show_a_part_of_the_same_file():

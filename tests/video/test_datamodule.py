@@ -238,25 +238,22 @@ def test_videos_of_training_in_another_split_are_said_with_their_number_and_one_
 def test_several_labels_are_zeros_and_ones_of_all_classes(folder):
     write_list(folder / "several.csv", ["20_0.mp4 0;2", "20_1.mp4 1", "20_2.mp4 4"])
     write_list(folder / "several_val.csv", ["20_0.mp4 0;2", "20_1.mp4 1"])
-    data = VideoDataModule(folder / "several.csv", folder / "several_val.csv", multi_label=True, **TINY)
+    lists = (VideoList(folder / f"{name}.csv", multi_label=True) for name in ("several", "several_val"))
+    data = VideoDataModule(*lists, **TINY)
     module = Recorder()
     module.training_step = lambda batch, batch_idx: module(batch[0]).sum()
     quiet_trainer().fit(module, datamodule=data)
     assert module.seen["val"][0][1].tolist() == [[1, 0, 1, 0, 0], [0, 1, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("arguments", [{"root": "/videos"}, {"multi_label": True}, {"allow_outside_root": True}])
-def test_arguments_that_no_source_takes_are_refused(tree, arguments):
-    with pytest.raises(ValueError, match=r"is for lists and folders, and none is given\. Give it to the source"):
-        VideoDataModule(VideoList(tree / "train"), **arguments, **TINY).setup("fit")
-
-
-def test_lists_lead_out_of_the_root_only_where_allowed(folder, tmp_path):
-    write_list(tmp_path / "list.csv", [f"{folder / '220_0.mp4'} 0"])
-    options = {"val": tmp_path / "list.csv", "root": tmp_path, **TINY}
-    with pytest.raises(ManifestError, match=r"leads out of the root"):
-        VideoDataModule(**options).setup("validate")
-    VideoDataModule(**options, allow_outside_root=True).setup("validate")
+def test_what_a_path_to_a_list_does_not_say_its_source_does(folder):
+    write_list(folder / "several.csv", ["20_0.mp4 0;2"])
+    write_list(folder / "outside.csv", ["../20_0.mp4 0"])
+    with pytest.raises(ManifestError, match=r"2 labels .*, one is required\. Pass `multi_label=True` to `VideoList`"):
+        VideoDataModule(folder / "several.csv", **TINY).setup("fit")
+    with pytest.raises(ManifestError, match=r"leads out of the root .* pass `allow_outside_root=True` to `VideoList`"):
+        VideoDataModule(folder / "outside.csv", **TINY).setup("fit")
+    VideoDataModule(VideoList(folder / "outside.csv", allow_outside_root=True), **TINY).setup("fit")
 
 
 def test_labels_beyond_the_classes_of_training_are_refused(folder):
@@ -328,7 +325,7 @@ def test_names_of_videos_do_not_control_the_terminal(folder, tmp_path):
 
 
 def test_a_wrong_root_ends_the_run_at_once(folder, tmp_path):
-    data = VideoDataModule(folder / "good.csv", root=tmp_path, num_workers=1, **TINY)
+    data = VideoDataModule(VideoList(folder / "good.csv", tmp_path), num_workers=1, **TINY)
     with pytest.raises(BrokenVideosError, match=r"None of 12 videos of 12 can be read.*`root`"):
         fit(data)
 
@@ -341,7 +338,7 @@ def damaged(folder, tmp_path):
     names = [f"{folder / f'{level}_0.mp4'} {label}" for label, level in enumerate(GRAYS.values())]
     write_list(tmp_path / "list.csv", [*names, f"{path} 1"])
     split = str(tmp_path / "list.csv")
-    return {"train": split, "val": split, "path": str(path), "root": "/"}
+    return {"train": split, "val": split, "path": str(path)}
 
 
 def test_damaged_videos_are_kept_and_named_once(damaged):
@@ -529,7 +526,7 @@ def test_all_arguments_can_be_given_in_yaml(tmp_path):
     parser.add_class_arguments(VideoDataModule, "data")
     parser.add_argument("--config", action="config")
     (tmp_path / "config.yaml").write_text(
-        "data: {train: a.csv, val: null, root: /data, batch_size: 2, frames: 8, size: 56, short_side: [64, 85.5], "
+        "data: {train: a.csv, val: null, balance: true, batch_size: 2, frames: 8, size: 56, short_side: [64, 85.5], "
         "sampling: segments, flip: false, mean: [0.1, 0.2, 0.3], num_classes: 4, test_views: {crops: 3, size: 60}}"
     )
     data = parser.instantiate(parser.parse_args([f"--config={tmp_path / 'config.yaml'}"])).data
