@@ -452,5 +452,5 @@ def _tell(split: Split, manifest: Manifest, train: Manifest | None, num_classes:
         warnings.warn(
             f"{len(shared):,} of the {len(manifest):,} videos of `{split}` are also in `train`, such as {shared[0]}. "
             f"So `{split}` says less of videos that are new. Take them out of one of the two.",
-            stacklevel=2,
+            stacklevel=4,  # past `rank_zero_only`, to `setup`'s caller
         )

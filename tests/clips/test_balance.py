@@ -1,5 +1,7 @@
 """Classes that come equally often, however many videos they have."""
 
+import json
+import os
 from collections import Counter
 from itertools import chain
 
@@ -91,6 +93,37 @@ def test_a_training_has_as_many_clips_of_each_class_with_the_callback_and_withou
         assert labels[40 * number : 40 * (number + 1)].bincount().sort().values.tolist() == [13, 13, 14]
     clips = [clip for clips, _ in module.seen["train"] for clip in clips]
     assert len({clip.numpy().tobytes() for clip in clips}) > 0.5 * len(clips)  # of one video
+
+
+class Writes(Recorder):
+    """Writes the labels that a rank saw in each mini-batch."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def on_train_end(self):
+        seen = [labels.tolist() for _, labels in self.seen["train"]]
+        (self.folder / f"{self.global_rank}.json").write_text(json.dumps(seen))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or torch.cuda.is_available(), reason="forks this process")
+@pytest.mark.parametrize("callback", [None, MultigridCallback(seed=5)], ids=["baseline", "multigrid"])
+def test_two_ranks_share_the_classes(folder, tmp_path, callback):
+    data = VideoDataModule(folder / "list.csv", balance=True, **{**TINY, "batch_size": 1})
+    host = trainer(*filter(None, [callback]), max_epochs=2, strategy="ddp_fork", devices=2)
+    host.fit(Writes(tmp_path), datamodule=data)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    if callback:  # a mini-batch is a block of the stream, of which each rank has a half
+        stream = [label for pair in zip(first, second, strict=True) for labels in pair for label in labels]
+        passes = [stream[start : start + 40] for start in range(0, len(stream) - 39, 40)]
+    else:
+        passes = [
+            list(chain(*first[20 * epoch : 20 * (epoch + 1)], *second[20 * epoch : 20 * (epoch + 1)]))
+            for epoch in (0, 1)
+        ]
+    assert len(passes) >= 2
+    assert [sorted(Counter(labels).values()) for labels in passes] == [[13, 13, 14]] * len(passes)
 
 
 def test_a_run_that_continues_has_the_clips_that_it_would_have_had(folder, tmp_path):
