@@ -15,7 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import BasePredictionWriter
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from lightning_multigrid import __version__
@@ -27,7 +27,7 @@ from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.cli.step_seconds import StepSeconds, measure_steps, seconds_by_points
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import require
+from lightning_multigrid.files import new_file, require
 from lightning_multigrid.reports import plan_figure
 from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training import AtomicCheckpointIO, BaselineCallback, MultigridCallback, show_grids
@@ -191,6 +191,17 @@ def _refuse_bare_cycles(config: Namespace) -> None:
                 )
 
 
+class _SavedRun(SaveConfigCallback):
+    """Saves the config, and beside it the names of the classes, as `VideoList` takes them in a file."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        folder, classes = trainer.log_dir, getattr(trainer.datamodule, "classes", ())  # type: ignore[attr-defined]
+        super().setup(trainer, pl_module, stage)  # all ranks have asked for the folder
+        if classes and folder and "://" not in folder and trainer.is_global_zero:
+            with new_file(os.path.join(folder, "classes.txt")) as file:
+                file.write("".join(f"{name}\n" for name in classes).encode("utf-8", "surrogateescape"))
+
+
 class _ConfigCLI(LightningCLI):
     """Lightning's command line for one command: Lightning's own, or ours, for which it makes the parts of a config."""
 
@@ -205,6 +216,7 @@ class _ConfigCLI(LightningCLI):
             subclass_mode_data=True,
             auto_configure_optimizers=False,
             seed_everything_default=0,
+            save_config_callback=_SavedRun,
             save_config_kwargs={"overwrite": True},
             trainer_defaults={"enable_model_summary": False},
             parser_kwargs=of_command if self.ours else of_program,

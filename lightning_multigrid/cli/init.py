@@ -20,7 +20,7 @@ from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import new_file, write_csv
 from lightning_multigrid.prepare import Look, look_at
-from lightning_multigrid.sources import Manifest, ManifestError, VideoList
+from lightning_multigrid.sources import Manifest, ManifestError, VideoList, class_sizes
 from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -78,7 +78,8 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
         _write_list(manifest, rows, name)
     with new_file(str(path)) as file:
         file.write(text.encode())
-    say(f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.\nWritten: {', '.join(files)}.")
+    say(f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.")
+    say(f"Classes: {class_sizes(manifest, manifest.num_classes)}.\nWritten: {', '.join(files)}.")
     if broken:
         say(
             f"warning: {len(broken)} of {len(looks) + len(broken)} videos that were looked at are broken, such as "

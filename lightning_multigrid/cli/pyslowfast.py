@@ -202,9 +202,11 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
     folder, prefix = config["DATA.PATH_TO_DATA_DIR"] or ".", config["DATA.PATH_PREFIX"]
     if folder == ".":
         config.notes.append("DATA.PATH_TO_DATA_DIR is not in the config: lists are read from the working folder.")
+    lists: dict[str, Any] = {split: os.path.join(folder, f"{split}.csv") for split in ("train", "val", "test")}
+    if prefix:
+        lists = {split: _part("sources.VideoList", source=path, root=prefix) for split, path in lists.items()}
     return {
-        **{split: os.path.join(folder, f"{split}.csv") for split in ("train", "val", "test")},
-        **({"root": prefix} if prefix else {}),
+        **lists,
         **config.same("data"),
         "batch_size": batch // max(1, gpus),
         "test_views": test,

@@ -2,14 +2,15 @@
 
 It brings the request of `loading` and the grid of `schedule` together with `sources`, `decode` and `pixels`; it does
 not import Lightning. Begin with `sampling.py` (which frames and pixels a clip gets), then `video_dataset.py` and
-`views.py`; `repeats.py` is only for repeated augmentation.
+`views.py`; `repeats.py` is only for repeated augmentation, and `balance.py` for classes of unequal size.
 """
 
+from lightning_multigrid.clips.balance import balance_sampler
 from lightning_multigrid.clips.batch import BrokenVideo, ClipBatch, collate_clips
-from lightning_multigrid.clips.repeats import RepeatedOrder, RepeatSampler
+from lightning_multigrid.clips.repeats import repeat_sampler
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.views import CENTRE, VideoBatch, Views, collate_views
 
-__all__ = ["CENTRE", "BrokenVideo", "ClipBatch", "ClipSampling", "RepeatSampler", "RepeatedOrder", "VideoBatch"]
-__all__ += ["VideoDataset", "ViewDataset", "Views", "collate_clips", "collate_views"]
+__all__ = ["CENTRE", "BrokenVideo", "ClipBatch", "ClipSampling", "VideoBatch", "VideoDataset"]
+__all__ += ["ViewDataset", "Views", "balance_sampler", "collate_clips", "collate_views", "repeat_sampler"]

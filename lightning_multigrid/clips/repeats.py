@@ -4,13 +4,10 @@ The clips of a visit come one after the other in the order of a pass and lie in 
 can decode the video once for all of them (`read_clips`). Their requests share the seed `ClipRequest.visit`.
 """
 
-from collections.abc import Iterator, Sized
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
 
-from torch.utils.data import Dataset, DistributedSampler
-
-from lightning_multigrid.loading import shuffled_order
+from lightning_multigrid.loading import OrderSampler, shuffled_order
 
 
 @dataclass(frozen=True)
@@ -32,30 +29,6 @@ class RepeatedOrder:
         return [index for index in shuffled_order(self.seed, number, self.length) for _ in range(self.repeats)]
 
 
-class RepeatSampler(DistributedSampler[Any]):
-    """A sampler that lets an ordinary (baseline) loader use `RepeatedOrder`.
-
-    Args:
-        dataset: The videos.
-        repeats: Clips of each visit.
-        num_replicas: Number of ranks. Each takes a contiguous part of the epoch.
-        rank: This rank.
-        seed: Seed of the order; equal on all ranks.
-    """
-
-    def __init__(
-        self, dataset: Dataset[Any], repeats: int, *, num_replicas: int = 1, rank: int = 0, seed: int = 0
-    ) -> None:
-        clips = range(len(cast("Sized", dataset)) * repeats)  # their number is all that the base class asks for
-        super().__init__(cast("Dataset[Any]", clips), num_replicas, rank, seed=seed)
-        self.repeats = repeats
-
-    def __iter__(self) -> Iterator[Any]:
-        order = self.order_of_all_ranks(self.seed)(self.epoch)
-        start = self.rank * self.num_samples
-        # As in torch, the first indices come a second time where this makes the ranks equal.
-        return iter([order[entry % len(order)] for entry in range(start, start + self.num_samples)])
-
-    def order_of_all_ranks(self, seed: int) -> RepeatedOrder:
-        """The order of the whole dataset; see `order_of`."""
-        return RepeatedOrder(seed, len(cast("Sized", self.dataset)) // self.repeats, self.repeats)
+def repeat_sampler(length: int, repeats: int, **ranks: int) -> OrderSampler:
+    """Returns the sampler of `RepeatedOrder`; `ranks` are arguments of `OrderSampler`."""
+    return OrderSampler(partial(RepeatedOrder, length=length, repeats=repeats), length * repeats, **ranks)

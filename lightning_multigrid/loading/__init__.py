@@ -14,7 +14,7 @@ from lightning_multigrid.loading.loader import (
     sendable,
     stream_loader,
 )
-from lightning_multigrid.loading.order import order_of, shuffled_order
+from lightning_multigrid.loading.order import OrderSampler, order_of, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, visits
 from lightning_multigrid.loading.sampler import MultigridSampler
@@ -23,6 +23,7 @@ from lightning_multigrid.loading.streams import StreamSamples
 
 __all__ = ["ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler"]
 __all__ += [
+    "OrderSampler",
     "SampleParts",
     "ScriptLoader",
     "StreamSamples",

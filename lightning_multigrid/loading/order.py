@@ -1,14 +1,14 @@
 """The order of a pass over the data: a pure function of (seed, pass), the same on every rank."""
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, SequentialSampler
 
 from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seeded
 
@@ -85,10 +85,41 @@ class SampledOrder:
             return list(islice(self.sampler, self.length))  # it may have no end
 
 
+class OrderSampler(DistributedSampler[Any]):
+    """A sampler that lets an ordinary (baseline) loader use an order of all ranks.
+
+    Args:
+        order_of_all_ranks: Makes the order from its seed; see `order_of`.
+        length: Indices of a pass.
+        num_replicas: Number of ranks. Each takes a contiguous part of the epoch.
+        rank: This rank.
+        seed: Seed of the order; equal on all ranks.
+    """
+
+    def __init__(
+        self,
+        order_of_all_ranks: Callable[[int], Order],
+        length: int,
+        *,
+        num_replicas: int = 1,
+        rank: int = 0,
+        seed: int = 0,
+    ) -> None:
+        # The number of indices is all that the base class asks of a dataset.
+        super().__init__(cast("Dataset[Any]", range(length)), num_replicas, rank, seed=seed)
+        self.order_of_all_ranks = order_of_all_ranks
+
+    def __iter__(self) -> Iterator[Any]:
+        order = self.order_of_all_ranks(self.seed)(self.epoch)
+        start = self.rank * self.num_samples
+        # As in torch, the first indices come a second time where this makes the ranks equal.
+        return iter([order[entry % len(order)] for entry in range(start, start + self.num_samples)])
+
+
 def order_of(loader: DataLoader[Any], seed: int) -> Order:
     """The order in which a user's loader goes through its dataset, the same on every rank and after every restart."""
     sampler, length = loader.sampler, len(loader.dataset)  # type: ignore[arg-type]
-    if hasattr(sampler, "order_of_all_ranks"):  # such as `clips.RepeatSampler`
+    if hasattr(sampler, "order_of_all_ranks"):  # such as an `OrderSampler`
         return sampler.order_of_all_ranks(seed)  # type: ignore[no-any-return]
     if isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is not DistributedSampler.__iter__:
         raise ValueError(

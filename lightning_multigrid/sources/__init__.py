@@ -10,8 +10,9 @@ from lightning_multigrid.sources.manifest_file import MANIFEST_NAME, prepared_ma
 from lightning_multigrid.sources.official import HMDB51, UCF101, Charades, Kinetics, SomethingSomething
 from lightning_multigrid.sources.table_store import TableStore, content_key
 from lightning_multigrid.sources.text import ManifestError
+from lightning_multigrid.sources.told import class_sizes, shared_videos
 from lightning_multigrid.sources.video_list import VideoList
 
 __all__ = ["HMDB51", "MANIFEST_NAME", "UCF101", "Charades", "Kinetics", "Manifest", "ManifestError"]
 __all__ += ["SomethingSomething", "Source", "TableStore", "VideoList", "VideoSource"]
-__all__ += ["content_key", "prepared_manifest", "renamed", "save_manifest"]
+__all__ += ["class_sizes", "content_key", "prepared_manifest", "renamed", "save_manifest", "shared_videos"]

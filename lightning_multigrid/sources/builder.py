@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import re
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from lightning_multigrid.files import StrPath, path_argument, quoted, require
 from lightning_multigrid.sources.manifest import Manifest, Rows
 from lightning_multigrid.sources.text import ManifestError
 
+_HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # of surrogates, as JSON may hold, and no name of a file
 _log = logging.getLogger(__name__)
 
 
@@ -119,7 +121,7 @@ class ManifestBuilder:
         return ManifestError(f"{self._origin}, {where}: {what}.")
 
     def _checked_path(self, path: str, where: str) -> str:
-        if not path or "\0" in path or "://" in path:
+        if not path or "\0" in path or "://" in path or _HALF_PAIR.search(path):
             raise self.error(
                 where,
                 f"{quoted(path)} is not the path of a file. Correct an empty field, save as UTF-8, or download URLs",
@@ -147,7 +149,9 @@ class ManifestBuilder:
         if len(labels) > 1:
             numbers = ", ".join(map(str, labels))
             raise self.error(
-                where, f"{len(labels)} labels ({numbers}), one is required. Pass `multi_label=True`, or quote the path"
+                where,
+                f"{len(labels)} labels ({numbers}), one is required. Pass `multi_label=True` to `VideoList`, or quote "
+                "the path",
             )
         rows = len(self._path_offsets) - 1
         if rows and bool(labels) != bool(self._labels):

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -80,6 +81,12 @@ class Manifest:
         """Returns the absolute path of a video or a folder of frames; an IndexError if there is no such row."""
         path = self.rows.paths[self._row(self.rows.path_offsets, index)].numpy().tobytes()
         return os.path.join(self.root, path.decode("utf-8", "surrogateescape"))
+
+    def paths(self) -> list[str]:
+        """Returns the paths of all rows, as `path` does one by one."""
+        text, offsets = self.rows.paths.numpy().tobytes(), self.rows.path_offsets.tolist()
+        names = (text[start:end].decode("utf-8", "surrogateescape") for start, end in pairwise(offsets))
+        return [os.path.join(self.root, name) for name in names]
 
     def spans(self, index: int) -> tuple[list[int], list[tuple[float, float]]]:
         """Returns the labels of a row as they were added, and the (start, end) of each in seconds."""

@@ -84,7 +84,9 @@ class SomethingSomething:
         labels_file = _given_or_beside(self.labels_file, path, names)
         labels, entries = read_json(labels_file), read_json(path)
         if not isinstance(labels, dict) or sorted(map(str, labels.values())) != sorted(map(str, range(len(labels)))):
-            raise ManifestError(f"{labels_file} does not hold labels with the ids 0, 1, 2 and so on.")
+            raise ManifestError(
+                f"{labels_file} does not hold labels with the ids 0, 1, 2 and so on. Give the official `labels.json`."
+            )
         if not isinstance(entries, list):
             raise ManifestError(f"{path} holds no list of videos. Give the official train, validation or test file.")
         ids = {label: int(number) for label, number in labels.items()}
@@ -97,10 +99,21 @@ class SomethingSomething:
         )
         suffix = ".webm" if self.frame_rate is None else ""
         for number, entry in enumerate(entries, start=1):
-            label = entry.get("template", "").replace("[", "").replace("]", "")
+            where = f"entry {number}"
+            video, template = (entry.get("id"), entry.get("template", "")) if isinstance(entry, dict) else (None, None)
+            if not isinstance(video, str | int) or not isinstance(template, str):
+                raise builder.error(
+                    where,
+                    f"{quoted(str(entry))} is no video with an `id` and, but for a test, a `template`. Give the "
+                    "official train, validation or test file",
+                )
+            label = template.replace("[", "").replace("]", "")
             if label and label not in ids:
-                raise builder.error(f"entry {number}", f"{quoted(label)} is not a label of {labels_file}")
-            builder.add(f"{entry['id']}{suffix}", [ids[label]] if label else [], where=f"entry {number}")
+                raise builder.error(
+                    where,
+                    f"{quoted(label)} is not a label of {labels_file}. Give the `labels_file` of these annotations",
+                )
+            builder.add(f"{video}{suffix}", [ids[label]] if label else [], where=where)
         return builder.build()
 
 

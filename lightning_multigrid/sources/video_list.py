@@ -1,20 +1,16 @@
 """The user's own videos: a list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote."""
 
-import math
 import os
-import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.class_folders import class_names, videos_below
+from lightning_multigrid.sources.list_file import Row, metadata_in, read_list
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.manifest_file import load_manifest, prepared_manifest
-from lightning_multigrid.sources.text import ManifestError, csv_rows, read_text
-
-_LABELS = re.compile(r"[0-9]{1,9}(\s*[;,]\s*[0-9]{1,9})*", re.ASCII)
+from lightning_multigrid.sources.text import ManifestError, read_text
 
 
 @dataclass(frozen=True)
@@ -22,11 +18,19 @@ class VideoList:
     r"""A list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote.
 
     A *list* is UTF-8 text with a row per video: `path label`, or `path` alone (no labels, for prediction). The
-    separator is a tab, a comma or a space: the first of these that the first row has outside of double quotes. Double
-    quotes enclose a path that holds the separator or a line break, or starts with a double quote; quotes inside are
-    doubled. White space around a field is dropped. Several labels are `1;5` or `"1,5"`. The first row may name the
-    columns, such as `path` and `label`; others are skipped. Blank lines are skipped. There are no comments: HMDB51 has
-    videos whose names start with `#`.
+    separator is a tab, a comma, a space or a semicolon: the first of these that the first row has outside of double
+    quotes. Double quotes enclose a path that holds the separator or a line break, or starts with a double quote; quotes
+    inside are doubled. White space around a field is dropped. Blank lines are skipped. There are no comments: HMDB51
+    has videos whose names start with `#`.
+
+    Labels are all numbers from 0, or all names of classes, which count in the order of the sorted names. Several labels
+    are `1;5` or `"1,5"`. Without a header, a name stands behind the path of a video file.
+
+    The first row may be a header, in any capitals: `path` (or `file_name`, `filename`, `filepath`, `file_path`,
+    `video_path`, `video`, `file`, `clip`) and `label` (or `labels`, `class`, `class_name`, `category`, `action`). Of
+    several such columns, the first in this order counts; others are skipped. A file `.jsonl` has an object on each
+    line, with these names. In a folder, `metadata.csv` or `metadata.jsonl` with them is its list, as in the video
+    folders of Hugging Face.
 
     With columns named `start` and `end`, in seconds of the video, a row is a *stretch* of its video: clips and views
     are of the frames that are shown within [start, end). Where a field is empty, the video begins or ends it. A video
@@ -44,8 +48,8 @@ class VideoList:
         source: The list, the folder that holds a folder per class or videos, or the prepared folder.
         root: Folder that relative paths of a list start from; by default the folder of the list. Absolute paths must
             lie in a given root, and may lie anywhere without one; `..` never leads out of it.
-        classes: Names of the classes in the order of their labels; by default those of the training split, so that a
-            folder of another split gets the same labels even if it lacks a class.
+        classes: Names of the classes in the order of their labels, or a file with one on each line; by default those of
+            the training split, so that another split gets the same labels even if it lacks a class.
         multi_label: Whether a video may have any number of labels (a row with an empty label has none).
         frame_rate: Frames per second if each path is a folder of frames. In a folder per class, every folder that holds
             images is then a video.
@@ -55,7 +59,7 @@ class VideoList:
 
     source: StrPath
     root: StrPath | None = None
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...] | StrPath = ()
     multi_label: bool = False
     frame_rate: float | None = None
     existing_only: bool = False
@@ -66,17 +70,26 @@ class VideoList:
 
         A `ManifestError` that names the line if something can't be read; a TypeError if an argument is of a wrong kind.
         """
-        source, classes = path_argument("source", self.source), self.classes or classes
+        source = path_argument("source", self.source)
+        own = read_classes(self.classes) if isinstance(self.classes, str | os.PathLike) else tuple(self.classes)
+        classes = own or classes
         if (prepared := prepared_manifest(source)) is not None:
-            return self._prepared(prepared, classes)
+            return self._prepared(prepared, own, classes)
+        if os.path.isdir(source) and (listed := metadata_in(source)) is not None:
+            source = listed
         is_folder = os.path.isdir(source)
         if is_folder and self.root is not None:
             raise ManifestError(f"`root` is for lists, and {source} is a folder. Leave `root` out.")
+        if source.lower().endswith(VIDEO_SUFFIXES) and not is_folder:
+            raise ManifestError(f"{source} is a video. Give the folder that it is in, or a list of `path label`.")
         folders = class_names(source) if is_folder else []
+        rows = [] if is_folder else self._rows(source, classes)
+        # In the order of their names, as the folders are.
+        names = sorted({label for row in rows for label in row.labels if isinstance(label, str)})
         builder = ManifestBuilder(
             source,
             source if is_folder else self.root,
-            classes=classes or folders,
+            classes=classes or folders or names,
             multi_label=self.multi_label,
             frame_rate=self.frame_rate,
             existing_only=self.existing_only,
@@ -87,11 +100,12 @@ class VideoList:
         elif is_folder:
             for path in videos_below(os.path.abspath(source), frames=self.frame_rate is not None):
                 builder.add(path, where=path)
-        elif source.lower().endswith(VIDEO_SUFFIXES):
-            raise ManifestError(f"{source} is a video. Give the folder that it is in, or a list of `path label`.")
         else:
-            _add_list(builder, source)
+            _add_rows(builder, rows, classes or names)
         return builder.build()
+
+    def _rows(self, source: str, classes: Sequence[str]) -> list[Row]:
+        return read_list(source, classes, multi_label=self.multi_label, folders=self.frame_rate is not None)
 
     def _add_folders(
         self, builder: ManifestBuilder, source: str, folders: Sequence[str], classes: Sequence[str]
@@ -111,10 +125,10 @@ class VideoList:
             for path in videos:
                 builder.add(path, [labels[name]], where=path)
 
-    def _prepared(self, path: str, classes: Sequence[str]) -> Manifest:
+    def _prepared(self, path: str, own: tuple[str, ...], classes: Sequence[str]) -> Manifest:
         """Reads the manifest of a prepared folder; its own classes and labels come before those of training."""
         manifest = load_manifest(path, classes, existing_only=self.existing_only)
-        other_classes = self.classes and manifest.classes != self.classes
+        other_classes = own and manifest.classes != own
         other_labels = self.multi_label and not manifest.multi_label
         if other_classes or other_labels or self.root is not None or self.frame_rate is not None:
             raise ManifestError(
@@ -124,47 +138,26 @@ class VideoList:
         return manifest
 
 
-def _add_list(builder: ManifestBuilder, path: str) -> None:
-    names: list[str] = []
-    for number, (line, row) in enumerate(csv_rows(path, _separator(path))):
-        where = f"line {line}"
-        while not row[-1]:  # spaces at the end of a line do not make fields
-            row.pop()
-        header = [name.lower() for name in row]
-        if number == 0 and "path" in header and ("label" in header or {"path", "start", "end"}.issuperset(header)):
-            names = header
-            if ("start" in names) != ("end" in names):
-                raise builder.error(where, "stretches need two columns, `start` and `end`; their fields may be empty")
-            continue
-        if len(row) > (len(names) or 2):
-            raise builder.error(
-                where,
-                f"{len(row)} fields ({quoted(', '.join(row))}); `path label` or `path` is required. Put a path that "
-                "holds the separator in double quotes, let the first row name the columns of stretches "
-                "(`path,label,start,end`), and read official annotation files with `Kinetics` and so on",
-            )
-        fields = dict(zip(names or ("path", "label"), row, strict=False))
-        label = fields.get("label", "")
-        if label and not _LABELS.fullmatch(label):
-            raise builder.error(
-                where,
-                f"the label {quoted(label)} is not a number from 0, or several such as `1;5`. Put a path that holds "
-                "a separator in double quotes, name the columns `path` and `label`, or use a folder per class",
-            )
-        start = _seconds(builder, where, fields.get("start") or 0.0)
-        end = _seconds(builder, where, fields.get("end") or math.inf)
-        labels = [int(part) for part in re.findall("[0-9]+", label)]
-        builder.add(fields.get("path", ""), labels, where=where, stretch=(start, end))
+def _add_rows(builder: ManifestBuilder, rows: Sequence[Row], classes: Sequence[str]) -> None:
+    ids = {name: label for label, name in enumerate(classes)}
+    for where, path, labels, stretch in rows:
+        for label in labels:
+            if isinstance(label, str) and label not in ids:
+                raise builder.error(
+                    where,
+                    f"{quoted(label)} is not among the {len(ids):,} classes, such as {quoted(classes[0])}. Correct it, "
+                    "give the training split a video of it, or name all classes in a file for `classes` of `VideoList`",
+                )
+        known = [ids[label] if isinstance(label, str) else label for label in labels]
+        builder.add(path, known, where=where, stretch=stretch)
 
 
-def _seconds(builder: ManifestBuilder, where: str, moment: str | float) -> float:
-    with suppress(ValueError):
-        return float(moment)
-    raise builder.error(where, f"the start or end {quoted(str(moment))} is no number of seconds. Write it like `12.5`")
-
-
-def _separator(path: str) -> str:
-    """Returns the first separator that the first row has outside of double quotes."""
-    rows = re.sub('"[^"]*"', "quoted", read_text(path)).split("\n")
-    first = next(filter(None, map(str.strip, rows)), "")
-    return next((separator for separator in "\t, " if separator in first), ",")
+def read_classes(path: StrPath) -> tuple[str, ...]:
+    """Returns the names of the classes that a file has on its lines, in the order of their labels."""
+    path = path_argument("classes", path)
+    names = tuple(filter(None, map(str.strip, read_text(path).splitlines())))
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ManifestError(f"{path} names the class {quoted(twice[0])} twice. Leave one of its lines out.")
+    if not names:
+        raise ManifestError(f"{path} names no class. Write one on each line, in the order of their labels.")
+    return names

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Literal, cast
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 from typing_extensions import override
@@ -18,20 +18,30 @@ from lightning_multigrid.clips import (
     CENTRE,
     ClipBatch,
     ClipSampling,
-    RepeatSampler,
     VideoBatch,
     VideoDataset,
     ViewDataset,
     Views,
+    balance_sampler,
     collate_clips,
     collate_views,
+    repeat_sampler,
 )
 from lightning_multigrid.files import OutputError, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn
 from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
-from lightning_multigrid.sources import Manifest, ManifestError, Source, TableStore, VideoList, VideoSource
+from lightning_multigrid.sources import (
+    Manifest,
+    ManifestError,
+    Source,
+    TableStore,
+    VideoList,
+    VideoSource,
+    class_sizes,
+    shared_videos,
+)
 from lightning_multigrid.video.broken_videos import BrokenVideos
 from lightning_multigrid.video.classifier import VideoClassifier
 
@@ -62,17 +72,14 @@ class VideoDataModule(LightningDataModule):
     one, gets the finished mini-batch, although Lightning warns that the data module's hook takes its place.
 
     Args:
-        train: Training videos: a list of `path label`, a folder with a folder per class (see `VideoList`), what
-            `lightning-multigrid prepare` wrote, or one of `lightning_multigrid.sources`, such as `Kinetics`, which
-            reads the official files of a dataset.
+        train: Training videos: a list of `path,label`, a folder with a folder per class, what `lightning-multigrid
+            prepare` wrote, or one of `lightning_multigrid.sources`: `VideoList`, whose arguments say more of a list
+            (several labels, where paths start from, folders of frames), or such as `Kinetics`, which reads the official
+            files of a dataset.
         val: Validation videos, given in the same ways. Class ids are those of `train`, if that is given.
         test: Test videos, given in the same ways.
         predict: Videos to predict, given in the same ways; labels are not needed.
-        root: Folder that relative paths in lists start from; None means the folder of the list. Like `multi_label` and
-            `allow_outside_root`, it says nothing of sources, which have their own.
-        multi_label: Whether a video of a list may have any number of labels.
         num_classes: Number of classes; None counts those of `train`.
-        allow_outside_root: Accept lists whose paths lead out of `root`.
         batch_size: Clips per device (B).
         frames: Frames per clip (T).
         size: Height and width of a clip, in pixels (S).
@@ -99,6 +106,9 @@ class VideoDataModule(LightningDataModule):
         repeats: Clips to take from a training video each time it is visited (repeated augmentation). They lie in one
             span as long as a baseline clip, which is decoded once, and each has its own frames in it (on coarse
             grids), crop and flip. An epoch visits every video, so it has `repeats` times as many clips.
+        balance: Draw the classes equally often, however many videos they have. An epoch has as many clips as without:
+            videos of small classes come several times, each time as another clip, and of large classes a pass has a
+            part, and the next pass goes on with the others.
         num_workers: Processes that decode. Those of training live as long as it; evaluation starts its own.
         prefetch_factor: Pieces of mini-batches that each process of training reads ahead; None is torch's 2.
         timeout: Seconds after which a mini-batch that does not come is an error, as on a drive that hangs; 0 waits.
@@ -127,10 +137,7 @@ class VideoDataModule(LightningDataModule):
         test: Source | None = None,
         predict: Source | None = None,
         *,
-        root: str | os.PathLike[str] | None = None,
-        multi_label: bool = False,
         num_classes: int | None = None,
-        allow_outside_root: bool = False,
         batch_size: int = 8,
         frames: int = 32,
         size: int = 224,
@@ -147,6 +154,7 @@ class VideoDataModule(LightningDataModule):
         antialias: bool = False,
         pixels: Literal["auto", "rgb", "yuv"] = "auto",
         repeats: int = 1,
+        balance: bool = False,
         num_workers: int = 0,
         prefetch_factor: int | None = None,
         timeout: float = 0,
@@ -163,11 +171,11 @@ class VideoDataModule(LightningDataModule):
         require(waits, "timeout", timeout, "above 0 seconds, and with `num_workers`, or 0")
         require(pixels in ("auto", "rgb", "yuv"), "pixels", pixels, "'auto', 'rgb' or 'yuv'")
         require(repeats >= 1, "repeats", repeats, "at least 1", " 1 takes one clip of a video at a time.")
+        require(not (balance and repeats > 1), "repeats", repeats, "1 with `balance`", " Leave one of the two out.")
         countable = num_classes is None or num_classes >= 1
         require(countable, "num_classes", num_classes, "at least 1, or None to count them")
         check_normalisation(mean, std)
         self.sources: dict[Split, Source | None] = {"train": train, "val": val, "test": test, "predict": predict}
-        self.root, self.multi_label, self.allow_outside_root = root, multi_label, allow_outside_root
         self.num_classes = self._given_num_classes = num_classes
         self.batch_size = batch_size
         self.frames, self.size, self.stride = frames, size, stride
@@ -178,13 +186,18 @@ class VideoDataModule(LightningDataModule):
         self.test_views.pixels(self.clip_sampling)  # refuses a short side below the size
         self.augment = augment
         self.mean, self.std, self.antialias = mean, std, antialias
-        self.pixels, self.repeats = pixels, repeats
+        self.pixels, self.repeats, self.balance = pixels, repeats, balance
         self.num_workers, self.prefetch_factor, self.timeout = num_workers, prefetch_factor, timeout
         self.drop_last = drop_last
         self.index = index
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
         self._classes: tuple[str, ...] = ()
         self._broken = BrokenVideos(max_bad_fraction)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes in the order of their labels, after `setup`; empty if `train` does not name them."""
+        return self._classes
 
     @property
     def broken(self) -> dict[str, str]:
@@ -218,7 +231,6 @@ class VideoDataModule(LightningDataModule):
             ManifestError: If a manifest cannot be read.
         """
         needed = _SPLITS[stage][0]
-        self._refuse_idle()
         if self.sources[needed] is None:
             raise ValueError(
                 f"`{needed}` is None, but its videos are needed. Give a list of `path label`, a folder per class, or a "
@@ -239,7 +251,8 @@ class VideoDataModule(LightningDataModule):
                 continue
             if split != "predict":
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
-                self._check_labels(split, manifest, classes)
+                self._check_labels(split, manifest, train)
+                _tell(split, manifest, train, self.num_classes)
             if self.index and manifest.frame_rate is None and not manifest.prepared:  # prepared ones have their own
                 manifest = replace(manifest, tables=TableStore(self._tables_folder()))
             sampling, pixels = self.clip_sampling, self._pixels()
@@ -302,20 +315,9 @@ class VideoDataModule(LightningDataModule):
         source = self.sources[split]
         if source is None:
             return None
-        if isinstance(source, VideoSource):
-            return source.read(classes)
-        outside = self.allow_outside_root
-        return VideoList(source, self.root, multi_label=self.multi_label, allow_outside_root=outside).read(classes)
+        return (source if isinstance(source, VideoSource) else VideoList(source)).read(classes)
 
-    def _refuse_idle(self) -> None:
-        idle = all(source is None or isinstance(source, VideoSource) for source in self.sources.values())
-        for name in ("root", "multi_label", "allow_outside_root") if idle else ():
-            if getattr(self, name):
-                raise ValueError(
-                    f"`{name}` is for lists and folders, and none is given. Give it to the source, such as `VideoList`."
-                )
-
-    def _check_labels(self, split: Split, manifest: Manifest, classes: tuple[str, ...]) -> None:
+    def _check_labels(self, split: Split, manifest: Manifest, train: Manifest | None) -> None:
         if not manifest.labelled:
             raise ValueError(
                 f"The videos of `{split}` ({manifest.origin}) have no labels, which `{split}` needs. Give each line a "
@@ -326,10 +328,29 @@ class VideoDataModule(LightningDataModule):
                 f"`{split}` ({manifest.origin}) has labels up to {manifest.num_classes - 1}, but there are "
                 f"{self.num_classes} classes. Correct the labels, or give `num_classes`."
             )
-        if classes and manifest.classes and manifest.classes != classes:
+        if split == "train" and self.balance and manifest.multi_label:
             raise ValueError(
-                f"`{split}` ({manifest.origin}) has {len(manifest.classes)} classes that are not the {len(classes)} of "
-                "`train`, or not in their order. Give both splits from one dataset, with the same file of classes."
+                f"`balance` draws a class for each clip, but videos of `train` ({manifest.origin}) may have several "
+                "labels. Leave it out."
+            )
+        if not manifest.classes:
+            return
+        if train is None and len(manifest.classes) < (self._given_num_classes or 0):
+            raise ValueError(
+                f"`{split}` ({manifest.origin}) names {len(manifest.classes)} of the {self.num_classes} classes, so "
+                f"their numbers are not known. Give `train`, too, or `{split}` as a `VideoList` with all `classes`."
+            )
+        if train and not train.classes:
+            raise ValueError(
+                f"`{split}` ({manifest.origin}) names its classes, and `train` ({train.origin}) numbers them, so "
+                "which is which is not known. Give `train` as a `VideoList` with `classes`, the names in the order of "
+                "their numbers."
+            )
+        if train and manifest.classes != train.classes:
+            raise ValueError(
+                f"`{split}` ({manifest.origin}) has {len(manifest.classes)} classes that are not the "
+                f"{len(train.classes)} of `train`, or not in their order. Give both splits from one dataset, with the "
+                "same file of classes."
             )
 
     def _views(self, split: Split) -> Views:
@@ -358,10 +379,13 @@ class VideoDataModule(LightningDataModule):
         """The order of the videos, cut among the ranks; None for the order that torch and Lightning choose."""
         host: Any = self.trainer
         ranks = None if host is None else host.distributed_sampler_kwargs
-        if split == "train" and self.repeats > 1:
+        if split == "train" and (self.balance or self.repeats > 1):
             # `seed_everything` leaves its seed here, and Lightning's own samplers take it from here.
             seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
-            return RepeatSampler(data, self.repeats, **(ranks or {}), seed=seed)
+            given = {**(ranks or {}), "seed": seed}
+            if self.balance:
+                return balance_sampler(data.manifest.rows.labels, **given)
+            return repeat_sampler(len(data), self.repeats, **given)
         if split in ("train", "predict") or ranks is None:
             return None
         # Lightning would say of its own sampler that videos are evaluated twice, also where they count once.
@@ -435,3 +459,17 @@ class VideoDataModule(LightningDataModule):
             return batch.class_ids()
         assert self.num_classes is not None
         return batch.multi_hot(self.num_classes)
+
+
+@rank_zero_only
+def _tell(split: Split, manifest: Manifest, train: Manifest | None, num_classes: int) -> None:
+    """Says how large the classes of training are, and which videos of another split training sees."""
+    if split == "train":
+        if not manifest.multi_label:
+            rank_zero_info(f"Classes of `train`: {class_sizes(manifest, num_classes)}.")
+    elif train is not None and (shared := shared_videos(train, manifest)):
+        warnings.warn(
+            f"{len(shared):,} of the {len(manifest):,} videos of `{split}` are also in `train`, such as {shared[0]}. "
+            f"So `{split}` says less of videos that are new. Take them out of one of the two.",
+            stacklevel=4,  # past `rank_zero_only`, to `setup`'s caller
+        )

@@ -32,7 +32,9 @@ def test_fit_works_with_what_init_writes(videos, capsys):
     main(["init", "videos"])
     said = capsys.readouterr().out
     assert said.startswith("24 videos of 3 classes, short side 48 pixels, 10 frames at 30 per second.\n")
-    assert "\nWritten: multigrid.yaml, multigrid_train.csv, multigrid_val.csv.\n" in said
+    assert (
+        "\nClasses: 3, each with 8 videos.\nWritten: multigrid.yaml, multigrid_train.csv, multigrid_val.csv.\n" in said
+    )
     assert all(f"lightning-multigrid {word} --config multigrid.yaml" in said for word in ("check", "fit"))
     config = yaml.safe_load((videos / "multigrid.yaml").read_text())
     data = config["data"]["init_args"]

@@ -210,6 +210,21 @@ def test_fit_validate_test_predict(videos, capsys):
         assert "val/top1" in shown or command != "validate"
 
 
+def test_the_names_of_classes_are_saved_beside_the_config_and_name_the_predictions(videos):
+    names = ["run", "fly", "jump high", "swim"]
+    (videos / "train.csv").write_text("\n".join(f"{index}.mp4,{names[index % 4]}" for index in range(8)))
+    path = config(videos, max_epochs=2, enable_model_summary=False)
+    main(["fit", *SMALL, *SMALL_CYCLE, "--config", path])
+    saved = videos / "run" / "classes.txt"
+    assert saved.read_text() == "fly\njump high\nrun\nswim\n"
+    assert (videos / "run" / "config.yaml").is_file()
+    (videos / "train.csv").write_text("0.mp4,swim\n1.mp4,fly\n")
+    source = ["--data.train=lightning_multigrid.sources.VideoList", f"--data.train.source={videos / 'train.csv'}"]
+    main(["predict", str(videos / "train.csv"), *SMALL, "--config", path, *source, f"--data.train.classes={saved}"])
+    rows = (videos / "run" / "predictions.csv").read_text().splitlines()[1:]
+    assert [set(row.split(",")[1::2]) for row in rows] == [set(names)] * 2
+
+
 def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_refused(videos, capsys):
     newest = {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "kept"}}
     path = config(videos, max_epochs=1, enable_checkpointing=True, callbacks=[newest])

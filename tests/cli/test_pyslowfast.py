@@ -192,6 +192,16 @@ def test_the_views_of_the_test_are_those_of_pyslowfast(crops, size, short_side, 
     assert Views(**data["test_views"]).pixels(sampling) == (size, short_side)
 
 
+def test_the_folder_that_paths_start_from_is_that_of_each_list(tmp_path):
+    assert data_of(yaml.safe_load(translated(tmp_path, KINETICS)))["val"] == "lists/val.csv"
+    text = translated(tmp_path, changed(KINETICS, DATA={"PATH_PREFIX": "/videos"}))
+    data = data_of(yaml.safe_load(text))
+    for split in ("train", "val", "test"):
+        assert data[split]["class_path"] == "lightning_multigrid.sources.VideoList"
+        assert data[split]["init_args"] == {"source": f"lists/{split}.csv", "root": "/videos"}
+    plan(tmp_path, text)
+
+
 def test_the_lr_is_multiplied_by_the_nodes_where_the_config_says_so(tmp_path):
     config = changed(SMALL, SOLVER={"BASE_LR_SCALE_NUM_SHARDS": True, "BASE_LR": 0.1}, NUM_SHARDS=16)
     tree = yaml.safe_load(translated(tmp_path, config))

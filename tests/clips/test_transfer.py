@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from lightning_multigrid.clips.batch import Clip, collate_clips
-from lightning_multigrid.clips.repeats import RepeatedOrder, RepeatSampler
+from lightning_multigrid.clips.repeats import RepeatedOrder, repeat_sampler
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.video_dataset import VideoDataset
 from lightning_multigrid.decode.reader import VideoReader
@@ -240,7 +240,7 @@ def test_parts_and_joins_of_datasets_pass_visits_and_single_clips_on(folder):
 
 def test_the_baselines_sampler_deals_an_epoch_to_the_ranks():
     data = TensorDataset(torch.zeros(21))
-    ranks = [RepeatSampler(data, 3, num_replicas=2, rank=rank, seed=4) for rank in (0, 1)]
+    ranks = [repeat_sampler(21, 3, num_replicas=2, rank=rank, seed=4) for rank in (0, 1)]
     for epoch in (0, 1, 5):
         for rank in ranks:
             rank.set_epoch(epoch)
@@ -255,7 +255,7 @@ def test_the_baselines_sampler_deals_an_epoch_to_the_ranks():
 def test_a_loader_of_the_baseline_decodes_a_visit_once(folder, monkeypatch):
     data = VideoDataset(VideoList(folder / "good.csv").read(), ClipSampling(frames=8, size=32, stride=2))
     opened = opened_videos(monkeypatch)
-    batches = list(DataLoader(data, 4, sampler=RepeatSampler(data, 2), collate_fn=collate_clips))
+    batches = list(DataLoader(data, 4, sampler=repeat_sampler(40, 2), collate_fn=collate_clips))
     assert [len(batch) for batch in batches] == [4] * 20
     assert [index for batch in batches for index in batch.indices] == RepeatedOrder(0, 40, 2)(0)
     assert len({seed for batch in batches for seed in batch.seeds}) == 2 * len(opened) == 2 * 40

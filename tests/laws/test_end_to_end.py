@@ -29,7 +29,6 @@ def fit_videos(rows, workers=0, epochs=2, max_bad_fraction=0.25):
     data = VideoDataModule(
         train=str(manifest),
         val=str(manifest),
-        allow_outside_root=True,
         batch_size=1,
         frames=4,
         size=32,

@@ -134,7 +134,7 @@ def refuse(path, content, message):
         ({"rows": [["a.mp4", [0, 1], [], 0, None]]}, r"row 1: 2 labels \(0, 1\), one is required"),
         ({"rows": [["a.mp4", [0], [[0, "1"]], 0, None]]}, "is no manifest of prepared videos, or damaged"),
         ({"rows": [["a.mp4", [0], [[0, 1], [0, 1]], 0, None]]}, "row 1: 1 labels with 2 spans"),
-        ({"rows": [["\ud800.mp4", [0], [], 0, None]]}, "is no manifest of prepared videos, or damaged"),
+        ({"rows": [["\ud800.mp4", [0], [], 0, None]]}, r"row 1: '\\ud800\.mp4' is not the path of a file"),
         ({"rows": [["run/../../a.mp4", [0], [], 0, None]]}, "row 1: the path .* leads out of the root"),
         ({"rows": [["/etc/passwd", [0], [], 0, None]]}, "row 1: the path .* leads out of the root"),
     ],

@@ -1,8 +1,10 @@
 """Lists of `path label` in every form that people have, folders per class, and what is no manifest at all."""
 
 import csv
+import json
 import os
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -111,8 +113,16 @@ def test_reads_what_a_spreadsheet_writes(tmp_path_factory, rows, separator):
 NO_LISTS = {
     "empty": ("", r"list\.csv lists no videos\. Give it a row, `path label`"),
     "header only": ("path,label\n\n", "lists no videos"),
-    "name": ("a.mp4 1\nb.mp4 run\n", r"line 2: the label 'run' is not a number from 0, .*folder per class"),
-    "other header": ("video,class\na.mp4,1\n", r"line 1: the label 'class' .* columns `path` and `label`"),
+    "name": (
+        "a.mp4 1\nb.mp4 run\n",
+        r"line 2: the label 'run' is not of the kind of '1' in line 1: .* all numbers .* or all names",
+    ),
+    "other header": ("clip_id,kind\na.mp4,1\n", r"line 1: the label 'kind' .* name the columns \(`path,label`"),
+    "number among names": ("a.mp4 run\nb.mp4 2\n", r"line 2: the label '2' is not of the kind of 'run' in line 1"),
+    "no value of pandas": ("path,label\na.mp4,nan\n", r"line 2: the label 'nan' is not a number from 0"),
+    "two names": ("a.mp4,run;jump\n", r"line 1: the label 'run;jump' is several names, .* Pass `multi_label=True`"),
+    "name on two lines": ('a.mp4,"high\njump"\n', r"line 2: the label 'high\\njump' is not a number"),
+    "space, header, no quotes": ("path label\nmy video.mp4\n", r"line 2: the label 'video\.mp4' is not a number"),
     "negative": ("a.mp4 1\n\nb.mp4 -1\n", r"line 3: the label '-1' is not a number from 0"),
     "float": ("a.mp4 1.0\n", r"line 1: the label '1\.0' is not a number"),
     "digit of another script": ("a.mp4 ٣\n", r"line 1: the label '٣' is not a number"),
@@ -125,7 +135,7 @@ NO_LISTS = {
     "number of frames": ("a.mp4 300 3\n", r"3 fields"),
     "stretch, no header": (
         "a.mp4,3,0.5,2\n",
-        r"line 1: 4 fields .* name the columns of stretches \(`path,label,start,end`",
+        r"line 1: 4 fields .* for stretches `path,label,start,end`",
     ),
     "long row": ("path,label\na.mp4,1,2\n", r"line 2: 3 fields"),
     "short row": ("id,path,label\n1,a.mp4,2\n2,b.mp4\n", r"line 3: some rows have a label, and some have none"),
@@ -147,6 +157,138 @@ NO_LISTS = {
     ),
     "JSON": ('[{"id":"1", "template": "Holding"}]', r"line 1: "),
 }
+
+
+NAMED = [("b.mp4", (2,)), ("a.mp4", (0,)), ("c.mp4", (0,)), ("d.mp4", (1,))]  # run, brush hair, jump
+NAMES = {
+    "no header": "b.mp4,run\na.mp4,brush hair\nc.mp4,brush hair\nd.mp4,jump\n",
+    "space": 'b.mp4 run\na.mp4 "brush hair"\nc.mp4 "brush hair"\nd.mp4 jump\n',
+    "semicolon": "path;label\nb.mp4;run\na.mp4;brush hair\nc.mp4;brush hair\nd.mp4;jump\n",
+    "Hugging Face's": "file_name,label\nb.mp4,run\na.mp4,brush hair\nc.mp4,brush hair\nd.mp4,jump\n",
+    "a spreadsheet's": (
+        '\ufeffNo.,Class,Video,Note\r\n1,run,b.mp4,\r\n2,brush hair,a.mp4,"so, so"\r\n'
+        '3,brush hair,c.mp4,"a ""good"" one"\r\n4,"jump",d.mp4,'
+    ),
+    "capitals and quotes": (
+        '"PATH", "Label"\n"b.mp4", "run"\n"a.mp4", "brush hair"\n"c.mp4", "brush hair"\n"d.mp4", "jump"'
+    ),
+    "the first of several columns": (
+        "video,path,action,label\nx,b.mp4,y,run\nx,a.mp4,y,brush hair\nx,c.mp4,y,brush hair\nx,d.mp4,y,jump"
+    ),
+}
+
+
+@pytest.mark.parametrize("content", NAMES.values(), ids=NAMES)
+def test_labels_may_be_the_names_of_classes(read, content):
+    manifest = read(content)
+    assert manifest.classes == ("brush hair", "jump", "run")
+    assert rows_of(manifest) == NAMED
+
+
+def test_lines_of_json_say_what_a_list_says(tmp_path):
+    lines = [{"file_name": "b.mp4", "label": "run"}, {"file_name": "a.mp4", "label": "brush hair", "text": "so, so"}]
+    lines += [{"label": "brush hair", "file_name": "c.mp4"}, {"FILE_NAME": "d.mp4", "Label": "jump"}]
+    (tmp_path / "list.jsonl").write_text("\r\n".join(map(json.dumps, lines)) + "\r\n\n")
+    assert rows_of(VideoList(tmp_path / "list.jsonl").read()) == NAMED
+    lines = [{"path": "a.mp4", "label": [5, 1]}, {"path": "b.mp4", "label": 3}, {"path": "c.mp4", "label": None}]
+    (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert rows_of(VideoList(tmp_path / "list.jsonl", multi_label=True).read()) == MANY
+    stretch = {"path": "a.mp4", "label": "run", "start": 1.5, "end": "3"}
+    (tmp_path / "list.jsonl").write_text(json.dumps(stretch))
+    assert VideoList(tmp_path / "list.jsonl").read().stretch(0) == (1.5, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        ("a.mp4,run", r"line 2: no JSON: .*Write an object of JSON on each line"),
+        ("[1]", r"line 2: '\[1\]' is no object of JSON\. Write one with `file_name` and `label`"),
+        ('{"label": "run"}', r"line 2: '' is not the path of a file"),
+        ('{"path": "\\ud800.mp4", "label": "run"}', r"line 2: '\\ud800\.mp4' is not the path of a file"),
+        ('{"path": 3, "label": "run"}', r"line 2: '' is not the path of a file"),
+        ('{"path": "a.mp4", "label": 1.5}', r"line 2: the label '1\.5' is not a number from 0"),
+        ('{"path": "a.mp4", "label": true}', r"line 2: the label 'True' is not a number from 0"),
+        ('{"path": "a.mp4", "label": ["run", 1]}', r"line 2: the label .* is not a number from 0"),
+        ('{"path": "a.mp4", "label": "run", "start": []}', r"line 2: the start or end '\[\]' is no number of seconds"),
+    ],
+)
+def test_what_is_no_line_of_json(tmp_path, line, match):
+    (tmp_path / "list.jsonl").write_text('{"path": "b.mp4", "label": "run"}\n' + line)
+    with pytest.raises(ManifestError, match=match):
+        VideoList(tmp_path / "list.jsonl").read()
+
+
+def test_another_split_has_the_classes_of_training_and_no_other(read):
+    manifest = read("a.mp4,run\n")
+    assert (manifest.classes, rows_of(manifest)) == (("run",), [("a.mp4", (0,))])
+    (path := Path(manifest.origin)).write_text("a.mp4,run\nb.mp4,brush hair\n")
+    other = VideoList(path).read(["brush hair", "jump", "run"])
+    assert (other.num_classes, rows_of(other)) == (3, [("a.mp4", (2,)), ("b.mp4", (0,))])
+    with pytest.raises(ManifestError, match=r"line 2: 'brush hair' is not among the 2 classes, such as 'jump'\. Corr"):
+        VideoList(path).read(["jump", "run"])
+
+
+def test_classes_may_be_a_file(read, tmp_path):
+    (tmp_path / "classes.txt").write_text("\ufeffrun\r\njump; high\r\n\r\nbrush hair\r\n", encoding="utf-8")
+    manifest = read("a.mp4,brush hair\nb.mp4,jump; high\n", classes=tmp_path / "classes.txt")
+    assert manifest.classes == ("run", "jump; high", "brush hair")
+    assert [label for _, label in rows_of(manifest)] == [(2,), (1,)]
+    assert read("a.mp4 2\n", classes=str(tmp_path / "classes.txt")).classes == manifest.classes
+    with pytest.raises(ManifestError, match=r"line 1: 'fly' is not among the 3 classes"):
+        read("a.mp4,fly\n", classes=tmp_path / "classes.txt")
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("run\njump\nrun\n", r"classes\.txt names the class 'run' twice\. Leave one of its lines out"),
+        ("\n\n", r"classes\.txt names no class\. Write one on each line"),
+        (None, r"classes\.txt can't be read"),
+    ],
+)
+def test_what_is_no_file_of_classes(read, tmp_path, content, match):
+    if content is not None:
+        (tmp_path / "classes.txt").write_text(content)
+    with pytest.raises(ManifestError, match=match):
+        read("a.mp4,run\n", classes=tmp_path / "classes.txt")
+
+
+def test_several_names(read):
+    for content in ("path,label\na.mp4,run;jump\nb.mp4,fly\nc.mp4,\n", 'a.mp4 "run, jump"\nb.mp4 fly\nc.mp4\n'):
+        manifest = read(content, multi_label=True)
+        assert manifest.classes == ("fly", "jump", "run")
+        assert [labels for _, labels in rows_of(manifest)] == [(1, 2), (0,), ()]
+    with pytest.raises(ManifestError, match="line 1: the label 'run;;jump' is not a number from 0"):
+        read("a.mp4,run;;jump\n", multi_label=True)
+
+
+def test_names_of_folders_of_frames_need_a_header(read):
+    assert read("path,label\nv 1,run\n", frame_rate=30).classes == ("run",)
+    with pytest.raises(ManifestError, match=r"line 1: the label 'run' is not .* let the first row name the columns"):
+        read("v 1,run\n", frame_rate=30)
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl"])
+def test_a_video_folder_of_hugging_face_has_its_list_in_it(tmp_path, name):
+    rows = [("run/b.mp4", "run"), ("a.mp4", "jump")]
+    lines = [json.dumps({"file_name": path, "label": label}) for path, label in rows]
+    text = "\n".join(lines) if name.endswith("l") else "file_name,label\nrun/b.mp4,run\na.mp4,jump\n"
+    touch(tmp_path, "a.mp4", "run/b.mp4", "run/other.mp4")
+    (tmp_path / name).write_text(text)
+    manifest = VideoList(tmp_path).read()
+    assert (manifest.root, manifest.classes) == (str(tmp_path), ("jump", "run"))
+    assert rows_of(manifest) == [("run/b.mp4", (1,)), ("a.mp4", (0,))]
+    for other in ("metadata.csv", "metadata.jsonl"):
+        (tmp_path / other).write_text(text)
+    with pytest.raises(ManifestError, match=r"holds metadata\.csv and metadata\.jsonl\. Give one of them as the list"):
+        VideoList(tmp_path).read()
+
+
+@pytest.mark.parametrize(("name", "text"), [("metadata.csv", "file_name,text"), ("metadata.jsonl", '{"text": "a"}')])
+def test_metadata_without_labels_leaves_a_folder_as_it_is(tmp_path, name, text):
+    touch(tmp_path, "run/b.mp4")
+    (tmp_path / name).write_text(text)
+    assert VideoList(tmp_path).read().classes == ("run",)
 
 
 def test_a_video_is_no_list(tmp_path):
@@ -320,14 +462,17 @@ SAMPLES = [
     b'a.mp4\t"1,5"\n"b ""c"".mp4"\t2\n\nd.mp4\t\n',
     b"\xef\xbb\xbfa.mp4 3\r\nb.mp4 1\r\n",
     b"a.mp4\nb.mp4\nc.mp4\n",
+    b"file_name,label\r\na.mp4,run\r\nb.mp4,brush hair\r\n",
+    b'{"file_name": "a.mp4", "label": "run"}\n{"file_name": "b.mp4", "label": ["jump", "run"], "start": 1, "end": 2}\n',
 ]
 
 
 @fuzzed(50_000)
 def test_mutated_lists_are_read_or_refused(tmp_path, numbers):
     for seed in numbers:
-        rng, path = random.Random(seed), tmp_path / "list.csv"
-        path.write_bytes(mutate(rng.choice(SAMPLES), rng))
+        rng, sample = random.Random(seed), random.Random(seed).choice(SAMPLES)
+        path = tmp_path / ("list.jsonl" if sample[:1] == b"{" else "list.csv")
+        path.write_bytes(mutate(sample, rng))
         # A given root, so that absolute paths are judged, too.
         read_or_refused(lambda path=path, rng=rng: VideoList(path, path.parent, multi_label=rng.random() < 0.5).read())
 

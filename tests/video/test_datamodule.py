@@ -216,28 +216,70 @@ def test_class_ids_of_folders_are_those_of_training(tree):
     assert other.seen["val"][0][1].tolist() == [1, 2]
 
 
+def test_names_of_classes_have_the_ids_of_training(folder):
+    named = [f"{level}_{number}.mp4,{name}" for number in range(4) for name, level in GRAYS.items()]
+    write_list(folder / "named.csv", named)
+    write_list(folder / "named_val.csv", ["path,label", *named[2:0:-1]])  # a white one and a gray one
+    module = fit(data := VideoDataModule(folder / "named.csv", folder / "named_val.csv", **TINY))
+    assert (data.num_classes, data.classes) == (3, ("black", "gray", "white"))
+    assert module.seen["val"][0][1].tolist() == [2, 1]
+    for clips, labels in module.seen["train"]:
+        assert labels.tolist() == [shown_label(clip) for clip in clips]
+
+
+def test_splits_whose_names_have_no_known_numbers_are_refused(folder):
+    write_list(folder / "fewer.csv", ["220_0.mp4,white", "120_0.mp4,gray"])
+    write_list(folder / "two.csv", ["20_0.mp4,black", "220_0.mp4,white"])
+    with pytest.raises(ManifestError, match=r"line 2: 'gray' is not among the 2 classes, such as 'black'\. Correct it"):
+        VideoDataModule(folder / "two.csv", folder / "fewer.csv", **TINY).setup("fit")
+    with pytest.raises(ValueError, match=r"`val` .*fewer\.csv\) names its classes, and `train` .*good\.csv\) numbers"):
+        VideoDataModule(folder / "good.csv", folder / "fewer.csv", **TINY).setup("fit")
+    classes = ("black", "gray", "white")
+    VideoDataModule(VideoList(folder / "good.csv", classes=classes), folder / "fewer.csv", **TINY).setup("fit")
+    alone = VideoDataModule(test=folder / "fewer.csv", num_classes=3, **TINY)
+    with pytest.raises(ValueError, match=r"`test` .*fewer\.csv\) names 2 of the 3 classes.*Give `train`, too, or `"):
+        alone.setup("test")
+    VideoDataModule(test=VideoList(folder / "fewer.csv", classes=classes), num_classes=3, **TINY).setup("test")
+
+
+def test_fit_says_how_large_the_classes_are(folder, caplog):
+    write_list(folder / "uneven.csv", ["20_0.mp4,black", *(f"220_{number}.mp4,white" for number in range(4))])
+    VideoDataModule(VideoList(folder / "uneven.csv", classes=("black", "gray", "white")), **TINY).setup("fit")
+    assert "Classes of `train`: 3, with 1 to 4 videos, median 2.5; without a video: 'gray'." in caplog.text
+
+
+def test_videos_of_training_in_another_split_are_said_with_their_number_and_one_of_them(folder):
+    write_list(folder / "shared.csv", ["20_1.mp4 0", "text.mp4 1", f"{folder}/./220_3.mp4 2"])
+    told = r"2 of the 3 videos of `{}` are also in `train`, such as .*20_1\.mp4\. So .* Take them out of one"
+    for stage, split in (("fit", "val"), ("validate", "val"), ("test", "test")):
+        with pytest.warns(UserWarning, match=told.format(split)):
+            VideoDataModule(folder / "good.csv", **{split: folder / "shared.csv"}, **TINY).setup(stage)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        VideoDataModule(folder / "good.csv", predict=folder / "good.csv", **TINY).setup("predict")
+        write_list(folder / "other.csv", ["text.mp4 1"])
+        VideoDataModule(folder / "good.csv", folder / "other.csv", **TINY).setup("fit")
+
+
 def test_several_labels_are_zeros_and_ones_of_all_classes(folder):
     write_list(folder / "several.csv", ["20_0.mp4 0;2", "20_1.mp4 1", "20_2.mp4 4"])
     write_list(folder / "several_val.csv", ["20_0.mp4 0;2", "20_1.mp4 1"])
-    data = VideoDataModule(folder / "several.csv", folder / "several_val.csv", multi_label=True, **TINY)
+    lists = (VideoList(folder / f"{name}.csv", multi_label=True) for name in ("several", "several_val"))
+    data = VideoDataModule(*lists, **TINY)
     module = Recorder()
     module.training_step = lambda batch, batch_idx: module(batch[0]).sum()
     quiet_trainer().fit(module, datamodule=data)
     assert module.seen["val"][0][1].tolist() == [[1, 0, 1, 0, 0], [0, 1, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("arguments", [{"root": "/videos"}, {"multi_label": True}, {"allow_outside_root": True}])
-def test_arguments_that_no_source_takes_are_refused(tree, arguments):
-    with pytest.raises(ValueError, match=r"is for lists and folders, and none is given\. Give it to the source"):
-        VideoDataModule(VideoList(tree / "train"), **arguments, **TINY).setup("fit")
-
-
-def test_lists_lead_out_of_the_root_only_where_allowed(folder, tmp_path):
-    write_list(tmp_path / "list.csv", [f"{folder / '220_0.mp4'} 0"])
-    options = {"val": tmp_path / "list.csv", "root": tmp_path, **TINY}
-    with pytest.raises(ManifestError, match=r"leads out of the root"):
-        VideoDataModule(**options).setup("validate")
-    VideoDataModule(**options, allow_outside_root=True).setup("validate")
+def test_what_a_path_to_a_list_does_not_say_its_source_does(folder):
+    write_list(folder / "several.csv", ["20_0.mp4 0;2"])
+    write_list(folder / "outside.csv", ["../20_0.mp4 0"])
+    with pytest.raises(ManifestError, match=r"2 labels .*, one is required\. Pass `multi_label=True` to `VideoList`"):
+        VideoDataModule(folder / "several.csv", **TINY).setup("fit")
+    with pytest.raises(ManifestError, match=r"leads out of the root .* pass `allow_outside_root=True` to `VideoList`"):
+        VideoDataModule(folder / "outside.csv", **TINY).setup("fit")
+    VideoDataModule(VideoList(folder / "outside.csv", allow_outside_root=True), **TINY).setup("fit")
 
 
 def test_labels_beyond_the_classes_of_training_are_refused(folder):
@@ -309,7 +351,7 @@ def test_names_of_videos_do_not_control_the_terminal(folder, tmp_path):
 
 
 def test_a_wrong_root_ends_the_run_at_once(folder, tmp_path):
-    data = VideoDataModule(folder / "good.csv", root=tmp_path, num_workers=1, **TINY)
+    data = VideoDataModule(VideoList(folder / "good.csv", tmp_path), num_workers=1, **TINY)
     with pytest.raises(BrokenVideosError, match=r"None of 12 videos of 12 can be read.*`root`"):
         fit(data)
 
@@ -322,7 +364,7 @@ def damaged(folder, tmp_path):
     names = [f"{folder / f'{level}_0.mp4'} {label}" for label, level in enumerate(GRAYS.values())]
     write_list(tmp_path / "list.csv", [*names, f"{path} 1"])
     split = str(tmp_path / "list.csv")
-    return {"train": split, "val": split, "path": str(path), "root": "/"}
+    return {"train": split, "val": split, "path": str(path)}
 
 
 def test_damaged_videos_are_kept_and_named_once(damaged):
@@ -510,7 +552,7 @@ def test_all_arguments_can_be_given_in_yaml(tmp_path):
     parser.add_class_arguments(VideoDataModule, "data")
     parser.add_argument("--config", action="config")
     (tmp_path / "config.yaml").write_text(
-        "data: {train: a.csv, val: null, root: /data, batch_size: 2, frames: 8, size: 56, short_side: [64, 85.5], "
+        "data: {train: a.csv, val: null, balance: true, batch_size: 2, frames: 8, size: 56, short_side: [64, 85.5], "
         "sampling: segments, flip: false, mean: [0.1, 0.2, 0.3], num_classes: 4, test_views: {crops: 3, size: 60}}"
     )
     data = parser.instantiate(parser.parse_args([f"--config={tmp_path / 'config.yaml'}"])).data

@@ -9,6 +9,7 @@ from torchmetrics import SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from lightning_multigrid.clips.views import Views
+from lightning_multigrid.sources import VideoList
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule
 from lightning_multigrid.video.metrics import MeanAveragePrecision, VideoAccuracy, VideoMean
@@ -141,10 +142,10 @@ def folder(tmp_path_factory):
 
 
 def evaluate(folder, ranks, stage, multi_label):
-    source = folder / ("several.csv" if multi_label else "list.csv")
+    source = VideoList(folder / ("several.csv" if multi_label else "list.csv"), multi_label=multi_label)
     split = {{"validate": "val", "test": "test"}[stage]: source}
     small = {"num_classes": 6, "batch_size": 2, "frames": 4, "size": 16}
-    data = VideoDataModule(**split, test_views=Views(clips=3, crops=3), multi_label=multi_label, **small)
+    data = VideoDataModule(**split, test_views=Views(clips=3, crops=3), **small)
     options = {"loss": "bce", "view_fusion": "max"} if multi_label else {}
     module = VideoClassifier(Thermometer(), 6, **options)
     host = trainer(devices=ranks, strategy="ddp_fork" if ranks > 1 else "auto")

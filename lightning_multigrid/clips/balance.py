@@ -1,0 +1,63 @@
+"""A pass in which all classes come equally often, however many videos they have."""
+
+from collections.abc import Sequence
+from functools import partial
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from lightning_multigrid.loading import OrderSampler, derive_seed, shuffled_order
+
+
+class BalancedOrder:
+    """The order of a pass in which the classes of the videos come equally often, up to one clip.
+
+    A pass has as many clips as there are videos, in rounds: each round has a video of each class. The videos of a class
+    that has fewer than the rounds come again and again, all of them equally often, up to one clip. Of a larger one, a
+    pass has a part, and the next pass goes on with the others.
+
+    Args:
+        seed: Seed of the order.
+        labels: The class of each video. Classes without one are left out.
+
+    >>> sorted(BalancedOrder(seed=0, labels=[0, 0, 0, 0, 0, 7])(number=0))[-3:]
+    [5, 5, 5]
+    """
+
+    may_repeat = True
+
+    def __init__(self, seed: int, labels: Sequence[int] | Tensor) -> None:
+        given = torch.as_tensor(labels)
+        of_labels = torch.split(given.argsort(stable=True), given.bincount().tolist())
+        self._videos = {label: videos for label, videos in enumerate(of_labels) if len(videos)}
+        self.seed = seed
+        self._length = len(given)
+
+    def __call__(self, number: int) -> list[int]:
+        rounds = ceil(self._length / len(self._videos))
+        of_classes = [self._of_class(label, number, rounds) for label in self._videos]
+        shuffled = torch.rand(rounds, len(of_classes), generator=self._generator(number)).argsort(dim=1)
+        order: list[int] = torch.stack(of_classes, dim=1).gather(1, shuffled).flatten()[: self._length].tolist()
+        return order
+
+    def _of_class(self, label: int, number: int, rounds: int) -> Tensor:
+        """The videos of a class in the rounds of a pass."""
+        videos = self._videos[label]
+        if len(videos) < rounds:
+            times = ceil(rounds / len(videos))
+            shuffled = torch.rand(times, len(videos), generator=self._generator(number, label)).argsort(dim=1)
+            return videos.index_select(0, shuffled.flatten()[:rounds])
+        # Through the class again and again, in another order each time, whatever pass it is.
+        first, start = divmod(number * rounds, len(videos))
+        seed = derive_seed(self.seed, label)
+        drawn = shuffled_order(seed, first, len(videos)) + shuffled_order(seed, first + 1, len(videos))
+        return videos.index_select(0, torch.tensor(drawn[start : start + rounds]))
+
+    def _generator(self, *parts: int) -> torch.Generator:
+        return torch.Generator().manual_seed(derive_seed(self.seed, *parts))
+
+
+def balance_sampler(labels: Sequence[int] | Tensor, **ranks: int) -> OrderSampler:
+    """Returns the sampler of `BalancedOrder`; `ranks` are arguments of `OrderSampler`."""
+    return OrderSampler(partial(BalancedOrder, labels=labels), len(labels), **ranks)
