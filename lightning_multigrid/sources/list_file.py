@@ -99,6 +99,8 @@ def _records(path: str) -> Iterator[tuple[str, bool, dict[str, Any]]]:
         names = [name.lower() for name in row]
         if number == 0 and (_chosen(names, _PATHS, _LABELS) or _UNLABELLED.issuperset(names)):
             header = names
+            if twice := [name for name in (*_PATHS, *_LABELS, *_STRETCH) if header.count(name) > 1]:
+                raise error(f"two columns are named `{twice[0]}`. Rename the one that does not count")
             if ("start" in header) != ("end" in header):
                 raise error("stretches need two columns, `start` and `end`; their fields may be empty")
             continue

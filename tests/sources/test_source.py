@@ -185,7 +185,8 @@ def test_a_source_of_ones_own(tmp_path, seen):
 
 
 def test_a_list_with_the_arguments_that_a_path_lacks(tmp_path):
-    data = VideoDataModule(VideoList(write_list(tmp_path), existing_only=True), Mine(write_list(tmp_path)))
+    path = write_list(tmp_path)
+    data = VideoDataModule(VideoList(path, classes=("a", "b"), existing_only=True), Mine(path))
     data.setup("fit")
     assert len(data.train_dataloader().dataset) == 1
 

@@ -119,6 +119,7 @@ NO_LISTS = {
     ),
     "other header": ("clip_id,kind\na.mp4,1\n", r"line 1: the label 'kind' .* name the columns \(`path,label`"),
     "number among names": ("a.mp4 run\nb.mp4 2\n", r"line 2: the label '2' is not of the kind of 'run' in line 1"),
+    "two columns": ("path,label,Label\na.mp4,1,2\n", r"line 1: two columns are named `label`\. Rename the one"),
     "no value of pandas": ("path,label\na.mp4,nan\n", r"line 2: the label 'nan' is not a number from 0"),
     "two names": ("a.mp4,run;jump\n", r"line 1: the label 'run;jump' is several names, .* Pass `multi_label=True`"),
     "name on two lines": ('a.mp4,"high\njump"\n', r"line 2: the label 'high\\njump' is not a number"),
