@@ -2,12 +2,14 @@
 
 import gc
 import math
+import re
 import weakref
 from types import SimpleNamespace
 
 import lightning as L
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     LearningRateFinder,
@@ -459,6 +461,38 @@ class FromIterator(Module):
         return None
 
 
+class Lazy(Module):
+    """A model that knows its sizes after the first forward. Its BatchNorm has no parameter that waits for one."""
+
+    def make_net(self):
+        net = super().make_net()
+        net[1] = nn.LazyBatchNorm3d(affine=False, track_running_stats=False)
+        net[6] = nn.LazyLinear(4)
+        return net
+
+
+def test_a_lazy_layer_that_has_run_is_converted():
+    module = Lazy()
+    module.net(torch.zeros(2, 3, 8, 32, 32))
+    fit(module, MultigridCallback())
+    assert set(module.sub_batches) == {8, 16, 32}
+    assert type(module.net[1]) is nn.BatchNorm3d
+
+
+@pytest.mark.parametrize("names", [["", ".baseline"], [".baseline", ""], [".baseline", ".baseline"], ["", ""]])
+def test_of_the_callback_and_its_baseline_a_trainer_has_one(names):
+    """Lightning refuses two that have the same name of their state itself, so one is derived."""
+
+    class Own(MultigridCallback):
+        pass
+
+    makers = {"": [Own, MultigridCallback], ".baseline": [MultigridCallback.baseline] * 2}
+    callbacks = [makers[name][number]() for number, name in enumerate(names)]
+    said = " and ".join(f"`MultigridCallback{name}()`" for name in names)
+    with pytest.raises(MisconfigurationException, match=re.escape(f"The Trainer has {said}, each of which")):
+        fit(Module(), *callbacks)
+
+
 @pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor")
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
@@ -476,6 +510,11 @@ class FromIterator(Module):
         ),
         (Module, {"train": loader(number=3, drop_last=True)}, "has 3 clips for each device, fewer than `batch_size=4`"),
         (FromIterator, {}, r"FromIterator has `training_step\(dataloader_iter\)`"),
+        (
+            Lazy,
+            {},
+            r"`net\.1` is a LazyBatchNorm3d, which takes its shape from its first input\. Run the model once before",
+        ),
         (Module, {"max_steps": 5}, r"`max_steps=5` is 0\.20 epochs of 25 steps. Raise `max_steps`"),
     ],
 )
