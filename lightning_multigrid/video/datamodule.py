@@ -71,7 +71,7 @@ class VideoDataModule(LightningDataModule):
         root: Folder that relative paths in lists start from; None means the folder of the list. Like `multi_label` and
             `allow_outside_root`, it says nothing of sources, which have their own.
         multi_label: Whether a video of a list may have any number of labels.
-        num_classes: Number of classes; None counts those of `train`.
+        num_classes: Number of classes; None counts those of `train`, or without it takes that of a `VideoClassifier`.
         allow_outside_root: Accept lists whose paths lead out of `root`.
         batch_size: Clips per device (B).
         frames: Frames per clip (T).
@@ -238,7 +238,8 @@ class VideoDataModule(LightningDataModule):
             if manifest is None:
                 continue
             if split != "predict":
-                self.num_classes = self._given_num_classes or (train or manifest).num_classes
+                counted = train.num_classes if train else self._classes_of_model() or manifest.num_classes
+                self.num_classes = self._given_num_classes or counted
                 self._check_labels(split, manifest, classes)
             if self.index and manifest.frame_rate is None and not manifest.prepared:  # prepared ones have their own
                 manifest = replace(manifest, tables=TableStore(self._tables_folder()))
@@ -331,6 +332,18 @@ class VideoDataModule(LightningDataModule):
                 f"`{split}` ({manifest.origin}) has {len(manifest.classes)} classes that are not the {len(classes)} of "
                 "`train`, or not in their order. Give both splits from one dataset, with the same file of classes."
             )
+
+        if manifest.classes and not classes and len(manifest.classes) != self.num_classes:
+            raise ValueError(
+                f"`{split}` ({manifest.origin}) names {len(manifest.classes)} classes, but there are "
+                f"{self.num_classes}, and no names of `train` say which label each has. Give the training videos as "
+                "`train`, none of which is opened, or the names of all classes in the order of their labels: "
+                "`VideoList(folder, classes=[...])`."
+            )
+
+    def _classes_of_model(self) -> int | None:
+        module = None if self.trainer is None else self.trainer.lightning_module
+        return module.num_classes if isinstance(module, VideoClassifier) else None
 
     def _views(self, split: Split) -> Views:
         return self.test_views if split in ("test", "predict") else CENTRE
