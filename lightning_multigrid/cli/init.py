@@ -62,7 +62,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
     frames, rate, short = (f"{median(column):.4g}" for column in zip(*looks, strict=True))
     values = {
         **clip,
-        **_training(len(train)),
+        **_training(len(train), len(held)),
         "videos": len(manifest),
         "classes": manifest.num_classes,
         "names": _in_yaml(manifest.classes),
@@ -124,11 +124,16 @@ def _clip(looks: Sequence[Look]) -> dict[str, int]:
     }
 
 
-def _training(videos: int) -> dict[str, Any]:
+def _training(videos: int, held: int = 0) -> dict[str, Any]:
     machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
     batch = next((clips for clips in (8, 4, 2, 1) if _LARGEST * clips <= videos), None)
     if batch is None:
-        raise ManifestError(f"There are {videos} training videos, too few for the large mini-batches of multigrid.")
+        beside = f", beside {held} held out for validation" if held else ""
+        other = ", or give validation videos of their own as `--val`" if held and videos + held >= _LARGEST else ""
+        raise ManifestError(
+            f"There are {videos} training videos{beside}; at least {_LARGEST} are required, as the largest mini-batch "
+            f"of multigrid has {_LARGEST} clips for each of the baseline's. Add videos{other}."
+        )
     if batch == 8 and _STEPS * batch > _EPOCHS * videos:
         batch = 4  # for more steps; BatchNorm of fewer clips is another baseline
     epochs = max(_LEAST, min(_EPOCHS, ceil(_STEPS * batch / videos)))

@@ -55,6 +55,7 @@ def _arguments(loader: DataLoader[Any], **changes: Any) -> dict[str, Any]:
 
 def _arguments_to_make(loader: DataLoader[Any], user: Any, make: Callable[..., Any], **changes: Any) -> dict[str, Any]:
     """Arguments of a loader whose workers are like a loader's, but a function makes the mini-batches there."""
+    user = user.stream if isinstance(user, StreamSamples) else user
     made: dict[str, Any] = {"dataset": _SeenAsUsers(user, make), "collate_fn": _as_is, "batch_size": None}
     # A generator of its own, else it would draw from torch's, more often with more workers, and change the dropout.
     return _arguments(loader, **made, drop_last=False, generator=torch.Generator(), **changes)
@@ -187,7 +188,7 @@ class _SeenAs:
     _user: Any
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # unpickling asks for private names before there is a `_user`
+        if name == "_user" or name.startswith("__"):  # unpickling asks for these before there is a `_user`
             raise AttributeError(name)
         return getattr(self._user, name)
 

@@ -82,7 +82,15 @@ class SampledOrder:
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(number)
         with seeded(seed):
-            return list(islice(self.sampler, self.length))  # it may have no end
+            keys = list(islice(self.sampler, self.length))  # it may have no end
+        for key in keys:
+            if not hasattr(key, "__index__"):
+                raise TypeError(
+                    f"{type(self.sampler).__name__} gives the dataset {key!r:.60}, of type {type(key).__name__}; an "
+                    "index from 0 is required, by which clips are counted and seeded. Let the sampler give integers, "
+                    "and let `__getitem__` of the dataset look up or draw the rest."
+                )
+        return keys
 
 
 class OrderSampler(DistributedSampler[Any]):

@@ -164,7 +164,7 @@ class Change:
         taken = self.taken
         if not taken:
             return clip.values
-        values = torch.as_tensor(clip.values)
+        values = tensor_of(clip.values)
         if "T" in taken:
             values = _select(values, clip.axes.index("T"), taken["T"])
         if "H" in taken or "W" in taken:
@@ -186,7 +186,7 @@ class Change:
             of_frames = axes[0] == "T" and len(values) == self.before.get("T")
             return of_frames and all(self.fits(part, axes[1:], numbers) for part in parts)
         shape = shape_of(values)
-        if shape is None or (numbers in {*FRACTIONS} and not torch.as_tensor(values).is_floating_point()):
+        if shape is None or (numbers in {*FRACTIONS} and not tensor_of(values).is_floating_point()):
             return False
         # A single number needs no axis of its own.
         own: list[tuple[int, ...]] = [(), (1,)] if len(numbers) == 1 else [(len(numbers),) if numbers else ()]
@@ -212,7 +212,7 @@ class Change:
             return type(values)(self.of_follower(part, axes[1:], numbers) if further else part for part in parts)
         if not set(taken) & {*axes, *measured_along(numbers)}:
             return values
-        changed = torch.as_tensor(values)
+        changed = tensor_of(values)
         for axis in set(taken) & set(axes):
             changed = _select(changed, axes.index(axis), taken[axis])
         if numbers == "k":
@@ -261,7 +261,7 @@ class Change:
             kind: Any = type(given)
             return kind(changed.tolist())
         if isinstance(given, np.ndarray):
-            return changed.numpy()
+            return changed.numpy().astype(given.dtype, copy=False)  # of the given byte order, too
         kinds = sys.modules.get("torchvision.tv_tensors")  # who holds such a tensor has imported them
         if kinds is None or not isinstance(given, kinds.TVTensor):
             return changed
@@ -274,6 +274,19 @@ def shape_of(values: Any) -> tuple[int, ...] | None:
     if isinstance(values, (list, tuple)):
         return (len(values),)
     return () if isinstance(values, (int, float)) else getattr(values, "shape", None)
+
+
+def tensor_of(values: Any) -> Tensor:
+    """A tensor of values, also of an array in a form that torch does not take: with bytes or axes in reverse.
+
+    >>> tensor_of(np.arange(3, dtype=">i2")[::-1])
+    tensor([2, 1, 0], dtype=torch.int16)
+    """
+    if isinstance(values, np.ndarray):
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+        whole = all(stride >= 0 and stride % values.itemsize == 0 for stride in values.strides)
+        values = values if whole else values.copy()
+    return torch.as_tensor(values)
 
 
 def _select(values: Tensor, axis: int, indices: Sequence[int]) -> Tensor:

@@ -32,11 +32,6 @@ class StreamSamples:
         self._pass = 0  # the one that `_samples` begin with
         self._process: int | None = None  # whose share `_samples` is
 
-    def __getattr__(self, name: str) -> Any:  # a `worker_init_fn` may ask for attributes of the stream
-        if name.startswith("_") or name == "stream":  # copying asks for them before they are there
-            raise AttributeError(name)
-        return getattr(self.stream, name)
-
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         kept = {name: getattr(self, name) for name in self.__slots__}
         return None, kept | {"_samples": None, "_opened": None, "_process": None if self._process is None else 0}

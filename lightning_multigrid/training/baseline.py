@@ -5,15 +5,15 @@ from typing import Any, cast
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer
-from lightning_multigrid.norm import convert_until, make_groups, set_sub_batch, sub_batchnorm_layers
+from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
+from lightning_multigrid.norm import BatchNorm, convert_until, make_groups, set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.reports import Account
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.arguments import Arguments, shared_clips
 from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.plan_loader import clips_of, plan_loader
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
-from lightning_multigrid.training.script.refusals import refuse_synced_batchnorm
+from lightning_multigrid.training.script.refusals import refuse_lazy, refuse_synced_batchnorm
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
 
@@ -54,6 +54,7 @@ class BaselineCallback(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
+            refuse_two(trainer)
             self._fit = Changes()
             convert_until(self._fit, pl_module)
 
@@ -62,6 +63,7 @@ class BaselineCallback(Callback):
         if self._fit is None:
             return
         refuse_synced_batchnorm(pl_module)
+        refuse_lazy(pl_module, BatchNorm)
         convert_until(self._fit, pl_module)  # layers that were made after `setup`
         estimate = None
         if self._arguments.precise_bn_batches is not None:
@@ -121,6 +123,20 @@ class BaselineCallback(Callback):
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self.teardown(trainer, pl_module, "fit")  # which Lightning leaves out then
+
+
+def refuse_two(trainer: Trainer) -> None:
+    """Refuses a second callback of this package's that sets how many clips share BatchNorm statistics."""
+    names = [
+        "MultigridCallback.baseline()" if isinstance(callback, BaselineCallback) else "MultigridCallback()"
+        for callback in trainer.callbacks  # type: ignore[attr-defined]
+        if isinstance(callback, (Arguments, BaselineCallback))
+    ]
+    if len(names) > 1:
+        raise MisconfigurationException(
+            f"The Trainer has {' and '.join(f'`{name}`' for name in names)}, each of which would set how many clips "
+            "share BatchNorm statistics. Keep one of them. To compare two trainings, give each a Trainer of its own."
+        )
 
 
 def _clips(loader: Any, batch: int) -> int | None:

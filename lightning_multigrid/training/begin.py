@@ -32,6 +32,7 @@ from lightning_multigrid.training.script.optimizers import lr_rule, tell_own_war
 from lightning_multigrid.training.script.planning import check_steps, make_plan
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
 from lightning_multigrid.training.script.refusals import (
+    refuse_lazy,
     refuse_synced_batchnorm,
     refuse_tables_in_shards,
     tell_left_alone,
@@ -47,6 +48,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     """
     module = trainer.lightning_module
     refuse_synced_batchnorm(module)
+    refuse_lazy(module)
     tell_left_alone(module)
     source = internals.training_source(trainer).dataloader()
     script = user_loader(source, trainer, arguments.clips_per_epoch)

@@ -14,7 +14,7 @@ from lightning_multigrid.norm import convert_until
 from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle
 from lightning_multigrid.training.arguments import Arguments
-from lightning_multigrid.training.baseline import BaselineCallback
+from lightning_multigrid.training.baseline import BaselineCallback, refuse_two
 from lightning_multigrid.training.begin import begin_run
 from lightning_multigrid.training.checkpoints.continuation import state_to_continue, tell_other_plan
 from lightning_multigrid.training.run import Run
@@ -168,6 +168,7 @@ class MultigridCallback(Arguments, Callback):
             if self._run is not None:
                 self._before = self._run.plan
             self._run, self._account = None, Account()
+            refuse_two(trainer)
             refuse_unsupported(trainer, pl_module)
             self._conversion = ExitStack()
             convert_until(self._conversion, pl_module)

@@ -31,7 +31,11 @@ def clips_of(arguments: Arguments, script: DataLoader[Any]) -> ClipDataset:
         )
     look = partial(in_worker, script, dataset)
     parts = arguments.layout, arguments.clips, arguments.follow, arguments.whole_span
-    return known or FixedClips(dataset, *parts, look)
+    try:
+        return known or FixedClips(dataset, *parts, look)
+    except Exception:
+        order_of(script, seed=0)(0)  # refuses keys that are no integers, for which the dataset may be made
+        raise
 
 
 def plan_loader(plan: Plan, dataset: ClipDataset, trainer: Trainer, script: DataLoader[Any]) -> MultigridLoader:

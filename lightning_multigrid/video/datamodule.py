@@ -79,7 +79,7 @@ class VideoDataModule(LightningDataModule):
         val: Validation videos, given in the same ways. Class ids are those of `train`, if that is given.
         test: Test videos, given in the same ways.
         predict: Videos to predict, given in the same ways; labels are not needed.
-        num_classes: Number of classes; None counts those of `train`.
+        num_classes: Number of classes; None counts those of `train`, or without it takes that of a `VideoClassifier`.
         batch_size: Clips per device (B).
         frames: Frames per clip (T).
         size: Height and width of a clip, in pixels (S).
@@ -250,7 +250,8 @@ class VideoDataModule(LightningDataModule):
             if manifest is None:
                 continue
             if split != "predict":
-                self.num_classes = self._given_num_classes or (train or manifest).num_classes
+                counted = train.num_classes if train else self._classes_of_model() or manifest.num_classes
+                self.num_classes = self._given_num_classes or counted
                 self._check_labels(split, manifest, train)
                 _tell(split, manifest, train, self.num_classes)
             if self.index and manifest.frame_rate is None and not manifest.prepared:  # prepared ones have their own
@@ -335,7 +336,7 @@ class VideoDataModule(LightningDataModule):
             )
         if not manifest.classes:
             return
-        if train is None and len(manifest.classes) < (self._given_num_classes or 0):
+        if train is None and len(manifest.classes) < (self.num_classes or 0):
             raise ValueError(
                 f"`{split}` ({manifest.origin}) names {len(manifest.classes)} of the {self.num_classes} classes, so "
                 f"their numbers are not known. Give `train`, too, or `{split}` as a `VideoList` with all `classes`."
@@ -352,6 +353,10 @@ class VideoDataModule(LightningDataModule):
                 f"{len(train.classes)} of `train`, or not in their order. Give both splits from one dataset, with the "
                 "same file of classes."
             )
+
+    def _classes_of_model(self) -> int | None:
+        module = None if self.trainer is None else self.trainer.lightning_module
+        return module.num_classes if isinstance(module, VideoClassifier) else None
 
     def _views(self, split: Split) -> Views:
         return self.test_views if split in ("test", "predict") else CENTRE

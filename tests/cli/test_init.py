@@ -150,7 +150,10 @@ def test_splits_that_are_there_are_taken(videos, capsys):
         (["videos", "--output", "their.yaml"], "would write over their_train.csv, their_val.csv. Move it away"),
         (["nowhere"], "nowhere"),
         (["few/jump"], "few/jump have no labels. Give a list of `path label`, or a folder per class"),
-        (["few"], "too few for the large mini-batches"),
+        (["few"], "There are 5 training videos, beside 1 held out for validation; at least 16 are required, as"),
+        (["few"], "for each of the baseline's. Add videos.\n"),
+        (["few", "--val=few"], "There are 6 training videos; at least 16 are required"),
+        (["enough"], "for each of the baseline's. Add videos, or give validation videos of their own as `--val`.\n"),
         (["broken"], "None of 2 videos can be read. The last: "),
         (["pair"], "No class of pair has 5 videos"),
         (["videos", "--outptu=x"], "unrecognized arguments: --outptu=x"),
@@ -159,7 +162,7 @@ def test_splits_that_are_there_are_taken(videos, capsys):
 def test_refusals(videos, capsys, arguments, message):
     for name in ("there.yaml", "their_train.csv", "their_val.csv"):
         (videos / name).write_text("the user's")
-    for name, number in (("few", 6), ("pair", 2)):
+    for name, number in (("few", 6), ("enough", 16), ("pair", 2)):
         folder = videos / name / "jump"
         folder.mkdir(parents=True)
         for index in range(number):

@@ -57,6 +57,34 @@ def test_every_layout_gives_the_same_clip(layout):
     assert reduced.is_contiguous()
 
 
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("f4", lambda clip: clip[:, ::-1, :, ::-1]),
+        ("u1", np.flip),
+        (">f4", lambda clip: clip),
+        (">f8", lambda clip: clip[..., ::-1]),
+        ("f4", lambda clip: np.rec.fromarrays([clip, clip.astype("u1")], names="pixels,mask").pixels),
+    ],
+)
+def test_arrays_of_any_strides_and_byte_order_are_reduced_as_their_values(kind, change):
+    """As a plain training takes them, if its `collate_fn` copies them."""
+    clip = change((255 * np.random.default_rng(0).random((3, 8, 10, 12))).astype(kind))
+    reduced = reduce_clip(clip, request(4, 5))
+    same_values = torch.tensor(clip.astype(clip.dtype.newbyteorder("=")).tolist()).to(torch.float64)
+    expected = reduce_clip(same_values, request(4, 5))
+    assert reduced.dtype == clip.dtype
+    assert np.allclose(reduced, expected, atol=1 if kind == "u1" else 1e-3)
+
+
+def test_what_follows_a_clip_may_be_in_any_byte_order_too():
+    follow = {"boxes": "Nxyxy", "moments": "Tt"}
+    sample = {"clip": torch.rand(3, 4, 8, 8), "boxes": np.array([[0, 2, 4, 8]], dtype=">f4"), "moments": np.arange(4)}
+    reduced = SampleParts(follow=follow).reduced(sample | {"moments": np.arange(4)[::-1]}, request(4, 4))
+    assert reduced["boxes"].tolist() == [[0, 1, 2, 4]]
+    assert reduced["moments"].tolist() == [3, 2, 1, 0]
+
+
 def test_uint8_stays_uint8():
     clip = torch.randint(0, 256, (3, 4, 8, 8), dtype=torch.uint8)
     assert reduce_clip(clip, request(2, 4)).dtype == torch.uint8

@@ -1,11 +1,13 @@
 from itertools import count
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import (
     DataLoader,
+    Dataset,
     DistributedSampler,
     RandomSampler,
     Sampler,
@@ -13,7 +15,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from lightning_multigrid import MultigridCallback
 from lightning_multigrid.loading.order import draw_pass, order_of, shuffled_order, times_before
+from tests.helpers.tiny import Module, clips, fit
 
 
 def test_order_is_a_permutation_of_its_seed_and_pass_and_leaves_the_random_state_alone():
@@ -108,3 +112,45 @@ class Balanced(DistributedSampler):
 def test_a_distributed_order_of_the_users_own_is_refused_and_not_ignored():
     with pytest.raises(ValueError, match=r"has a Balanced, .* Give the DataLoader a Sampler of all indices"):
         order_of(DataLoader(dataset(), sampler=Balanced(dataset(), num_replicas=2, rank=0)), seed=0)
+
+
+class Keys(Sampler):
+    """Gives a key for each sample, as for a dataset that is told more than an index."""
+
+    def __init__(self, key):
+        self.key = key
+
+    def __len__(self):
+        return 100
+
+    def __iter__(self):
+        return map(self.key, range(100))
+
+
+class Keyed(Dataset):
+    """Looks up samples by keys, and some by an index, too."""
+
+    def __init__(self, only_keys):
+        self.only_keys = only_keys
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, key):
+        return clips()[key[0] if isinstance(key, tuple) or self.only_keys else key]
+
+
+@pytest.mark.parametrize(
+    ("key", "said"), [(lambda index: (index, 3), r"\(0, 3\), of type tuple"), (float, r"0\.0, of type float")]
+)
+@pytest.mark.parametrize("only_keys", [True, False])
+def test_keys_that_are_no_indices_are_refused_by_name(key, said, only_keys):
+    loader = DataLoader(Keyed(only_keys), batch_size=4, sampler=Keys(key))
+    with pytest.raises(TypeError, match=f"^Keys gives the dataset {said}; an index .*Let the sampler give integers"):
+        fit(Module(), MultigridCallback(), train=loader)
+
+
+def test_indices_may_be_of_any_kind_of_integer():
+    kinds = [int, np.int32, torch.tensor]
+    drawn = [draw_pass(order_of(DataLoader(dataset(100), sampler=Keys(kind)), seed=3), 0) for kind in kinds]
+    assert [list(one.indices) for one in drawn] == [list(range(100))] * 3

@@ -413,7 +413,7 @@ WAVE = torch.sin(torch.arange(16_000.0))
         ({"fps": 30.0}, "'fps' .* looks like a rate of frames, which other grids change", ({"fps": "r"}, {"fps": ""})),
         ({"info": {"dt": torch.rand(1)}}, "'info.dt' .* time between two", ({"info.dt": "Ad"}, {"info.dt": "A"})),
         ({"inner": CAMERA.numpy()}, "'inner' .* looks like a camera", ({"inner": "k"}, {"inner": "AB"})),
-        ({"views": CAMERA.expand(5, 3, 3)}, "'views' .* looks like a camera", ({"views": "Ak"}, {"views": "ABE"})),
+        ({"views": CAMERA.expand(5, 3, 3)}, "'views' .* looks like a camera", ({"views": "Ak"}, {"views": "ABD"})),
         ({"K": torch.tensor([300.0, 300, 160, 120])}, "'K' .* looks like a camera", ({"K": "k"}, {"K": "A"})),
         ({"other": WAVE.expand(2, -1)}, "'other' .* looks like sound, .*`.*whole_span=True", ({"other": "AB"},)),
         ({"audio": torch.rand(80, 100)}, "'audio' .* looks like sound", ({"audio": "AB"},)),

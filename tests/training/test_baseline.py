@@ -118,6 +118,10 @@ def test_refusals_and_copies():
     module.sync = nn.SyncBatchNorm(3)
     with pytest.raises(MisconfigurationException, match="the model has SyncBatchNorm layers"):
         fit(module, MultigridCallback.baseline())
+    module = Module()
+    module.net[1] = nn.LazyBatchNorm3d()
+    with pytest.raises(MisconfigurationException, match=r"`net\.1` is a LazyBatchNorm3d"):
+        fit(module, MultigridCallback.baseline())
     callback = MultigridCallback.baseline(sub_batch=4)
     fit(Module(), callback)
     assert pickle.loads(pickle.dumps(callback)).sub_batch_of(32) == 4

@@ -2,12 +2,14 @@
 
 import gc
 import math
+import re
 import weakref
 from types import SimpleNamespace
 
 import lightning as L
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     LearningRateFinder,
@@ -24,9 +26,8 @@ from torch.utils.data import (
 )
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.positions import Following
-from lightning_multigrid.schedule import Plan
+from lightning_multigrid.schedule import Place, Plan
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
@@ -460,6 +461,64 @@ class FromIterator(Module):
         return None
 
 
+def test_running_statistics_of_instance_norm_look_back_as_far_as_in_the_baseline():
+    """A step of k times the baseline's clips moves them as k of its steps do; between steps the momentum is its own."""
+    expected = torch.zeros(3)
+
+    class Tracking(Module):
+        def make_net(self):
+            return nn.Sequential(nn.InstanceNorm3d(3, momentum=0.2, track_running_stats=True), *super().make_net())
+
+        def training_step(self, batch, batch_idx):
+            if isinstance(self._trainer, L.Trainer):
+                whole = callback.run.plan.step(Place(self.current_epoch, batch_idx))
+                for _ in range(round(whole.baseline_batches)):
+                    expected.lerp_(batch[0].mean(dim=(0, 2, 3, 4)), 0.2)
+                replaced.add(whole.baseline_batches)
+            return super().training_step(batch, batch_idx)
+
+        def on_train_batch_end(self, *_):
+            between.add(self.net[0].momentum)
+
+    callback, replaced, between = MultigridCallback(), set(), set()
+    fit(module := Tracking(), callback, max_epochs=2)
+    assert replaced == {1, 2, 4, 8}
+    assert between == {0.2}
+    torch.testing.assert_close(module.net[0].running_mean, expected)
+
+
+class Lazy(Module):
+    """A model that knows its sizes after the first forward. Its BatchNorm has no parameter that waits for one."""
+
+    def make_net(self):
+        net = super().make_net()
+        net[1] = nn.LazyBatchNorm3d(affine=False, track_running_stats=False)
+        net[6] = nn.LazyLinear(4)
+        return net
+
+
+def test_a_lazy_layer_that_has_run_is_converted():
+    module = Lazy()
+    module.net(torch.zeros(2, 3, 8, 32, 32))
+    fit(module, MultigridCallback())
+    assert set(module.sub_batches) == {8, 16, 32}
+    assert type(module.net[1]) is nn.BatchNorm3d
+
+
+@pytest.mark.parametrize("names", [["", ".baseline"], [".baseline", ""], [".baseline", ".baseline"], ["", ""]])
+def test_of_the_callback_and_its_baseline_a_trainer_has_one(names):
+    """Lightning refuses two that have the same name of their state itself, so one is derived."""
+
+    class Own(MultigridCallback):
+        pass
+
+    makers = {"": [Own, MultigridCallback], ".baseline": [MultigridCallback.baseline] * 2}
+    callbacks = [makers[name][number]() for number, name in enumerate(names)]
+    said = " and ".join(f"`MultigridCallback{name}()`" for name in names)
+    with pytest.raises(MisconfigurationException, match=re.escape(f"The Trainer has {said}, each of which")):
+        fit(Module(), *callbacks)
+
+
 @pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor")
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
@@ -477,6 +536,11 @@ class FromIterator(Module):
         ),
         (Module, {"train": loader(number=3, drop_last=True)}, "has 3 clips for each device, fewer than `batch_size=4`"),
         (FromIterator, {}, r"FromIterator has `training_step\(dataloader_iter\)`"),
+        (
+            Lazy,
+            {},
+            r"`net\.1` is a LazyBatchNorm3d, which takes its shape from its first input\. Run the model once before",
+        ),
         (Module, {"max_steps": 5}, r"`max_steps=5` is 0\.20 epochs of 25 steps. Raise `max_steps`"),
     ],
 )

@@ -1,11 +1,12 @@
-"""What several devices read."""
+"""What a script says about its baseline, and what several devices read."""
 
 import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DistributedSampler, RandomSampler
 
 from lightning_multigrid.loading import order_of
-from lightning_multigrid.training.script.recipe import user_loader
+from lightning_multigrid.schedule import EpochLength
+from lightning_multigrid.training.script.recipe import baseline_epochs, user_loader
 from tests.helpers.tiny import loader, trainer
 
 
@@ -32,3 +33,8 @@ def test_devices_that_read_all_of_the_data_each_are_refused():
         user_loader(loader(), host)
     own = loader(shuffle=None, sampler=DistributedSampler(loader().dataset, 2, 0))
     assert user_loader(own, host) is own
+
+
+def test_a_training_without_an_epoch_is_told_which_argument_says_so():
+    with pytest.raises(MisconfigurationException, match=r"`max_epochs=0` is 0\.00 epochs .* Raise `max_epochs`\."):
+        baseline_epochs(trainer(max_epochs=0), EpochLength(25))

@@ -19,6 +19,7 @@ from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources import TableStore, VideoList
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning, SlowVideoWarning
+from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.codings import damage
 from tests.helpers.preparing import FAST
@@ -259,6 +260,28 @@ def test_videos_of_training_in_another_split_are_said_with_their_number_and_one_
         VideoDataModule(folder / "good.csv", predict=folder / "good.csv", **TINY).setup("predict")
         write_list(folder / "other.csv", ["text.mp4 1"])
         VideoDataModule(folder / "good.csv", folder / "other.csv", **TINY).setup("fit")
+
+
+def test_without_training_videos_folders_say_what_the_classes_are_only_if_all_are_there(tree):
+    """The second and the third of three classes have the labels 1 and 2, not 0 and 1."""
+    few, names, tiny = tree / "val", tuple(GRAYS), TINY | {"num_classes": 3}
+    write_list(tree / "train.csv", [f"train/{name}/1.mp4 {label}" for label, name in enumerate(names)])
+    message = (
+        r"`test` \(.*val\) names 2 of the 3 classes, .* Give `train`, too, or `test` as a `VideoList` with all `cl"
+    )
+    with pytest.raises(ValueError, match=message):
+        VideoDataModule(test=few, **tiny).setup("test")
+    with pytest.raises(ValueError, match="names its classes, and `train` .* numbers them"):
+        VideoDataModule(tree / "train.csv", test=few, **tiny).setup("test")
+    classifier = VideoClassifier(torch.nn.Identity(), num_classes=3)
+    with pytest.raises(ValueError, match=message):
+        quiet_trainer().test(classifier, VideoDataModule(test=few, **TINY), verbose=False)
+    ways_out = {"train": tree / "train", "test": few}, {"test": VideoList(few, classes=names)}
+    for sources in ways_out:
+        quiet_trainer().test(module := Recorder(), VideoDataModule(**sources, **tiny), verbose=False)
+        assert module.seen["test"][0][1].tolist() == [1, 2]
+    quiet_trainer().test(module := Recorder(), VideoDataModule(test=tree / "train", **tiny), verbose=False)
+    assert torch.cat([labels for _, labels, *_ in module.seen["test"]]).tolist() == [0, 1, 2]
 
 
 def test_several_labels_are_zeros_and_ones_of_all_classes(folder):

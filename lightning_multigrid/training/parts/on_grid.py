@@ -1,6 +1,8 @@
-"""What makes a model fit the grid of a step: BatchNorm's groups of clips, positions, and compiled graphs."""
+"""What makes a model fit the grid of a step: BatchNorm's groups of clips, momenta, positions, and compiled graphs."""
 
 from typing import Any
+
+from torch import nn
 
 from lightning_multigrid.host import Trainer
 from lightning_multigrid.norm import make_groups, set_sub_batch, sub_batchnorm_layers
@@ -10,6 +12,8 @@ from lightning_multigrid.training.mini_batches import sizes_of_clips
 from lightning_multigrid.training.rehearsal.rules import HOOKS, PointsOnPlan
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.torch_internals import raised_limits
+
+_INSTANCE_NORM = nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d
 
 
 class OnGrid:
@@ -24,6 +28,8 @@ class OnGrid:
         self._arrived = set[ClipShape]()
         self._layers: list[Any] = []  # of BatchNorm
         self._told: tuple[int, int, float] | None = None  # what they were told last
+        self._running: list[Any] = []  # layers of InstanceNorm that have running statistics
+        self._momenta: list[tuple[Any, float]] = []  # these layers' own, while a step has others
 
     def start(self, changes: Changes) -> None:
         """Lets `torch.compile` make a graph for each grid."""
@@ -37,6 +43,8 @@ class OnGrid:
 
     def begin(self) -> None:
         self._layers, self._told = sub_batchnorm_layers(self._module), None
+        tracking = (one for one in self._module.modules() if isinstance(one, _INSTANCE_NORM))
+        self._running = [one for one in tracking if one.track_running_stats and one.momentum is not None]
         # All ranks make the same groups, those of any step of the run; later epochs find them made.
         if self._trainer.world_size > 1 and self._layers:
             make_groups((shape.clips, sub_batch) for shape, sub_batch in self._plan.schedule.grids_of_statistics)
@@ -46,6 +54,10 @@ class OnGrid:
         if told != self._told:
             set_sub_batch(self._layers, *told, world=self._trainer.world_size)
             self._told = told
+        # As those of BatchNorm, these statistics look back over the same part of an epoch as in the baseline.
+        self._momenta = self._momenta or [(layer, layer.momentum) for layer in self._running]
+        for layer, own in self._momenta:
+            layer.momentum = 1 - (1 - own) ** step.baseline_batches
         self._following.set_grid(step.shape.frames, step.shape.size)
         if self._points is not None and step.shape.clip not in self._arrived:
             self._arrived.add(step.shape.clip)
@@ -53,3 +65,6 @@ class OnGrid:
 
     def restore(self) -> None:
         self._following.restore()
+        for layer, own in self._momenta:
+            layer.momentum = own
+        self._momenta = []

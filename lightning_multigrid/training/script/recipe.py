@@ -4,6 +4,7 @@ import math
 from collections.abc import Sized
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import itemgetter
 from typing import Any, cast
 
 from torch.utils.data import (
@@ -103,7 +104,7 @@ def baseline_epochs(trainer: Trainer, epoch: EpochLength) -> Fraction:
     """Returns the length of the baseline in epochs, by the Trainer's `max_epochs` and `max_steps`."""
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         return Fraction(1)
-    lengths = [] if trainer.max_epochs in (None, -1) else [Fraction(trainer.max_epochs)]
+    lengths = {} if trainer.max_epochs in (None, -1) else {"max_epochs": Fraction(trainer.max_epochs)}
     if trainer.max_steps != -1:
         if not trainer.lightning_module.automatic_optimization and len(trainer.optimizers) > 1:
             raise MisconfigurationException(
@@ -111,17 +112,17 @@ def baseline_epochs(trainer: Trainer, epoch: EpochLength) -> Fraction:
                 "manual optimization, so nothing says how many mini-batches the script trains on. Give the Trainer "
                 "`max_epochs` alone."
             )
-        lengths.append(epoch.after_ticks(trainer.max_steps, "step", frequency=1))
+        lengths["max_steps"] = epoch.after_ticks(trainer.max_steps, "step", frequency=1)
     if not lengths:
         raise MisconfigurationException(
             "MultigridCallback plans the whole training, but the Trainer has no end. Give `max_epochs` or `max_steps`."
         )
-    epochs = min(lengths)
+    name, epochs = min(lengths.items(), key=itemgetter(1))
     if epochs < 1:
+        shorten = ", or shorten the epoch with `limit_train_batches`" if epochs else ""
         raise MisconfigurationException(
-            f"MultigridCallback needs a baseline of at least one epoch, but `max_steps={trainer.max_steps}` is "
-            f"{float(epochs):.2f} epochs of {epoch.optimizer_steps} steps. Raise `max_steps`, or shorten the epoch "
-            "with `limit_train_batches`."
+            f"MultigridCallback needs a baseline of at least one epoch, but `{name}={getattr(trainer, name)}` is "
+            f"{float(epochs):.2f} epochs of {epoch.optimizer_steps} steps. Raise `{name}`{shorten}."
         )
     return epochs
 

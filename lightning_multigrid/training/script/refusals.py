@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, is_a
 from lightning_multigrid.norm import BatchNorm, is_sharded, left_alone
@@ -55,6 +56,22 @@ def refuse_synced_batchnorm(module: nn.Module) -> None:
             raise MisconfigurationException(
                 f"MultigridCallback can't set the clips that share statistics in `{name}`, because `fully_shard` was "
                 "called on this BatchNorm layer itself. Call it on the blocks that hold such layers."
+            )
+
+
+def refuse_lazy(module: nn.Module, kinds: Any = nn.Module) -> None:
+    """Refuses lazy layers that have not run: grids are tried on copies, and BatchNorm is converted, before any does."""
+    for name, layer in module.named_modules():
+        if not isinstance(layer, LazyModuleMixin):
+            continue
+        # Until its first forward a layer is of another class than then; BatchNorm may have no parameter that waits.
+        waits = layer.cls_to_become or layer.has_uninitialized_params()  # type: ignore[misc]
+        if waits and issubclass(layer.cls_to_become or type(layer), kinds):
+            raise MisconfigurationException(
+                f"MultigridCallback needs a model whose layers are known when `fit` begins, but `{name}` is a "
+                f"{type(layer).__name__}, which takes its shape from its first input. Run the model once before, for "
+                "instance `model(torch.zeros(2, 3, 16, 112, 112))` with the shape of your clips in `__init__` of the "
+                "module, or give the layer its sizes."
             )
 
 
