@@ -3,10 +3,11 @@
     python benchmarks/benchmark_norm.py
     python benchmarks/benchmark_norm.py --device cuda --json norm.json
 
-Three layers take turns on the same mini-batches:
+Layers take turns on the same mini-batches:
 
 - `plain`: `nn.BatchNorm3d`;
 - `ours`: `SubBatchNorm3d`, statistics over groups of `--sub-batch` clips;
+- `copies`: ours without its kernels for channels-last memory, where these run: on a GPU;
 - `split`: a BatchNorm without affine part normalises the groups; separate operations scale and shift.
 
 On the CPU the times are process times, which other jobs on the machine disturb least.
@@ -16,6 +17,7 @@ import argparse
 import time
 from pathlib import Path
 from statistics import median
+from unittest.mock import patch
 
 import torch
 from measuring import choose_device, machine, machine_line, make_clock, write_json
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 
 from lightning_multigrid import SubBatchNorm3d
 
-LAYERS = ["plain", "ours", "split"]
+LAYERS = ["plain", "ours", "copies", "split"]
 # Inputs of BatchNorm in the stages of a Slow pathway, N x C x T x H x W, with few enough points for a CPU.
 # The last two have a remainder: 37 clips make groups of 10, 9, 9 and 9.
 SHAPES = ["32x64x8x28x28", "64x128x4x14x14", "32x256x4x14x14", "64x512x2x7x7", "37x64x4x14x14", "37x256x4x7x7"]
@@ -42,6 +44,14 @@ VARIANTS = [
     ("bfloat16", torch.bfloat16, torch.contiguous_format),
     ("bfloat16 channels_last_3d", torch.bfloat16, torch.channels_last_3d),
 ]
+
+
+class WithCopies(SubBatchNorm3d):
+    """Ours as if there were no Triton."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with patch("lightning_multigrid.norm.sub_batchnorm.has_kernels", lambda *_: False):
+            return super().forward(x)
 
 
 class SplitThenAffine(nn.Module):
@@ -75,6 +85,8 @@ def measure(
         "plain": nn.BatchNorm3d(channels),
         "ours": SubBatchNorm3d(channels, sub_batch=sub_batch),
     }
+    if device.type == "cuda" and memory_format == torch.channels_last_3d:
+        layers["copies"] = WithCopies(channels, sub_batch=sub_batch)
     groups = max(1, clips // sub_batch)
     if clips % groups == 0:  # the split layer takes no remainder
         layers["split"] = SplitThenAffine(channels, groups)

@@ -40,10 +40,14 @@ def norm(report: Report) -> Rows:
     """For each variant the least and the greatest ratio of all layers."""
     for variant in dict.fromkeys(row["variant"] for row in report["rows"]):
         cells = {"variant": variant}
-        for column, kind in (("ours / plain", "ours"), ("split and affine / plain", "split")):
+        for column, kind in (
+            ("ours / plain", "ours"),
+            ("ours without kernels / plain", "copies"),
+            ("split and affine / plain", "split"),
+        ):
             of = [row["ratio"] for row in report["rows"] if row["variant"] == variant]
-            known = [ratio[kind] for ratio in of if kind in ratio]
-            cells[column] = f"{min(known):.2f} to {max(known):.2f}"
+            if known := [ratio[kind] for ratio in of if kind in ratio]:
+                cells[column] = f"{min(known):.2f} to {max(known):.2f}"
         yield cells
 
 

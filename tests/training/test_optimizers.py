@@ -150,3 +150,27 @@ def test_an_optimizer_that_the_trainer_does_not_know_is_refused():
         fit(Holds(), MultigridCallback())
     with pytest.warns(UserWarning, match="will run with no optimizer"):
         fit(Holds(), MultigridCallback(lr_scaling="none"))
+
+
+@pytest.mark.parametrize(
+    ("make", "share"),
+    [(adamw, True), (lambda parameters: torch.optim.Adam(parameters, 1e-3), False), (lambda p: SGD(p, 0.1), None)],
+)
+def test_what_adams_decays_add_up_to_is_said(make, share, caplog):
+    used = []
+
+    class Made(Module):
+        def configure_optimizers(self):
+            optimizer = make(self.parameters())
+            optimizer.register_step_pre_hook(lambda one, *_: used.append(one.param_groups[0]["lr"]))
+            return optimizer
+
+    fit(Made(), **(plain := {"max_epochs": 4}))
+    baseline = sum(used)
+    used.clear()
+    fit(Made(), MultigridCallback(), **plain)
+    said = [message for message in caplog.messages if message.startswith("The betas and the weight decay of Adam")]
+    assert len(said) == (share is not None)
+    assert [float(one.partition("about ")[2].split()[0]) for one in said if share] == [
+        pytest.approx(sum(used) / baseline, abs=0.006)
+    ] * bool(share)

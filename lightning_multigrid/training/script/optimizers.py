@@ -113,6 +113,27 @@ def _used(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
     return [optimizer for optimizer in optimizers if optimizer.param_groups]  # Lightning's stand-in has no groups
 
 
+def tell_decay(plan: Plan, optimizers: Iterable[Optimizer]) -> None:
+    """Says what stays per step of Adam and its kin, of which this run has fewer: decays, and what they add up to."""
+    kinds = [
+        one for one in _used(optimizers) if _rule_of(one) == "sqrt" and any("betas" in g for g in one.param_groups)
+    ]
+    decoupled = [
+        one
+        for one in kinds
+        if any(
+            group.get("weight_decay") and (group.get("decoupled_weight_decay") or "W" in type(one).__name__[1:])
+            for group in one.param_groups
+        )
+    ]
+    if not kinds or all(phase.lr_scale == 1 for phase in plan.schedule.phases):
+        return
+    scaled = sum(steps * phase.lr_scale for steps, phase in zip(plan.phase_steps, plan.schedule.phases, strict=True))
+    share = f": all steps together decay about {scaled / plan.baseline_steps:.2f} of what the script's do"
+    names = " and ".join(dict.fromkeys(type(one).__name__ for one in kinds))
+    rank_zero_info(f"The betas and the weight decay of {names} stay those of a step{share if decoupled else ''}.")
+
+
 def refuse_hidden(schedule: MultigridSchedule, module: Any, optimizers: Iterable[Optimizer]) -> None:
     """Refuses an optimizer that the module holds and the Trainer doesn't know, as its LR can't be scaled."""
     known = {id(held) for optimizer in optimizers for held in with_held(optimizer)}
