@@ -34,9 +34,12 @@ def progress_bar() -> Bar:
 
 def shown(name: str, results: Iterable[tuple[Any, Any]], total: int, said: str = "") -> Iterator[tuple[Any, Any]]:
     """Passes on the results of `run_tasks`, with a bar of that name; if there are any, it says something first."""
+    if not total:
+        yield from results
+        return
     now = Progress(total)
     with progress_bar() as bar:
-        if total and said:
+        if said:
             bar.console.print(said, highlight=False)
         task = bar.add_task(name, total=total, count=str(now))
         for done, result in results:
