@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.nn import functional as F
 
 _SWITCH = "LIGHTNING_MULTIGRID_TRITON"
@@ -220,7 +220,7 @@ def _backwards_shapes(grad: Tensor, x: Tensor, *_: Any) -> tuple[Tensor, Tensor,
 
 # Means and biased variances are k x C, and the gradients of weight and bias C values, all at 32 bits. `groups` are the
 # numbers of a `RowGroups`, whose rows are the points of all clips.
-_library: Any = torch.library.Library("lightning_multigrid", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library: Any = library.Library("lightning_multigrid", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(
     "sub_batch_norm(Tensor x, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, "
     "int[] groups, float momentum, float eps) -> (Tensor output, Tensor mean, Tensor var)"
@@ -231,5 +231,5 @@ _library.define(
 )
 _library.impl("sub_batch_norm", _forward, "CompositeExplicitAutograd")
 _library.impl("sub_batch_norm_backward", _backward, "CompositeExplicitAutograd")
-torch.library.register_fake("lightning_multigrid::sub_batch_norm", _forwards_shapes, lib=_library)
-torch.library.register_fake("lightning_multigrid::sub_batch_norm_backward", _backwards_shapes, lib=_library)
+library.register_fake("lightning_multigrid::sub_batch_norm", _forwards_shapes, lib=_library)
+library.register_fake("lightning_multigrid::sub_batch_norm_backward", _backwards_shapes, lib=_library)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from count_operations import CountedOperations
 from torch import distributed as dist
-from torch import nn
+from torch import library, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing import start_processes
 from torch.nn.parallel import DistributedDataParallel
@@ -279,10 +279,10 @@ def test_tools_of_torch_see_what_the_operations_read_and_write(affine):
     operations, groups = torch.ops.lightning_multigrid, RowGroups(2, 36, 0, 0)
     given = (x, weight, bias, *running, groups, 0.1, 1e-5)
     utils = ("test_schema", "test_faketensor")
-    torch.library.opcheck(operations.sub_batch_norm.default, given, test_utils=utils)
+    library.opcheck(operations.sub_batch_norm.default, given, test_utils=utils)
     _, mean, var = operations.sub_batch_norm(*given)
     given = (x, x, weight, mean, var, groups, 1e-5)
-    torch.library.opcheck(operations.sub_batch_norm_backward.default, given, test_utils=utils)
+    library.opcheck(operations.sub_batch_norm_backward.default, given, test_utils=utils)
 
 
 @pytest.mark.usefixtures("_kernels")
