@@ -127,7 +127,7 @@ VALIDATIONS = [
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's, of small data
-@pytest.mark.parametrize(("epochs", "settings", "count"), sampled(VALIDATIONS, VALIDATIONS[0], VALIDATIONS[3]))
+@pytest.mark.parametrize(("epochs", "settings", "count"), sampled(VALIDATIONS, VALIDATIONS[3]))
 def test_all_three_validate_as_often_and_at_the_same_points_of_the_training(
     epochs, settings, count, here, tmp_path, monkeypatch
 ):
