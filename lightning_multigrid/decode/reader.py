@@ -175,12 +175,12 @@ class VideoReader(AbstractContextManager["VideoReader"]):
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the frames `wanted`, each with its number. Hands out only what is as the table says."""
+        held = self._held
+        yield from [(index, held[index]) for index in wanted if index in held]
+        wanted = [index for index in wanted if index not in held]
         groups: dict[int, list[int]] = {}
-        for index in wanted:
-            if index in self._held:
-                yield index, self._held[index]
-            else:
-                groups.setdefault(int(self.table.entries[index]), []).append(index)
+        for index, entry in zip(wanted, self.table.entries[wanted].tolist(), strict=True):
+            groups.setdefault(entry, []).append(index)
         for entry, members in groups.items():
             missing = set(members)
             for attempt in _ATTEMPTS:
@@ -220,14 +220,16 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                     yield from [(index, frame) for index in sorted(missing) if table.checksums[index] == value]
             return
         of_packet: dict[int, list[int]] = {}
-        for index in missing:
-            of_packet.setdefault(int(table.packets[index]), []).append(index)
+        for index, packet in zip(missing, table.packets[[*missing]].tolist(), strict=True):
+            of_packet.setdefault(packet, []).append(index)
         new = attempt == "by a new decoder"
         if new:
             self.file.release()
         numbers = range(entry, max(of_packet) + 1) if new else needed_packets(table, entry, of_packet)
         self.packets_fed += len(numbers)
         for number, frame in decode_packets(self.file, table, numbers, new=new):
-            if (places := of_packet.get(number)) is not None:
+            if number in of_packet:
                 value = checksum(frame)
-                yield from [(index, frame) for index in places if index in missing and table.checksums[index] == value]
+                for index in of_packet[number]:
+                    if index in missing and table.checksums[index] == value:
+                        yield index, frame
