@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -199,20 +199,29 @@ def _narrow(column: Integers) -> Integers:
     return column.astype(np.result_type(np.min_scalar_type(low), np.min_scalar_type(high)))
 
 
+def kind_of(frame: VideoFrame) -> tuple[str | int | bool, ...]:
+    """All that says how to read the planes of a frame."""
+    return frame.format.name, frame.width, frame.height, frame.colorspace, frame.color_range, frame.interlaced_frame
+
+
 def checksum(frame: VideoFrame) -> int:
     """Of all that the pixels of a frame depend on: its planes as they were decoded, and how to read them."""
-    bits = _bits(frame.format.name)
-    if not bits or any(plane.line_size < 0 for plane in frame.planes):  # rows may be stored upside down
+    bits, planes = _bits(frame.format.name), frame.planes  # PyAV makes new ones each time
+    if not bits or planes[0].line_size < 0:  # rows may be stored upside down
         frame = frame.reformat(format="gbrp", threads=1)
-        bits = _bits("gbrp")
-    about = frame.format.name, frame.width, frame.height, frame.colorspace, frame.color_range, frame.interlaced_frame
-    digest = xxhash.xxh3_64(" ".join(map(str, about)).encode())
-    for plane in frame.planes:
-        stride, height = plane.line_size, plane.height
+        bits, planes = _bits("gbrp"), frame.planes
+    digest = _begun(kind_of(frame)).copy()
+    for plane in planes:
+        stride = plane.line_size
         used = min((plane.width * bits + 7) // 8, stride)  # what lies behind them in a row may be anything
-        rows: Any = np.ndarray((height, used), np.uint8, cast("Any", plane), strides=(stride, 1))
-        digest.update(cast("Any", np.ascontiguousarray(rows)))
-    return digest.intdigest() & 0xFFFFFFFF
+        rows: Any = np.ndarray((plane.height, used), np.uint8, cast("Any", plane), strides=(stride, 1))
+        digest.update(np.ascontiguousarray(rows))
+    return int(digest.intdigest()) & 0xFFFFFFFF
+
+
+@lru_cache
+def _begun(kind: tuple[str | int | bool, ...]) -> Any:
+    return xxhash.xxh3_64(" ".join(map(str, kind)).encode())
 
 
 @cache
