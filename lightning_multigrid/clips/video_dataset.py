@@ -165,20 +165,19 @@ def _first_readable(
     """Decodes a row, or the first other one that can be read, in an order drawn from the seed."""
     broken: list[BrokenVideo] = []
     for row in _candidates(len(data), index, seed):
-        path = data.manifest.path(row)
         try:
             with open_row(data.manifest, row) as video:
                 clips = decode(row, video)
                 if video.damage:
-                    broken.append(BrokenVideo(path, str(video.damage), kept=True))
+                    broken.append(BrokenVideo(video.path, str(video.damage), kept=True))
                 if video.slow and (data.manifest.tables is not None or data.manifest.prepared):  # else as it was asked
-                    broken.append(BrokenVideo(path, video.slow, kept=True, slow=True))
-            return [replace(clip, broken=tuple(broken)) for clip in clips]
+                    broken.append(BrokenVideo(video.path, video.slow, kept=True, slow=True))
+            return [replace(clip, broken=tuple(broken)) for clip in clips] if broken else clips
         except Exception as error:
             # One video that upsets the decoder or the memory must not end a run of days. A fault of all videos does end
             # it: by the error below, or by too large a fraction in the data module.
             reason = error.reason if isinstance(error, VideoError) else f"{type(error).__name__}: {error}"
-            broken.append(BrokenVideo(path, reason, row != index, index=row))
+            broken.append(BrokenVideo(data.manifest.path(row), reason, row != index, index=row))
     raise BrokenVideosError(
         f"None of {len(broken)} videos of {len(data)} can be read, at least one must be. Check the paths and "
         f"`root`. The first: {broken[0].path}: {broken[0].reason}"

@@ -83,22 +83,20 @@ def yuv_format(frame: VideoFrame, frames: int, box: Box) -> YuvFormat | None:
     return YuvFormat(frames, box.height, box.width, box.top % 2, box.left % 2, matrix, is_full_range(frame))
 
 
-def yuv_planes(frame: VideoFrame, box: Box) -> tuple[Pixels, Pixels, Pixels]:
-    """Luma and both planes of chroma under a box, as views of the frame."""
-    bottom, right = box.top + box.height, box.left + box.width
-    luma, cb, cr = (_plane_pixels(plane, plane.height, plane.width) for plane in frame.planes)
-    rows, columns = slice(box.top // 2, (bottom + 1) // 2), slice(box.left // 2, (right + 1) // 2)
-    return luma[box.top : bottom, box.left : right], cb[rows, columns], cr[rows, columns]
+def chroma_box(box: Box) -> Box:
+    """The samples of chroma, of half the height and width, that cover a box."""
+    top, left, bottom, right = box.top // 2, box.left // 2, box.top + box.height, box.left + box.width
+    return Box(top, left, (bottom + 1) // 2 - top, (right + 1) // 2 - left)
 
 
-def rgb_pixels(frame: VideoFrame, scaler: VideoReformatter, height: int, width: int) -> Pixels:
-    """The pixels of a frame as RGB, scaled to a size."""
-    rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", threads=1)
-    return _plane_pixels(rgb.planes[0], height, width, 3)
+def rgb_frame(frame: VideoFrame, scaler: VideoReformatter, height: int, width: int) -> VideoFrame:
+    """A frame as RGB, scaled to a size."""
+    return scaler.reformat(frame, width=width, height=height, format="rgb24", threads=1)
 
 
-def _plane_pixels(plane: Any, height: int, width: int, *channels: int) -> Pixels:
-    """The bytes of a plane, in place. For so few bytes, NumPy copies faster than torch, whose calls cost more."""
+def plane_pixels(plane: Any, box: Box, *channels: int) -> Pixels:
+    """The bytes of a part of a plane, in place. NumPy copies so few bytes faster than torch, whose calls cost more."""
     strides = (plane.line_size, *channels, 1)
-    pixels: Pixels = np.ndarray((height, width, *channels), np.uint8, plane, strides=strides)
+    start = box.top * strides[0] + box.left * strides[1]
+    pixels: Pixels = np.ndarray((box.height, box.width, *channels), np.uint8, plane, start, strides)
     return pixels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -25,6 +25,9 @@ MADE_BY = f"libavcodec {'.'.join(map(str, library_versions['libavcodec']))} {pla
 # Their standards say what each pixel is. Others, such as MPEG-4, leave some freedom to each version and processor.
 _BIT_EXACT = {"av1", "ffv1", "gif", "h264", "hevc", "png", "rawvideo", "vp8", "vp9"}
 _CHECK = 8  # bytes of the checksum of a table
+
+# By their names in a safetensors file.
+_DTYPES = {"U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
 
 Integers = npt.NDArray[Any]
 
@@ -165,7 +168,8 @@ class FrameTable:
         if xxhash.xxh3_64_digest(data) != check:
             raise ValueError("they are no frame table, or a damaged one: their checksum is wrong")
         try:
-            columns = safetensors.numpy.load(data)
+            end = 8 + int.from_bytes(data[:8], "little")  # `safetensors.numpy.load` would copy each column
+            columns = {name: _column(data, end, **of) for name, of in json.loads(data[8:end]).items()}
             about = json.loads(columns.pop("about").tobytes())
             coding, extradata = about["coding"], columns.pop("extradata").tobytes()
             about["coding"] = Coding(**coding | {"colours": tuple(coding["colours"]), "extradata": extradata})
@@ -174,12 +178,17 @@ class FrameTable:
                 about.setdefault("start", 0.0)
             given: dict[str, Any] = {**about, **columns}
             return cls(**given)
-        except (safetensors.SafetensorError, KeyError, TypeError) as error:  # of another version of this package
+        except (KeyError, TypeError, ValueError) as error:  # of another version of this package
             raise ValueError(f"they are no frame table ({type(error).__name__}: {error})") from error
 
 
 _COLUMNS = ("packets", "entries", "checksums", "times", "positions", "sizes", "droppable", "clock")
 _ABOUT = [field.name for field in fields(FrameTable) if field.name not in _COLUMNS]
+
+
+def _column(data: bytes, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Integers:
+    """A column of a safetensors file, in place; the names are those in the file's header."""
+    return np.frombuffer(data, _DTYPES[dtype], shape[0], start + data_offsets[0])
 
 
 def _narrow(column: Integers) -> Integers:
@@ -190,20 +199,29 @@ def _narrow(column: Integers) -> Integers:
     return column.astype(np.result_type(np.min_scalar_type(low), np.min_scalar_type(high)))
 
 
+def kind_of(frame: VideoFrame) -> tuple[str | int | bool, ...]:
+    """All that says how to read the planes of a frame."""
+    return frame.format.name, frame.width, frame.height, frame.colorspace, frame.color_range, frame.interlaced_frame
+
+
 def checksum(frame: VideoFrame) -> int:
     """Of all that the pixels of a frame depend on: its planes as they were decoded, and how to read them."""
-    bits = _bits(frame.format.name)
-    if not bits or any(plane.line_size < 0 for plane in frame.planes):  # rows may be stored upside down
+    bits, planes = _bits(frame.format.name), frame.planes  # PyAV makes new ones each time
+    if not bits or planes[0].line_size < 0:  # rows may be stored upside down
         frame = frame.reformat(format="gbrp", threads=1)
-        bits = _bits("gbrp")
-    about = frame.format.name, frame.width, frame.height, frame.colorspace, frame.color_range, frame.interlaced_frame
-    digest = xxhash.xxh3_64(" ".join(map(str, about)).encode())
-    for plane in frame.planes:
-        stride, height = plane.line_size, plane.height
+        bits, planes = _bits("gbrp"), frame.planes
+    digest = _begun(kind_of(frame)).copy()
+    for plane in planes:
+        stride = plane.line_size
         used = min((plane.width * bits + 7) // 8, stride)  # what lies behind them in a row may be anything
-        rows: Any = np.ndarray((height, used), np.uint8, cast("Any", plane), strides=(stride, 1))
-        digest.update(cast("Any", np.ascontiguousarray(rows)))
-    return digest.intdigest() & 0xFFFFFFFF
+        rows: Any = np.ndarray((plane.height, used), np.uint8, cast("Any", plane), strides=(stride, 1))
+        digest.update(np.ascontiguousarray(rows))
+    return int(digest.intdigest()) & 0xFFFFFFFF
+
+
+@lru_cache
+def _begun(kind: tuple[str | int | bool, ...]) -> Any:
+    return xxhash.xxh3_64(" ".join(map(str, kind)).encode())
 
 
 @cache

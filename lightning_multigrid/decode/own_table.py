@@ -17,6 +17,7 @@ _KIND = b"uuid" + UUID("8d1f0a52-3c7e-4f6b-9a40-6b1e52d7c913").bytes
 _HEAD = struct.Struct(">I20s")
 _SIZE = struct.Struct(">I")  # of the box, once more at its end: it is found from there
 _LARGEST = 1 << 27  # bytes, of a video of days
+_LIKELY = 1 << 14  # bytes that are read at first: the box of a video of half a minute
 
 
 def append_table(file: BinaryIO, table: FrameTable) -> None:
@@ -31,10 +32,11 @@ def append_table(file: BinaryIO, table: FrameTable) -> None:
 
 def own_table(file: InputFile) -> FrameTable | None:
     """Returns the table that a video holds; None if it has none, or a damaged one. An OSError if it can't be read."""
-    size = int.from_bytes(file.read(max(0, file.size - _SIZE.size), _SIZE.size), "big")
+    end = file.read(max(0, file.size - _LIKELY), _LIKELY)
+    size = int.from_bytes(end[-_SIZE.size :], "big")
     if not _HEAD.size + _SIZE.size <= size <= min(file.size, _LARGEST):
         return None
-    box = file.read(file.size - size, size)
+    box = end[-size:] if size <= len(end) else file.read(file.size - size, size)
     if not box.startswith(_HEAD.pack(size, _KIND)):
         return None
     try:

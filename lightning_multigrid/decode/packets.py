@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from itertools import chain
+from operator import add
 from typing import Any
 
 import av
-import numpy as np
 from av.codec.context import CodecContext, Flags
 from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
@@ -20,6 +19,7 @@ from lightning_multigrid.decode.frame_table import Coding, FrameTable
 from lightning_multigrid.decode.video_file import DECODER_OPTIONS, VideoFile
 
 _MOST_PIXELS = 1 << 20  # of the kept decoders, one frame of each: a dozen of 340 x 256, which take some 30 MB
+_AT_ONCE = 1 << 18  # packets that lie within so many bytes of the file are read at once, with what lies between them
 _PADDING = 64  # FFmpeg's AV_INPUT_BUFFER_PADDING_SIZE
 
 Decoded = tuple[int, VideoFrame]
@@ -42,8 +42,12 @@ def decode_packets(
     try:
         for packet in given:
             file.check_time()
-            with suppress(av.FFmpegError):  # what comes out, or doesn't, is compared with the table
-                yield from [(number_of(frame), frame) for frame in codec.decode(packet)]
+            try:
+                frames = codec.decode(packet)
+            except av.FFmpegError:
+                continue  # what comes out, or doesn't, is compared with the table
+            for frame in frames:
+                yield number_of(frame), frame
     finally:
         if not references_only:
             kept.put(table.coding, codec)
@@ -54,9 +58,8 @@ def needed_packets(table: FrameTable, entry: int, wanted: Collection[int]) -> li
     last = max(wanted)
     if not len(table.droppable):
         return list(range(entry, last + 1))
-    kept = table.droppable[entry : last + 1] == 0
-    kept[[packet - entry for packet in wanted]] = True
-    return [entry + int(place) for place in np.flatnonzero(kept)]
+    droppable = table.droppable[entry : last + 1].tolist()
+    return [number for number, drop in enumerate(droppable, entry) if not drop or number in wanted]
 
 
 def give_number(packet: Packet[Any], number: int) -> None:
@@ -67,7 +70,8 @@ def give_number(packet: Packet[Any], number: int) -> None:
 
 def number_of(frame: VideoFrame) -> int:
     """The number of the packet from which a frame was decoded, -1 if its decoder can't tell."""
-    return frame.opaque[0] if isinstance(frame.opaque, tuple) else -1
+    opaque = frame.opaque
+    return opaque[0] if isinstance(opaque, tuple) else -1
 
 
 def _bare_decoder(coding: Coding) -> VideoCodecContext:
@@ -103,7 +107,7 @@ class _Kept(threading.local):
     def put(self, coding: Coding, codec: VideoCodecContext) -> None:
         codec.flush_buffers()
         self._decoders[coding] = codec  # at the end, so that the first is the least recently used
-        while sum(coding.width * coding.height for coding in self._decoders) > _MOST_PIXELS and len(self._decoders) > 1:
+        while len(self._decoders) > 1 and sum(coding.width * coding.height for coding in self._decoders) > _MOST_PIXELS:
             del self._decoders[next(iter(self._decoders))]
 
 
@@ -112,11 +116,14 @@ kept = _Kept()
 
 def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> Iterator[Packet[Any]]:
     positions, sizes = (column[numbers].tolist() for column in (table.positions, table.sizes))
+    first, end = min(positions), max(map(add, positions, sizes))
+    group = file.bytes.read(first, end - first) if end - first <= _AT_ONCE else None
     for number, position, size in zip(numbers, positions, sizes, strict=True):
         # Made by its size and then filled: behind the bytes that a packet is made of, PyAV (seen in 18.1) leaves no
         # zeros, and some decoders read on there.
         packet = Packet(size)
-        packet.update(file.bytes.read(position, size))
+        at = position - first
+        packet.update(file.bytes.read(position, size) if group is None else group[at : at + size])
         give_number(packet, number)
         yield packet
 

@@ -5,12 +5,22 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 
+import numpy as np
 import torch
 from av.video.frame import VideoFrame
 from torch import Tensor
 
-from lightning_multigrid.decode.frame_pixels import Box, Pixels, rgb_pixels, show, stored, yuv_format, yuv_planes
-from lightning_multigrid.decode.frame_table import FrameTable, Orientation, checksum
+from lightning_multigrid.decode.frame_pixels import (
+    Box,
+    Pixels,
+    chroma_box,
+    plane_pixels,
+    rgb_frame,
+    show,
+    stored,
+    yuv_format,
+)
+from lightning_multigrid.decode.frame_table import FrameTable, Orientation, checksum, kind_of
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.own_table import own_table
 from lightning_multigrid.decode.packets import decode_packets, kept, needed_packets
@@ -139,35 +149,35 @@ class VideoReader(AbstractContextManager["VideoReader"]):
     def _clip(self, indices: Sequence[int], box: Box | None, *, yuv: bool) -> YuvClip | Tensor:
         """Reads a clip as RGB, or if `yuv` and its frames allow that, as they are stored."""
         places = places_of(indices, len(self), self.file.path)
-        shown = Box.of(box, self.height, self.width)
-        size = self.table.stored_height, self.table.stored_width
+        shown, turn = Box.of(box, self.height, self.width), self.table.orientation
+        box_stored = stored(shown, turn, self.height, self.width)
+        height, width = self.table.stored_height, self.table.square_width
+        kind: tuple[object, ...] = ()
         format: YuvFormat | None = None
-        clip: YuvClip | Tensor = torch.empty((0, shown.height, shown.width, 3), dtype=torch.uint8)
-        targets: tuple[Pixels, ...] = ()  # the parts of the clip to which parts of a frame are written
+        clip: Pixels = np.empty((len(indices), box_stored.height, box_stored.width, 3), np.uint8)
+        parts: tuple[Box, ...] = (box_stored,)  # of a frame's planes
+        targets: tuple[Pixels, ...] = (clip,)  # the parts of the clip to which these are written
         with self.file.faults():
             for index, frame in self._find(sorted(places)):
-                own = yuv_format(frame, len(indices), shown) if yuv and (frame.height, frame.width) == size else None
-                if targets and own != format:
-                    return self.read(indices, box)  # the first frame is not like this one
-                if not targets:
-                    format = own
-                    if own is None:
-                        top, left, height, width = stored(shown, self.table.orientation, self.height, self.width)
-                        clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
-                        targets = (clip.numpy(),)
-                    else:
-                        clip = own.view(torch.empty(own.nbytes, dtype=torch.uint8))
-                        chroma = clip.chroma.numpy()
-                        targets = clip.luma.numpy(), chroma[:, 0], chroma[:, 1]
-                if own is None:  # square, and scaled to the size of the first frame if it has another
-                    rgb = rgb_pixels(frame, kept.scaler, self.table.stored_height, self.table.square_width)
-                    parts: tuple[Pixels, ...] = (rgb[top : top + height, left : left + width],)
-                else:
-                    parts = yuv_planes(frame, shown)
-                for target, part in zip(targets, parts, strict=True):
+                if (own_kind := kind_of(frame)) != kind:
+                    as_stored = yuv and (frame.height, frame.width) == (height, self.table.stored_width)
+                    own = yuv_format(frame, len(indices), shown) if as_stored else None
+                    if kind and own != format:
+                        return self.read(indices, box)  # the first frame is not like this one
+                    if not kind and own is not None:
+                        clip = np.empty(own.nbytes, np.uint8)
+                        luma, chroma = own.planes(clip)
+                        targets = luma, chroma[:, 0], chroma[:, 1]
+                        parts = shown, chroma_box(shown), chroma_box(shown)
+                    kind, format = own_kind, own
+                # RGB is square, and scaled to the size of the first frame if it has another.
+                planes = (frame if format is not None else rgb_frame(frame, kept.scaler, height, width)).planes
+                for target, plane, part in zip(targets, planes, parts, strict=True):
+                    pixels = plane_pixels(plane, part, *target.shape[3:])
                     for place in places[index]:
-                        target[place] = part
-        return show(clip, self.table.orientation) if targets and isinstance(clip, Tensor) else clip
+                        target[place] = pixels
+        data = torch.from_numpy(clip)
+        return show(data, turn) if format is None else format.view(data)
 
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
@@ -175,12 +185,12 @@ class VideoReader(AbstractContextManager["VideoReader"]):
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the frames `wanted`, each with its number. Hands out only what is as the table says."""
+        held = self._held
+        yield from [(index, held[index]) for index in wanted if index in held]
+        wanted = [index for index in wanted if index not in held]
         groups: dict[int, list[int]] = {}
-        for index in wanted:
-            if index in self._held:
-                yield index, self._held[index]
-            else:
-                groups.setdefault(int(self.table.entries[index]), []).append(index)
+        for index, entry in zip(wanted, self.table.entries[wanted].tolist(), strict=True):
+            groups.setdefault(entry, []).append(index)
         for entry, members in groups.items():
             missing = set(members)
             for attempt in _ATTEMPTS:
@@ -220,14 +230,16 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                     yield from [(index, frame) for index in sorted(missing) if table.checksums[index] == value]
             return
         of_packet: dict[int, list[int]] = {}
-        for index in missing:
-            of_packet.setdefault(int(table.packets[index]), []).append(index)
+        for index, packet in zip(missing, table.packets[[*missing]].tolist(), strict=True):
+            of_packet.setdefault(packet, []).append(index)
         new = attempt == "by a new decoder"
         if new:
             self.file.release()
         numbers = range(entry, max(of_packet) + 1) if new else needed_packets(table, entry, of_packet)
         self.packets_fed += len(numbers)
         for number, frame in decode_packets(self.file, table, numbers, new=new):
-            if (places := of_packet.get(number)) is not None:
+            if number in of_packet:
                 value = checksum(frame)
-                yield from [(index, frame) for index in places if index in missing and table.checksums[index] == value]
+                for index in of_packet[number]:
+                    if index in missing and table.checksums[index] == value:
+                        yield index, frame

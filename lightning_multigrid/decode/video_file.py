@@ -90,7 +90,7 @@ class VideoFile:
 
     def check_time(self) -> None:
         """Raises a `VideoError` after `until`."""
-        if time.thread_time() > self.until:
+        if self.until < math.inf and time.thread_time() > self.until:
             raise VideoError(self.path, f"takes too long to decode, for a file of {self.bytes.size} bytes")
 
     def container(self, *, new: bool) -> tuple[InputContainer, VideoStream]:

@@ -12,7 +12,7 @@ Legend: B clips, T frames, h and w luma pixels of one crop.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -57,6 +57,12 @@ class YuvFormat:
         rows, columns = self.chroma
         return self.frames * (self.height * self.width + 2 * rows * columns)
 
+    def planes(self, data: Any) -> tuple[Any, Any]:
+        """Luma, T x h x w, and chroma, T x 2 x rows x columns (Cb, Cr): views of flat bytes, a tensor or an array."""
+        luma = self.frames * self.height * self.width
+        shape = self.frames, self.height, self.width
+        return data[:luma].reshape(shape), data[luma:].reshape(self.frames, 2, *self.chroma)
+
     def view(self, data: Tensor) -> "YuvClip":
         """A clip of this format with these bytes."""
         return YuvClip(data, self)
@@ -69,20 +75,24 @@ class YuvClip:
         data: Its bytes, flat uint8.
         format: What the bytes mean.
 
-    Attributes:
-        luma: T x h x w, a view of the bytes.
-        chroma: T x 2 x rows x columns (Cb, Cr), a view of the bytes.
-
     >>> YuvClip(torch.full((6,), 128, dtype=torch.uint8), YuvFormat(1, 2, 2, full_range=True)).rgb().unique()
     tensor([128.])
     """
 
     def __init__(self, data: Tensor, format: YuvFormat) -> None:
-        frames, height, width = format.frames, format.height, format.width
         self.data, self.format = data, format
-        luma, chroma = data.tensor_split([frames * height * width])
-        self.luma = luma.view(frames, height, width)
-        self.chroma = chroma.view(frames, 2, *format.chroma)
+
+    @property
+    def luma(self) -> Tensor:
+        """T x h x w, a view of the bytes."""
+        luma: Tensor = self.format.planes(self.data)[0]
+        return luma
+
+    @property
+    def chroma(self) -> Tensor:
+        """T x 2 x rows x columns (Cb, Cr), a view of the bytes."""
+        chroma: Tensor = self.format.planes(self.data)[1]
+        return chroma
 
     def __len__(self) -> int:
         return self.format.frames

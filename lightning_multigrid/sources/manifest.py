@@ -59,7 +59,7 @@ class Manifest:
     prepared: bool = False
 
     def __len__(self) -> int:
-        return len(self.rows.path_offsets) - 1
+        return self.rows.path_offsets.numel() - 1  # quicker than the `len` of a tensor
 
     def __repr__(self) -> str:
         labels = f"{self.num_classes:,} classes" if self.labelled else "no labels"
@@ -79,7 +79,7 @@ class Manifest:
 
     def path(self, index: int) -> str:
         """Returns the absolute path of a video or a folder of frames; an IndexError if there is no such row."""
-        path = self.rows.paths[self._row(self.rows.path_offsets, index)].numpy().tobytes()
+        path = self.rows.paths.numpy()[self._row(self.rows.path_offsets, index)].tobytes()
         return os.path.join(self.root, path.decode("utf-8", "surrogateescape"))
 
     def paths(self) -> list[str]:
@@ -91,11 +91,12 @@ class Manifest:
     def spans(self, index: int) -> tuple[list[int], list[tuple[float, float]]]:
         """Returns the labels of a row as they were added, and the (start, end) of each in seconds."""
         row = self._row(self.rows.label_offsets, index)
-        return self.rows.labels[row].tolist(), [(start, end) for start, end in self.rows.spans[row].tolist()]
+        spans = self.rows.spans.numpy()[row].tolist()
+        return self.rows.labels.numpy()[row].tolist(), [(start, end) for start, end in spans]
 
     def stretch(self, index: int) -> tuple[float, float]:
         """Returns the [start, end) of its video that a row is, in seconds; the end may be infinite."""
-        start, end = self.rows.stretches[self._checked(index)].tolist()
+        start, end = self.rows.stretches.numpy()[self._checked(index)].tolist()
         return start, end
 
     def labels(self, index: int) -> tuple[int, ...]:
@@ -129,7 +130,8 @@ class Manifest:
 
     def _row(self, offsets: Tensor, index: int) -> slice:
         self._checked(index)
-        return slice(int(offsets[index]), int(offsets[index + 1]))
+        start, end = offsets.numpy()[index : index + 2].tolist()  # arrays are read quicker than tensors
+        return slice(start, end)
 
 
 @runtime_checkable

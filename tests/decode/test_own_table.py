@@ -46,6 +46,31 @@ def test_a_reader_needs_no_other(held, tmp_path, monkeypatch):
         assert not video.fallbacks
 
 
+def test_a_clip_takes_two_reads(held, tmp_path, monkeypatch):
+    """One of the table, and one of the packets of a group."""
+    (tmp_path / "a.mp4").write_bytes(held[2])
+    read, reads = InputFile.read, []
+    monkeypatch.setattr(InputFile, "read", lambda *given: reads.append(given) or read(*given))
+    with VideoReader(tmp_path / "a.mp4") as video:
+        assert [number_of(frame) for frame in video.read([2, 5, 9]).numpy()] == [2, 5, 9]
+    assert len(reads) == 2
+
+
+def test_a_long_table_is_found(held, tmp_path):
+    (tmp_path / "long.mp4").write_bytes(held[0])
+    with (tmp_path / "long.mp4").open("r+b") as file:
+        append_table(file, replace(held[1], made_from="é" * 20_000))
+    assert own_table(InputFile(tmp_path / "long.mp4")).made_from == "é" * 20_000
+
+
+def test_packets_that_lie_far_apart_are_read_one_by_one(held, tmp_path, monkeypatch):
+    (tmp_path / "a.mp4").write_bytes(held[2])
+    monkeypatch.setattr("lightning_multigrid.decode.packets._AT_ONCE", 0)
+    with VideoReader(tmp_path / "a.mp4") as video:
+        assert [number_of(frame) for frame in video.read([2, 5, 9]).numpy()] == [2, 5, 9]
+        assert not video.fallbacks
+
+
 def test_a_file_that_was_changed_behind_its_video_is_decoded_anew(held, tmp_path):
     (tmp_path / "a.mp4").write_bytes(held[2][len(held[0]) :])  # the table alone is no video
     assert len(read(tmp_path / "a.mp4", held[2][len(held[0]) :])) == 20

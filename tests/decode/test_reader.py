@@ -566,7 +566,7 @@ def test_what_is_no_fault_of_the_file_is_passed_on(video, tmp_path, monkeypatch,
         raise kind
 
     with VideoReader(video) as reader:
-        monkeypatch.setattr("lightning_multigrid.decode.reader.rgb_pixels", fail)
+        monkeypatch.setattr("lightning_multigrid.decode.reader.rgb_frame", fail)
         with pytest.raises(kind):
             reader.read([0])
     monkeypatch.setattr(av, "open", fail)
