@@ -110,7 +110,8 @@ def show(cli: "_ConfigCLI", output: str = "shown", clips: int = 4) -> None:
         data.index, drawn = False, data.show_clip  # a few clips need no tables
     data.prepare_data()
     data.setup("fit")
-    for picture in show_grids(data.train_dataloader(), output, callback, clips, cli.config.seed_everything or 0, drawn):
+    seed = cli.config.seed_everything or 0
+    for picture in show_grids(data.train_dataloader(), output, callback, clips, seed, drawn, cli.model):
         say(str(picture))
 
 
@@ -195,11 +196,18 @@ class _SavedRun(SaveConfigCallback):
     """Saves the config, and beside it the names of the classes, as `VideoList` takes them in a file."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        folder, classes = trainer.log_dir, getattr(trainer.datamodule, "classes", ())  # type: ignore[attr-defined]
+        data, folder = trainer.datamodule, trainer.log_dir  # type: ignore[attr-defined]
         super().setup(trainer, pl_module, stage)  # all ranks have asked for the folder
-        if classes and folder and "://" not in folder and trainer.is_global_zero:
-            with new_file(os.path.join(folder, "classes.txt")) as file:
-                file.write("".join(f"{name}\n" for name in classes).encode("utf-8", "surrogateescape"))
+        classes = data.classes if isinstance(data, VideoDataModule) else ()
+        if not (classes and folder and "://" not in folder and trainer.is_global_zero):
+            return
+        file, names = Path(folder) / "classes.txt", "".join(f"{name}\n" for name in classes)
+        written = names.encode("utf-8", "surrogateescape")
+        if not trainer.loggers and file.exists() and file.read_bytes() != written:  # the folder is not the run's alone
+            say(f"{file} has other names than the classes of this training, and is left as it is.", sys.stderr)
+            return
+        with new_file(file) as to:
+            to.write(written)
 
 
 class _ConfigCLI(LightningCLI):

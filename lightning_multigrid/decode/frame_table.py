@@ -178,7 +178,7 @@ class FrameTable:
                 about.setdefault("start", 0.0)
             given: dict[str, Any] = {**about, **columns}
             return cls(**given)
-        except (KeyError, TypeError, ValueError) as error:  # of another version of this package
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # of another version of this package
             raise ValueError(f"they are no frame table ({type(error).__name__}: {error})") from error
 
 

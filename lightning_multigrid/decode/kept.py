@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 
 import av
 import xxhash
@@ -13,36 +14,45 @@ from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.files import StrPath
 
 _HEAD, _CHECK = b"broken ", 8  # bytes of the checksum
+_DAMAGED = b"damaged "
 _BY = f"lightning-multigrid {__version__}, {MADE_BY}"
 
 
 def make_kept(path: StrPath) -> bytes:
     """Returns what to keep of a video; a `VideoError` if it can't be read now, for which the file is not to blame."""
+    modified = os.stat(path).st_mtime_ns
     try:
-        return make_table(path).to_bytes()
+        table = make_table(path)
+        return (_DAMAGED + modified.to_bytes(8, "big") if table.damage else b"") + table.to_bytes()
     except VideoError as error:
         cause = error.__cause__
         # FFmpeg's errors are of the system's kinds, too, but of what is in the file.
         of_system = isinstance(cause, OSError) and not isinstance(cause, av.FFmpegError)
         if of_system or (isinstance(cause, av.FFmpegError) and cause.errno == errno.ENOMEM):
             raise
-        data = json.dumps({"reason": error.reason, "made_by": _BY}).encode()
+        data = json.dumps({"reason": error.reason, "made_by": _BY, "modified": modified}).encode()
         return _HEAD + data + xxhash.xxh3_64_digest(data)
 
 
 def read_kept(path: str, data: bytes) -> FrameTable | None:
     """Returns the frame table that was kept of a video; None if it was broken for another version, or for no bytes.
 
+    That a file is broken or damaged holds as long as it is not modified: a repaired one may have the same ends.
+
     Raises:
         VideoError: If the video is broken.
         ValueError: If what was kept is damaged.
     """
+    if data.startswith(_DAMAGED):
+        modified, data = data[len(_DAMAGED) :][:8], data[len(_DAMAGED) + 8 :]
+        if int.from_bytes(modified, "big") != os.stat(path).st_mtime_ns:
+            return None
     if not data.startswith(_HEAD):
         return FrameTable.from_bytes(data) if data else None
     data, check = data[len(_HEAD) : -_CHECK], data[-_CHECK:]
     if xxhash.xxh3_64_digest(data) != check:
         raise ValueError("they are no frame table, or a damaged one: their checksum is wrong")
     kept = json.loads(data)
-    if kept["made_by"] == _BY:
+    if (kept["made_by"], kept["modified"]) == (_BY, os.stat(path).st_mtime_ns):
         raise VideoError(path, kept["reason"])
     return None

@@ -208,6 +208,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                 frame_of = f"frame {min(missing)} of {len(self)}"
                 if self.table.damage:
                     raise VideoError(self.file.path, f"damaged: {frame_of} is decoded otherwise each time")
+                self.misled = True
                 raise VideoError(
                     self.file.path,
                     f"changed: {frame_of} is not the one that was found when the file was decoded first. Run "
@@ -222,7 +223,8 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         table = self.table
         if attempt == "from the start":
             self.slow = self.slow or "is decoded otherwise than its frame table says"
-            self.misled = not table.damage  # some damaged files are decoded otherwise each time
+            # A frame for which no entry was found has 0. And some damaged files are decoded otherwise each time.
+            self.misled = self.misled or (entry > 0 and not table.damage)
             self.packets_fed += len(table.sizes)
             with FullDecode(self.file.path) as decode:
                 for frame in decode:

@@ -5,6 +5,7 @@ Samples are taken whole and in the stream's order, and are brought to the grid i
 together, so they go through their shares equally fast.
 """
 
+import copy
 import os
 from collections.abc import Callable, Iterator
 from itertools import chain, count
@@ -17,8 +18,8 @@ class StreamSamples:
     """A stream as a map-style dataset of `clips` samples: any index gives the next sample of this process's share.
 
     A share that ends begins again as the next pass, of which a stream that has `set_epoch` is told. How many clips a
-    pass has for the plan, the stream need not know. Before `begin`, every index gives the first sample, with which the
-    first pass then begins: a stream that can't be read twice loses none.
+    pass has for the plan, the stream need not know. Before `begin`, every index gives the first sample, that of a copy
+    of the stream. Of one that can't be copied, as a camera, it is the beginning of the first pass.
     """
 
     # No `__dict__`, which would be searched for random generators: the order of a stream is its own.
@@ -26,7 +27,7 @@ class StreamSamples:
 
     def __init__(self, stream: IterableDataset[Any], clips: int) -> None:
         self.stream, self._clips = stream, clips
-        self._first: list[Any] = []  # of `_opened`, the first pass, which nobody has begun
+        self._first: list[Any] = []  # the first sample, after a look; `_opened` may go on behind it
         self._opened: Iterator[Any] | None = None
         self._samples: Iterator[Any] | None = None
         self._pass = 0  # the one that `_samples` begin with
@@ -49,24 +50,31 @@ class StreamSamples:
     def __getitem__(self, index: int) -> Any:
         if self._process is None:
             if not self._first:
-                self._opened = self._passes()
-                self._first.append(next(self._opened))
+                self._first.append(self._look())
             return self._first[0]
         if self._samples is None or self._process != os.getpid():
-            self._samples, self._process = self._passes(), os.getpid()
+            self._samples, self._process = self._passes(self.stream), os.getpid()
         return next(self._samples)
 
-    def _passes(self) -> Iterator[Any]:
+    def _look(self) -> Any:
+        try:
+            copied = copy.deepcopy(self.stream)
+        except Exception:  # of what the stream holds
+            self._opened = self._passes(self.stream)
+            return next(self._opened)
+        return next(self._passes(copied))
+
+    def _passes(self, stream: IterableDataset[Any]) -> Iterator[Any]:
         for number in count(self._pass):
-            if hasattr(self.stream, "set_epoch"):
-                self.stream.set_epoch(number)
+            if hasattr(stream, "set_epoch"):
+                stream.set_epoch(number)
             empty = True
-            for sample in self.stream:
+            for sample in stream:
                 empty = False
                 yield sample
             if empty:
                 raise ValueError(
-                    f"{type(self.stream).__name__} gave no sample to a process that reads it. If it is cut into "
+                    f"{type(stream).__name__} gave no sample to a process that reads it. If it is cut into "
                     "shards, use at most as many workers (on all devices together) as there are shards."
                 )
 

@@ -85,7 +85,8 @@ def _why_not(device: torch.device, dtype: torch.dtype) -> str | None:
         return f"{_SWITCH}=0."
     # Triton needs a C compiler and a GPU that is new enough. What is missing shows in a first launch only.
     try:
-        wrong = _differs_from_plain(device, dtype)
+        with torch.inference_mode(False), torch.enable_grad():  # whatever the first call is in
+            wrong = _differs_from_plain(device, dtype)
     except Exception as error:  # each kind means that the training goes on without Triton
         first_line = str(error).strip().partition("\n")[0]
         return f"Triton failed ({type(error).__name__}: {first_line}). {_SWITCH}=0 does not try it."

@@ -1,5 +1,6 @@
 """The frame tables of videos that are not prepared, made once and kept: a training then reads clips of them fast."""
 
+import os
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -82,9 +83,9 @@ def _make(store: TableStore, path: str) -> bool:
     return True
 
 
-def _key(path: str) -> str:
+def _key(path: str) -> tuple[str, int]:
     try:
-        return content_key(path)
+        return content_key(path), os.stat(path).st_mtime_ns
     except (OSError, ValueError) as error:
         raise VideoError(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from error
 

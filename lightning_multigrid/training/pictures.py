@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.loading import ClipDataset, ClipRequest, FixedClips, derive_seed
+from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.reports import write_sheet
 from lightning_multigrid.schedule import Baseline, BatchShape
 from lightning_multigrid.training.arguments import Arguments, schedule_of
@@ -29,6 +30,7 @@ def show_grids(
     clips: int = 4,
     seed: int = 0,
     show: Callable[[ClipRequest], Shown] | None = None,
+    module: nn.Module | None = None,
 ) -> list[Path]:
     """Draws some clips of a training loader on each grid of the schedule; returns the pictures, one for each grid.
 
@@ -44,6 +46,7 @@ def show_grids(
         clips: How many clips to draw.
         seed: Seed of the choice of clips, and of what is drawn for them.
         show: Returns the picture of a request and its text; None takes both off the sample.
+        module: The model, if its patches round the frames and sizes of the grids.
 
     Raises:
         ValueError: If the dataset's samples hold no clip of 1 or 3 channels.
@@ -52,7 +55,8 @@ def show_grids(
     dataset = clips_of(arguments, loader)
     shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
     twice = Baseline(shape, epochs=2, milestones=(1,), stride=dataset.stride)  # a long cycle, and then the fine phase
-    schedule = arguments.schedule or schedule_of(arguments, twice)
+    divisors = (1, 1) if module is None else patch_divisors(module)
+    schedule = arguments.schedule or schedule_of(arguments, twice, divisors=divisors)
     chosen = random.Random(seed).sample(range(len(dataset)), min(clips, len(dataset)))
     grids = {grid.clip: None for grid in (*schedule.grids, shape)}
     Path(folder).mkdir(parents=True, exist_ok=True)

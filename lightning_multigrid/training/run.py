@@ -187,7 +187,8 @@ class Run:
         state.update(describe_position(self.plan, counters.place, state["shift"]))
         if counters.place.batch == 0:
             counters.forget_loader()
-        self._update_start.put_back(checkpoint, self.plan.start_of_update(counters.place))
+        if self._in_step:  # as after an error: it will be trained again
+            self._update_start.put_back(checkpoint, self.plan.start_of_update(counters.place))
         if self._trainer is not None:
             self._patience.make_ordinary(checkpoint)
             self._lr.make_ordinary(checkpoint)

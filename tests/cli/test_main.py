@@ -210,7 +210,7 @@ def test_fit_validate_test_predict(videos, capsys):
         assert "val/top1" in shown or command != "validate"
 
 
-def test_the_names_of_classes_are_saved_beside_the_config_and_name_the_predictions(videos):
+def test_the_names_of_classes_are_saved_beside_the_config_and_name_the_predictions(videos, capsys):
     names = ["run", "fly", "jump high", "swim"]
     (videos / "train.csv").write_text("\n".join(f"{index}.mp4,{names[index % 4]}" for index in range(8)))
     path = config(videos, max_epochs=2, enable_model_summary=False)
@@ -218,6 +218,11 @@ def test_the_names_of_classes_are_saved_beside_the_config_and_name_the_predictio
     saved = videos / "run" / "classes.txt"
     assert saved.read_text() == "fly\njump high\nrun\nswim\n"
     assert (videos / "run" / "config.yaml").is_file()
+    saved.write_text("my own\n")  # the folder is not the run's alone, as there is no logger
+    main(["fit", *SMALL, *SMALL_CYCLE, "--config", path])
+    assert saved.read_text() == "my own\n"
+    assert f"{saved} has other names than the classes of this training" in capsys.readouterr().err.replace("\n", " ")
+    saved.write_text("fly\njump high\nrun\nswim\n")
     (videos / "train.csv").write_text("0.mp4,swim\n1.mp4,fly\n")
     source = ["--data.train=lightning_multigrid.sources.VideoList", f"--data.train.source={videos / 'train.csv'}"]
     main(["predict", str(videos / "train.csv"), *SMALL, "--config", path, *source, f"--data.train.classes={saved}"])

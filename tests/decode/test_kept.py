@@ -1,6 +1,7 @@
 """What is kept of a video is its table, or why it is broken, for as long as that holds."""
 
 import errno
+import os
 
 import av
 import pytest
@@ -49,15 +50,35 @@ def test_of_a_broken_video_the_reason_is_kept(tmp_path, monkeypatch):
         (None, True),
     ],
 )
-def test_what_may_be_no_fault_of_a_file_is_not_kept(monkeypatch, cause, is_kept):
+def test_what_may_be_no_fault_of_a_file_is_not_kept(monkeypatch, cause, is_kept, tmp_path):
     def fail(path):
         raise VideoError(path, "cannot be read") from cause
 
     monkeypatch.setattr(kept, "make_table", fail)
+    path = str(tmp_path / "a.mp4")
+    (tmp_path / "a.mp4").touch()
     with pytest.raises(VideoError, match=r"a\.mp4: cannot be read"):
-        read_kept("a.mp4", make_kept("a.mp4"))
+        read_kept(path, make_kept(path))
     if not is_kept:
         with pytest.raises(VideoError):
-            make_kept("a.mp4")
+            make_kept(path)
     else:
-        assert make_kept("a.mp4")
+        assert make_kept(path)
+
+
+def test_a_repaired_file_is_looked_at_again_though_its_ends_are_the_same(tmp_path):
+    path = write_video(tmp_path / "a.mp4", numbered_frames(300, 96, 128), options={"crf": "1"})
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    path.write_bytes(whole[:middle] + bytes(4096) + whole[middle + 4096 :])
+    damaged = make_kept(str(path))
+    assert read_kept(str(path), damaged).damage
+    path.write_bytes(whole)
+    os.utime(path, ns=(0, 1))
+    assert read_kept(str(path), damaged) is None
+    path.write_bytes(b"no video")
+    broken = make_kept(str(path))
+    with pytest.raises(VideoError, match="no video"):
+        read_kept(str(path), broken)
+    os.utime(path, ns=(0, 2))
+    assert read_kept(str(path), broken) is None

@@ -295,7 +295,8 @@ def test_before_the_first_pass_there_is_only_the_first_sample():
     assert samples[0][2] == 3
 
 
-def test_a_stream_is_read_once_from_its_first_sample():
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_stream_is_read_once_from_its_first_sample(copied):
     """One that counts its passes itself, or can't go back, as a camera, loses none by a look at it."""
 
     class Live(torch.utils.data.IterableDataset):
@@ -305,8 +306,11 @@ def test_a_stream_is_read_once_from_its_first_sample():
             self.passes += 1
             return iter(range(10 * self.passes, 10 * self.passes + 3))
 
-    samples = StreamSamples(stream := Live(), CLIPS)
+    live = Live()
+    live.source = None if copied else (number for number in ())  # which can't be copied
+    samples = StreamSamples(stream := live, CLIPS)
     assert [samples[0], samples[0]] == [10, 10]
+    assert stream.passes == (0 if copied else 1)
     samples.begin(0)
     assert [samples[index] for index in range(5)] == [10, 11, 12, 20, 21]
     assert stream.passes == 2

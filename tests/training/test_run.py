@@ -5,6 +5,7 @@ import gc
 import pickle
 import signal
 import weakref
+from contextlib import suppress
 
 import lightning as L
 import pytest
@@ -262,6 +263,17 @@ def test_a_ctrl_c_that_python_loses_stops_the_run_at_the_next_step():
     finally:
         signal.signal(signal.SIGINT, before)
     assert len(module.seen) == 4
+
+
+def test_a_ctrl_c_that_the_script_catches_stops_nothing():
+    class Catches(Module):
+        def training_step(self, batch, batch_idx):
+            with suppress(KeyboardInterrupt):
+                if self.trainer.global_step == 3:
+                    raise KeyboardInterrupt
+            return super().training_step(batch, batch_idx)
+
+    assert fit(Catches(), MultigridCallback(), max_epochs=4).current_epoch == 4
 
 
 def test_a_handler_of_the_script_stays_its_own():

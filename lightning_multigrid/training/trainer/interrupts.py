@@ -1,7 +1,6 @@
 """Ctrl-C at a moment at which Python can't raise it."""
 
-import signal
-import threading
+import sys
 from typing import Any
 
 from lightning_multigrid.training.trainer.changes import Changes
@@ -11,29 +10,27 @@ class Interrupts:
     """Stops a `fit` at the first Ctrl-C.
 
     Python only reports an exception in a finalizer, and goes on. torch's loaders (2.15) stop their workers in one, at
-    the end of each epoch. So the next step raises what was lost. Handlers of the script are left alone.
+    the end of each epoch. So the next step raises what was lost.
     """
 
     def __init__(self) -> None:
-        self._came = False
+        self._lost = False
 
     def start(self, changes: Changes) -> None:
-        before = signal.getsignal(signal.SIGINT)
-        if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-            return
+        before = sys.unraisablehook
 
-        def noting(number: int, frame: Any) -> None:
-            self._came = True
-            signal.default_int_handler(number, frame)
+        def noting(unraisable: Any) -> None:
+            self._lost = self._lost or issubclass(unraisable.exc_type, KeyboardInterrupt)
+            before(unraisable)
 
         def undo() -> None:
-            if signal.getsignal(signal.SIGINT) is noting:  # Lightning ignores the signal while it shuts down
-                signal.signal(signal.SIGINT, before)
+            if sys.unraisablehook is noting:
+                sys.unraisablehook = before
 
-        signal.signal(signal.SIGINT, noting)
+        sys.unraisablehook = noting
         changes.callback(undo)
 
     def raise_lost(self) -> None:
-        if self._came:
-            self._came = False
+        if self._lost:
+            self._lost = False
             raise KeyboardInterrupt
