@@ -96,11 +96,12 @@ def prepare(
         remove_partial(root)
         broken: dict[str, str] = {}
         jobs: list[TranscodeJob] = []
+        origins: dict[str, str] = {}
         for source, name in names.items():
             if os.path.realpath(source).startswith(os.path.join(root, "")):
                 raise ValueError(f"{source} lies in the output folder {root}. Give a folder of its own as `output`.")
             try:
-                made_from = _made_from(source, encoding)
+                made_from = origins[source] = _made_from(source, encoding)
             except OSError as error:
                 broken[source] = error.strerror or str(error)
                 continue
@@ -123,6 +124,12 @@ def prepare(
         report = os.path.join(root, REPORT_NAME if part is None else f"report-{number}-of-{parts}.csv")
         write_report(report, broken)
         good = {source: name for source, name in names.items() if source not in broken}
+        for source, name in good.items():
+            if _own_origin(os.path.join(folder, name)) != origins[source]:
+                raise ValueError(
+                    f"{name} in {folder} is not what this `prepare` made of {source}: another one, with other settings "
+                    "or of another source, writes there at the same time. Give each an `output` of its own."
+                )
         path = os.path.join(root, MANIFEST_NAME)
         if good and part is None:
             rows = [good.get(source) for source in sources]

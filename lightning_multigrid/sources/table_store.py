@@ -102,7 +102,8 @@ class TableStore:
         before = time.time() - self.DAYS * 86_400
         for file in glob(f"{escape(self.folder)}/??/*{_SUFFIX}"):
             with suppress(OSError):  # another process has removed it, or it is another user's
-                if os.stat(file).st_mtime < before:
+                found = os.stat(file)  # who may not mark it, another user, has at least accessed it
+                if max(found.st_mtime, found.st_atime) < before:
                     os.remove(file)
 
     def _file(self, name: str) -> str:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,18 @@ def test_sources_in_the_output_are_refused(tmp_path):
     source = videos(tmp_path / "out" / "videos", ["a.mp4"])
     with pytest.raises(ValueError, match="lies in the output folder .*Give a folder of its own"):
         prepare(source, tmp_path / "out", FAST)
+
+
+def test_two_with_other_settings_do_not_mix_in_one_folder(tmp_path):
+    """The videos of one, made by the other meanwhile, are in no manifest."""
+    source, output = videos(tmp_path / "in", ["a.mp4", "b.mp4"]), tmp_path / "out"
+
+    def disturb(now):
+        if now.done == 1:
+            prepare(source, output, replace(FAST, crf=30))
+
+    with pytest.raises(ValueError, match="another one, with other settings .* Give each an `output` of its own"):
+        prepare(source, output, FAST, progress=disturb)
 
 
 def test_a_disk_that_is_full(tmp_path):

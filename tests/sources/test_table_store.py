@@ -152,6 +152,16 @@ def test_a_table_is_marked_rarely(store, videos):
         assert (os.stat(table).st_mtime == before) == (days == 20)
 
 
+def test_a_table_that_another_user_reads_stays(store, videos):
+    """Who may not mark it accesses it."""
+    age(store, 400)
+    for path in videos:
+        table = store._file(content_key(path))
+        os.utime(table, (time.time(), os.stat(table).st_mtime))
+    store.begin()
+    assert store.missing(videos) == []
+
+
 def test_a_table_that_cannot_be_marked_is_read(store, videos, monkeypatch):
     def refuse(*arguments):
         raise PermissionError
