@@ -22,6 +22,8 @@ from lightning_multigrid.files import (
 _SUFFIX = ".table"
 _END = 1 << 16  # bytes at each end of a video that are hashed
 _MARKED = 30 * 86_400.0  # seconds after which a table that is read is marked as used anew
+_KEYS, _KEY = "keys", 16  # the file of the keys of files; bytes of a key
+_MOST_KEYS = 1 << 21
 _READERS, _AT_ONCE = 16, 32  # threads, as a file on a server takes milliseconds; files that one takes at a time
 
 
@@ -83,9 +85,38 @@ class TableStore:
         there = set(glob(f"??/*{_SUFFIX}", root_dir=self.folder))
         distinct = list(dict.fromkeys(paths))
         pieces = [distinct[start : start + _AT_ONCE] for start in range(0, len(distinct), _AT_ONCE)]
+        recalled = self._recall()
         with ThreadPoolExecutor(_READERS) as threads:
-            names = [name for piece in threads.map(_names, pieces) for name in piece]
-        return [path for path, name in zip(distinct, names, strict=True) if name not in there]
+            keys = [key for piece in threads.map(_keys, pieces) for key in piece]
+        self._remember(recalled, {of_file: key for of_file, key in keys if key})
+        return [path for path, (_, key) in zip(distinct, keys, strict=True) if not key or _name(key) not in there]
+
+    def _recall(self) -> dict[bytes, bytes]:
+        """The keys of files that were read for an earlier call, of any process: only what has changed is read again."""
+        try:
+            with open(self._file(_KEYS), "rb") as file:
+                data = file.read()
+        except OSError:
+            return {}
+        data, check = data[:-_KEY], data[-_KEY:]
+        if xxh3_128_digest(data) != check:
+            return {}
+        places = range(0, len(data), 2 * _KEY)
+        recalled = {data[at : at + _KEY]: data[at + _KEY : at + 2 * _KEY] for at in places}
+        _recalled.update(recalled)
+        return recalled
+
+    def _remember(self, recalled: dict[bytes, bytes], keys: dict[bytes, bytes]) -> None:
+        """Keeps keys for later calls, as far as the folder is there and may be written to."""
+        if keys.items() <= recalled.items():
+            return
+        newest = list((recalled | keys).items())[-_MOST_KEYS:]
+        data = b"".join(of_file + key for of_file, key in newest)
+        with suppress(OSError):
+            temporary = temporary_name(self.folder)
+            with open(temporary, "wb") as part:
+                part.write(data + xxh3_128_digest(data))
+            os.replace(temporary, self._file(_KEYS))
 
     def begin(self) -> None:
         """Begins to add tables: an `OutputError` if none can be added, so that none is made in vain.
@@ -115,25 +146,35 @@ def content_key(path: str) -> str:
 
     A file that has its size and time of change of before isn't read again.
     """
+    return _name(_key_of(path)[1])
+
+
+def _name(key: bytes) -> str:
+    return os.path.join(key[:1].hex(), key[1:].hex() + _SUFFIX)
+
+
+def _key_of(path: str) -> tuple[bytes, bytes]:
+    """What a file is known as, by its path, size and time of change, and the key of what is in it."""
     found = os.stat(path)
-    known_as = f"{path}\0{found.st_size}\0{found.st_mtime_ns}".encode("utf-8", "surrogateescape")
-    key = _known.get(known_as)
+    of_file = xxh3_128_digest(f"{path}\0{found.st_size}\0{found.st_mtime_ns}".encode("utf-8", "surrogateescape"))
+    key = _recalled.get(of_file) or _known.get(of_file)
     if key is None:
         with closing(InputFile(path)) as file:
             ends = file.read(0, _END) + file.read(max(0, file.size - _END), _END)
             key = xxh3_128_digest(f"{file.size} ".encode() + ends)
-        _known.put(known_as, key)
-    return os.path.join(key[:1].hex(), key[1:].hex() + _SUFFIX)
+        _known.put(of_file, key)
+    return of_file, key
 
 
-def _names(paths: Sequence[str]) -> list[str]:
-    names = []
+def _keys(paths: Sequence[str]) -> list[tuple[bytes, bytes]]:
+    """`_key_of` each path; no key for files that can't be read."""
+    keys = []
     for path in paths:
         try:
-            names.append(content_key(path))
+            keys.append(_key_of(path))
         except (OSError, ValueError):
-            names.append("")
-    return names
+            keys.append((b"", b""))
+    return keys
 
 
 class _Known:
@@ -143,22 +184,23 @@ class _Known:
     has left there is not found.
     """
 
-    _PLACES, _KEY = 1 << 20, 16  # places; bytes of a key
+    _PLACES = 1 << 20
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, self._PLACES * 2 * self._KEY)  # of which the system gives what is written to
+        self._memory = mmap.mmap(-1, self._PLACES * 2 * _KEY)  # of which the system gives what is written to
 
     def get(self, known_as: bytes) -> bytes | None:
         place = self._place(known_as)
-        key, check = self._memory[place : place + self._KEY], self._memory[place + self._KEY : place + 2 * self._KEY]
+        key, check = self._memory[place : place + _KEY], self._memory[place + _KEY : place + 2 * _KEY]
         return key if check == xxh3_128_digest(known_as + key) else None
 
     def put(self, known_as: bytes, key: bytes) -> None:
         place = self._place(known_as)
-        self._memory[place : place + 2 * self._KEY] = key + xxh3_128_digest(known_as + key)
+        self._memory[place : place + 2 * _KEY] = key + xxh3_128_digest(known_as + key)
 
     def _place(self, known_as: bytes) -> int:
-        return int.from_bytes(xxh3_128_digest(known_as)[:8], "big") % self._PLACES * 2 * self._KEY
+        return int.from_bytes(xxh3_128_digest(known_as)[:8], "big") % self._PLACES * 2 * _KEY
 
 
 _known = _Known()
+_recalled: dict[bytes, bytes] = {}  # from `_KEYS`

@@ -95,6 +95,24 @@ def test_files_that_cannot_be_read_have_no_table(store, videos, tmp_path):
         store.add(paths[2], b"table")
 
 
+def test_a_later_process_reads_only_what_has_changed_for_its_key(store, videos, monkeypatch):
+    def in_a_new_process():
+        monkeypatch.setattr(table_store, "_known", table_store._Known())
+        monkeypatch.setattr(table_store, "_recalled", {})
+        opened = []
+        monkeypatch.setattr(table_store, "InputFile", lambda path: opened.append(path) or InputFile(path))
+        return opened, TableStore(store.folder).missing(videos)
+
+    missing = store.missing(videos)
+    assert in_a_new_process() == ([], missing)
+    os.utime(videos[1], (9, 9))
+    assert in_a_new_process() == ([videos[1]], missing)
+    assert in_a_new_process() == ([], missing)
+    with open(os.path.join(store.folder, "keys"), "r+b") as file:
+        file.write(b"damaged")
+    assert in_a_new_process() == (videos, missing)
+
+
 def test_a_file_is_read_once_for_its_key_by_all_forks(videos, monkeypatch):
     keys = [content_key(path) for path in videos]
     monkeypatch.setattr(InputFile, "read", None)
@@ -128,7 +146,7 @@ def test_what_forks_know_is_found_whole_or_not_at_all(monkeypatch):
 
 def age(store, days):
     """Makes all tables as old, and returns them."""
-    tables = [os.path.join(inner, name) for inner, _, names in os.walk(store.folder) for name in names]
+    tables = [os.path.join(inner, name) for inner, _, names in os.walk(store.folder) for name in names if "." in name]
     for table in tables:
         os.utime(table, (time.time() - days * DAY,) * 2)
     return tables
