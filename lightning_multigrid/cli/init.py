@@ -20,7 +20,7 @@ from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import new_file, write_csv
 from lightning_multigrid.prepare import Look, look_at
-from lightning_multigrid.sources import Manifest, ManifestError, VideoList, class_sizes
+from lightning_multigrid.sources import Manifest, ManifestError, VideoList, class_sizes, holds_frames
 from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -32,7 +32,7 @@ _PAYS = 1.3  # how many times the short side that is needed a video has if prepa
 _in_yaml = partial(json.dumps, ensure_ascii=False)  # on one line
 
 
-def init(source: str, val: str | None = None, output: str = "multigrid.yaml") -> None:
+def init(source: str, val: str | None = None, output: str = "multigrid.yaml", frame_rate: float | None = None) -> None:
     """Looks at videos, and writes a config of `fit` for them, whose comments say why.
 
     Args:
@@ -40,6 +40,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
         val: Validation videos; by default a fifth of each class, in whole recordings. Videos whose names differ in the
             last number only count as one recording.
         output: The config to write.
+        frame_rate: Images per second, needed if each video is a folder of images.
     """
     path = Path(output)
     if val is None and (splits := folder_splits(source)):
@@ -49,7 +50,12 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
     files = [str(path), *lists.values()]
     if there := ", ".join(filter(os.path.exists, files)):
         raise ValueError(f"`init` would write over {there}. Move it away, or give another `--output`.")
-    manifest = VideoList(source).read()
+    if frame_rate is None and holds_frames(source):
+        raise ManifestError(
+            f"The videos of {source} are folders of images, which do not say how many are shown per second. Give "
+            "`--frame_rate`, such as `--frame_rate 30`."
+        )
+    manifest = VideoList(source, frame_rate=frame_rate).read()
     if not manifest.labelled:
         raise ManifestError(
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."
@@ -66,6 +72,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
         "videos": len(manifest),
         "classes": manifest.num_classes,
         "names": _in_yaml(manifest.classes),
+        "of_frames": "" if frame_rate is None else f", frame_rate: {frame_rate}",
         "found": f", short side {short} pixels, {frames} frames at {rate} per second",
         "why_val": "Labels count the classes." if val else "A fifth of each class is for validation.",
         **{name: _in_yaml(os.path.abspath(where)) for name, where in (sources | {"checkpoints": folder}).items()},
@@ -84,7 +91,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
         say(
             f"warning: {len(broken)} of {len(looks) + len(broken)} videos that were looked at are broken, such as "
             f"{next(iter(broken.values()))}. Training takes others in their place. `lightning-multigrid check "
-            f"{quote(source)}` names all."
+            f"--config {values['path']}` names all."
         )
     if cut:
         say(

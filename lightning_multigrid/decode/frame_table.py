@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, cast
@@ -13,6 +15,7 @@ import numpy.typing as npt
 import safetensors.numpy
 import xxhash
 from av import library_versions
+from av.codec import Codec
 from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 
@@ -25,6 +28,8 @@ MADE_BY = f"libavcodec {'.'.join(map(str, library_versions['libavcodec']))} {pla
 # Their standards say what each pixel is. Others, such as MPEG-4, leave some freedom to each version and processor.
 _BIT_EXACT = {"av1", "ffv1", "gif", "h264", "hevc", "png", "rawvideo", "vp8", "vp9"}
 _CHECK = 8  # bytes of the checksum of a table
+_LARGEST_FILE = 2**62  # bytes
+_WIDEST = 8  # of pixels
 
 # By their names in a safetensors file.
 _DTYPES = {"U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
@@ -177,9 +182,78 @@ class FrameTable:
             if about["made_from"]:  # of videos that 0.3.0 prepared it isn't known
                 about.setdefault("start", 0.0)
             given: dict[str, Any] = {**about, **columns}
-            return cls(**given)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:  # of another version of this package
+            table = cls(**given)
+        # Of another version of this package, or of a program that can compute the checksum.
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"they are no frame table ({type(error).__name__}: {error})") from error
+        if wrong := [name for name, right in _checks(table) if not right]:
+            raise ValueError(f"they are a damaged frame table: wrong values of {', '.join(wrong)}")
+        return table
+
+
+def _checks(table: FrameTable) -> Iterator[tuple[str, bool]]:
+    """Yields names of fields, each with whether its value can be that of a video; ends where others depend on it."""
+    coding, frames, packets = table.coding, len(table.packets), len(table.sizes)
+    texts = table.made_by, table.codec, table.made_from, table.lacks, coding.decoder, coding.tag
+    columns = [getattr(table, name) for name in _COLUMNS]
+    kinds = {
+        "its texts": all(isinstance(text, str) for text in texts),
+        "`direct`, `orientation`": all(isinstance(value, bool) for value in (table.direct, *table.orientation)),
+        "`rate`, `start`": all(_is_seconds(value) for value in (table.rate, table.start)),
+        "`file_size`": _is_count(table.file_size, _LARGEST_FILE),
+        "`damage`": all(map(_is_count, table.damage)),
+        "the frame's height or width": _is_size(table.stored_height, table.stored_width)
+        and _is_count(table.square_width, _WIDEST * table.stored_width)
+        and table.square_width > 0,
+        "`coding`": all(map(_is_count, (coding.width, coding.height, coding.bits, *coding.colours)))
+        and coding.width * coding.height <= MAX_PIXELS
+        and len(coding.colours) == 4,
+        "its columns": all(column.ndim == 1 and column.dtype.kind in "iu" for column in columns),
+    }
+    yield from kinds.items()
+    if not all(kinds.values()):
+        return
+    yield "`coding`: no such decoder here", _is_decoder(coding.decoder)
+    lengths = {
+        "`packets`": frames > 0,
+        "`entries`": len(table.entries) == frames,
+        "`checksums`": len(table.checksums) == frames,
+        "`times`": len(table.times) in (0, frames),
+        "`positions`": len(table.positions) == packets,
+        "`droppable`": len(table.droppable) in (0, packets),
+        "`clock`": len(table.clock) == (0 if table.direct else packets),
+    }
+    yield from lengths.items()
+    if not all(lengths.values()):
+        return
+    # What decoders are given is bounded, and each number leads to a packet; whether it is the right one, checksums say.
+    yield "`packets`", bool(((table.packets >= 0) & (table.packets < packets)).all())
+    yield "`entries`", bool(((table.entries >= 0) & (table.entries <= table.packets)).all())
+    yield "`times`", bool((table.times[1:] > table.times[:-1]).all())
+    if table.direct:  # they are read there
+        sizes, positions = table.sizes.astype(np.int64), table.positions.astype(np.int64)
+        within = (sizes > 0) & (sizes <= table.file_size) & (positions >= 0)
+        yield "`positions`, `sizes`", bool((within & (positions <= table.file_size - sizes)).all())
+
+
+def _is_count(value: object, most: int = 2**31 - 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _is_size(height: object, width: object) -> bool:
+    return _is_count(height) and _is_count(width) and 0 < cast("int", height) * cast("int", width) <= MAX_PIXELS
+
+
+@cache
+def _is_decoder(name: str) -> bool:
+    try:
+        return Codec(name, "r").type == "video"
+    except ValueError:
+        return False
 
 
 _COLUMNS = ("packets", "entries", "checksums", "times", "positions", "sizes", "droppable", "clock")

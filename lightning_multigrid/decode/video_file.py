@@ -21,6 +21,7 @@ from lightning_multigrid.files import Cursor, InputFile, printable
 # name other files and hosts, whatever the name of their file.
 _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
 _CONTAINERS += ",apng,rm,nut,mxf,dv,obu,h261,h263,swf"
+_JPEGS, _START_OF_JPEG = (".mjpeg", ".mjpg"), b"\xff\xd8\xff"  # JPEGs behind each other
 
 _MOST_BOXES = 1 << 20  # of a file that are looked at: days of fragments of two seconds
 
@@ -120,7 +121,10 @@ class VideoFile:
         options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"}
         source = Cursor(self.bytes, f"video{suffix}")
         try:
-            container = av.open(source, "r", container_options=options, metadata_errors="replace")
+            # FFmpeg takes JPEGs behind each other for a picture if the first has more than 2 KB.
+            jpegs = suffix.lower() in _JPEGS and self.bytes.read(0, len(_START_OF_JPEG)) == _START_OF_JPEG
+            format = "mjpeg" if jpegs else None
+            container = av.open(source, "r", format, container_options=options, metadata_errors="replace")
         except av.FFmpegError as error:
             self.check_reads()
             if error.errno == errno.EINVAL:

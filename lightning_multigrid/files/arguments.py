@@ -8,8 +8,8 @@ StrPath = str | os.PathLike[str]
 _LONGEST_QUOTE = 80
 
 VIDEO_SUFFIXES = (
-    *(".3gp", ".asf", ".avi", ".flv", ".gif", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv"),
-    *(".ts", ".webm", ".wmv"),
+    *(".3gp", ".asf", ".avi", ".flv", ".gif", ".m2ts", ".m4v", ".mjpeg", ".mjpg", ".mkv", ".mov", ".mp4", ".mpeg"),
+    *(".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv"),
 )
 FRAME_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 

@@ -96,15 +96,24 @@ def look_at(manifest: Manifest, most: int) -> tuple[list[Look], dict[int, str]]:
     number = min(most, len(manifest))
     for row in (place * len(manifest) // number for place in range(number)):
         try:
-            with FullDecode(manifest.path(row)) as decode:
-                frames = iter(decode)
-                next(frames)
-                length, rate = decode.declared_frames or 1 + sum(1 for _ in frames), decode.rate or _USUAL_RATE
-                start, end = manifest.stretch(row)
-                shown = max(1, round((min(end, length / rate) - start) * rate))
-                looks.append(Look(shown, rate, min(decode.height, decode.width)))
+            length, rate, short_side = _look_at(manifest.path(row), manifest.frame_rate)
+            start, end = manifest.stretch(row)
+            shown = max(1, round((min(end, length / rate) - start) * rate))
+            looks.append(Look(shown, rate, short_side))
         except VideoError as error:
             broken[row] = str(error)
     if not looks:
         raise ManifestError(f"None of {number} videos can be read. The last: {list(broken.values())[-1]}")
     return looks, broken
+
+
+def _look_at(path: str, frame_rate: float | None) -> Look:
+    """Looks at a video file, or at a folder of frames if these have a rate."""
+    if frame_rate is not None:
+        folder = FrameFolder(path, frame_rate)
+        return Look(len(folder), frame_rate, min(folder.height, folder.width))
+    with FullDecode(path) as decode:
+        frames = iter(decode)
+        next(frames)
+        length = decode.declared_frames or 1 + sum(1 for _ in frames)
+        return Look(length, decode.rate or _USUAL_RATE, min(decode.height, decode.width))

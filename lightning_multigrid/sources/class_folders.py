@@ -19,6 +19,18 @@ def class_names(source: str) -> list[str]:
     return names
 
 
+def no_videos(folder: str, *, frames: bool) -> ManifestError:
+    """Returns the error for a folder without videos, or with `frames`, without folders of images."""
+    kind = "folders of images" if frames else "videos"
+    if next(videos_below(folder, frames=not frames), None) is None:
+        return ManifestError(f"{folder} holds no {kind}. Add some, or remove the folder.")
+    if frames:
+        return ManifestError(f"{folder} holds videos, and no folders of images. Leave `frame_rate` out.")
+    return ManifestError(
+        f"{folder} holds folders of images, and no videos. Give a `VideoList` with `frame_rate`, the images per second."
+    )
+
+
 def videos_below(folder: str, *, frames: bool) -> Iterator[str]:
     """Yields the paths of the videos below a folder, sorted; with `frames`, those of the folders that hold images.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.class_folders import class_names, videos_below
+from lightning_multigrid.sources.class_folders import class_names, no_videos, videos_below
 from lightning_multigrid.sources.list_file import Row, metadata_in, read_list
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.manifest_file import load_manifest, prepared_manifest
@@ -40,6 +40,7 @@ class VideoList:
     folders. Hidden files are skipped, links are followed.
 
     In a *folder of videos*, `source/*.mp4`, without other folders, they have no labels, which is enough for prediction.
+    With `frame_rate`, such a folder of images is one video.
 
     A *prepared* folder, or the `manifest.json` in it, has its own classes and labels. Arguments that say
     otherwise are refused.
@@ -86,9 +87,12 @@ class VideoList:
         rows = [] if is_folder else self._rows(source, classes)
         # In the order of their names, as the folders are.
         names = sorted({label for row in rows for label in row.labels if isinstance(label, str)})
+        root = source if is_folder else self.root
+        if is_folder and not folders and self.frame_rate is not None:  # the folder is the only video
+            root = os.path.dirname(os.path.abspath(source))
         builder = ManifestBuilder(
             source,
-            source if is_folder else self.root,
+            root,
             classes=classes or folders or names,
             multi_label=self.multi_label,
             frame_rate=self.frame_rate,
@@ -98,7 +102,10 @@ class VideoList:
         if folders:
             self._add_folders(builder, source, folders, classes or folders)
         elif is_folder:
-            for path in videos_below(os.path.abspath(source), frames=self.frame_rate is not None):
+            videos = list(videos_below(os.path.abspath(source), frames=self.frame_rate is not None))
+            if not videos:
+                raise no_videos(source, frames=self.frame_rate is not None)
+            for path in videos:
                 builder.add(path, where=path)
         else:
             _add_rows(builder, rows, classes or names)
@@ -120,8 +127,7 @@ class VideoList:
             folder = os.path.join(os.path.abspath(source), name)
             videos = list(videos_below(folder, frames=self.frame_rate is not None))
             if not videos:
-                kind = "videos" if self.frame_rate is None else "folders of images"
-                raise ManifestError(f"{folder} holds no {kind}. Add some, or remove the folder.")
+                raise no_videos(folder, frames=self.frame_rate is not None)
             for path in videos:
                 builder.add(path, [labels[name]], where=path)
 
@@ -150,6 +156,19 @@ def _add_rows(builder: ManifestBuilder, rows: Sequence[Row], classes: Sequence[s
                 )
         known = [ids[label] if isinstance(label, str) else label for label in labels]
         builder.add(path, known, where=where, stretch=stretch)
+
+
+def holds_frames(source: StrPath) -> bool:
+    """Whether the videos of a source are folders of images, which need a `frame_rate`.
+
+    They are in a folder with images and no videos below it, and in a list whose first path is a folder.
+    """
+    source = path_argument("source", source)
+    if prepared_manifest(source) is not None:
+        return False
+    if os.path.isdir(source) and metadata_in(source) is None:
+        return not any(videos_below(source, frames=False)) and any(videos_below(source, frames=True))
+    return os.path.isdir(VideoList(source, allow_outside_root=True, multi_label=True).read().path(0))
 
 
 def read_classes(path: StrPath) -> tuple[str, ...]:

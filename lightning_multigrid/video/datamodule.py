@@ -40,6 +40,7 @@ from lightning_multigrid.sources import (
     VideoList,
     VideoSource,
     class_sizes,
+    holds_frames,
     shared_videos,
 )
 from lightning_multigrid.video.broken_videos import BrokenVideos
@@ -75,7 +76,8 @@ class VideoDataModule(LightningDataModule):
         train: Training videos: a list of `path,label`, a folder with a folder per class, what `lightning-multigrid
             prepare` wrote, or one of `lightning_multigrid.sources`: `VideoList`, whose arguments say more of a list
             (several labels, where paths start from, folders of frames), or such as `Kinetics`, which reads the official
-            files of a dataset.
+            files of a dataset. Its `frame_rate` is also that of other splits which are given as the path of folders of
+            frames.
         val: Validation videos, given in the same ways. Class ids are those of `train`, if that is given.
         test: Test videos, given in the same ways.
         predict: Videos to predict, given in the same ways; labels are not needed.
@@ -249,6 +251,10 @@ class VideoDataModule(LightningDataModule):
             manifest = train if split == "train" else self._read(split, classes)
             if manifest is None:
                 continue
+            if manifest.frame_rate is not None and not isinstance(self.sources[split], VideoSource):
+                rank_zero_info(
+                    f"Each video of `{split}` is a folder of images, {manifest.frame_rate:g} per second, as in `train`."
+                )
             if split != "predict":
                 counted = train.num_classes if train else self._classes_of_model() or manifest.num_classes
                 self.num_classes = self._given_num_classes or counted
@@ -316,7 +322,10 @@ class VideoDataModule(LightningDataModule):
         source = self.sources[split]
         if source is None:
             return None
-        return (source if isinstance(source, VideoSource) else VideoList(source)).read(classes)
+        if isinstance(source, VideoSource):
+            return source.read(classes)
+        rate = getattr(self.sources["train"], "frame_rate", None)
+        return VideoList(source, frame_rate=rate if rate and holds_frames(source) else None).read(classes)
 
     def _check_labels(self, split: Split, manifest: Manifest, train: Manifest | None) -> None:
         if not manifest.labelled:

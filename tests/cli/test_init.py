@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.cli import LightningCLI
+from PIL import Image
 
 from lightning_multigrid.cli.init import _MACHINES, _training
 from lightning_multigrid.cli.main import main
@@ -58,6 +59,66 @@ def test_fit_works_with_what_init_writes(videos, capsys):
     assert newest["epoch"] == 2  # all epochs, whichever was the best
     main(["predict", "--config", "multigrid.yaml", *quick, "--ckpt_path", best, "--data.predict=multigrid_val.csv"])
     assert "turn left" in (videos / "predictions.csv").read_text()  # the names of the folders
+
+
+@pytest.fixture
+def frames(tmp_path, monkeypatch):
+    """Folders of images, in folders of classes."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("jump", "turn"):
+        for video in range(10):
+            folder = tmp_path / "frames" / name / f"v{video}"
+            folder.mkdir(parents=True)
+            for number, frame in enumerate(numbered_frames(8, 48, 64)):
+                Image.fromarray(frame).save(folder / f"{number}.png")
+    return tmp_path
+
+
+def test_folders_of_frames_are_trained_and_predicted_at_the_rate_that_init_is_given(frames, capsys):
+    main(["init", "frames", "--frame_rate", "12"])
+    assert "20 videos of 2 classes, short side 48 pixels, 8 frames at 12 per second." in capsys.readouterr().out
+    data = yaml.safe_load((frames / "multigrid.yaml").read_text())["data"]["init_args"]
+    assert {data[split]["init_args"]["frame_rate"] for split in ("train", "val")} == {12}
+    assert "frame_rate" not in data  # the unit of the stride, which is another thing
+    quick = ["--trainer.max_epochs=1", "--trainer.logger=false", "--trainer.enable_progress_bar=false"]
+    quick += ["--config=multigrid.yaml", "--data.num_workers=0", "--trainer.check_val_every_n_epoch=1"]
+    main(["fit", *quick])
+    (frames / "list.csv").write_text("path,label\nframes/turn/v3,1\n")
+    for source, number in (("frames", 20), ("frames/turn", 10), ("frames/turn/v3", 1), ("list.csv", 1)):
+        main(["predict", source, *quick, "--ckpt_path", "multigrid_checkpoints/best.ckpt"])
+        written = (frames / "predictions.csv").read_text()
+        assert len(written.splitlines()) == 1 + number
+        assert str(frames / "frames/turn/v3") in written
+        assert "turn," in written or "jump," in written
+        (frames / "predictions.csv").unlink()
+
+
+def test_splits_of_folders_of_frames_are_taken(frames):
+    (frames / "both").mkdir()
+    (frames / "both" / "train").symlink_to(frames / "frames")
+    (frames / "both" / "val").symlink_to(frames / "frames")
+    main(["init", "both", "--frame_rate=29.97"])
+    data = yaml.safe_load((frames / "multigrid.yaml").read_text())["data"]["init_args"]
+    assert {data[split]["init_args"]["frame_rate"] for split in ("train", "val")} == {29.97}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["frames"], "of frames are folders of images, which do not say how many are shown per second. Give `--frame_"),
+        (["list.csv"], "of list.csv are folders of images, which do not say"),
+        (["frames", "--frame_rate=0"], "`frame_rate` must be above 0 (frames per second), or None, got 0.0"),
+        (["videos", "--frame_rate=30"], "videos holds videos, and no folders of images. Leave `frame_rate` out"),
+    ],
+)
+def test_init_needs_the_rate_of_folders_of_frames_and_takes_none_of_videos(frames, capsys, words, message):
+    (frames / "list.csv").write_text("path,label\nframes/turn/v3,0\n")
+    (frames / "videos").mkdir()
+    (frames / "videos" / "jump.mp4").touch()
+    with pytest.raises(SystemExit):
+        main(["init", *words])
+    assert message in capsys.readouterr().err
+    assert not list(frames.glob("multigrid*"))
 
 
 def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos, capsys):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+from lightning_multigrid.decode import folder_listing
 from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import VideoReader
@@ -141,6 +142,91 @@ def test_an_image_is_turned_as_its_camera_was(tmp_path, orientation, suffix):
         assert difference.max() <= (12 if suffix == "jpg" else 0)
         part = np.abs(video.read([0], Box(5, 7, 20, 31))[0].numpy().astype(int) - FRAMES[7, 5:25, 7:38])
         assert part.max() <= (12 if suffix == "jpg" else 0)
+
+
+# --- Listings that are kept ---
+
+
+@pytest.fixture
+def listed(monkeypatch):
+    """The folders that were listed, where all changes count as long ago, and nothing is known from before."""
+    paths = []
+
+    def scandir(path):
+        paths.append(path)
+        return os_scandir(path)
+
+    os_scandir = os.scandir
+    monkeypatch.setattr(folder_listing, "_kept", folder_listing._Kept())
+    monkeypatch.setattr(folder_listing, "_SETTLED", 0)
+    monkeypatch.setattr(os, "scandir", scandir)
+    return paths
+
+
+def contents(path):
+    with FrameFolder(path, rate=24) as video:
+        times = [video.time_of(frame) for frame in range(len(video) + 1)]
+        return times, (video.height, video.width), [number_of(frame) for frame in video.read(range(len(video))).numpy()]
+
+
+def test_a_folder_is_listed_once_for_many_clips(folder, tmp_path, listed):
+    (folder / "000005.png").unlink()
+    other = write_frames(tmp_path / "vidéo \udce9", FRAMES[:4], "{}.5.png")
+    expected = [n / 24 for n in (0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12)], (48, 64), [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
+    for _ in range(3):
+        assert contents(folder) == expected
+        assert contents(other) == ([0, 1 / 24, 2 / 24, 3 / 24, 4 / 24], (48, 64), [0, 1, 2, 3])
+    assert listed == [str(folder), str(other)]
+
+
+def write_over(folder):
+    for image in folder.iterdir():
+        Image.fromarray(np.full((24, 40, 3), 0, np.uint8)).save(image)
+
+
+@pytest.mark.parametrize(
+    ("change", "length", "size"),
+    [
+        (lambda folder: (folder / "000012.png").unlink(), 11, (48, 64)),
+        (lambda folder: (folder / "000001.png").unlink(), 11, (48, 64)),
+        (lambda folder: Image.fromarray(FRAMES[0]).save(folder / "000013.png"), 13, (48, 64)),
+        (lambda folder: (folder / "000012.png").rename(folder / "000011.txt"), 11, (48, 64)),
+        (lambda folder: write_frames(folder.rename(folder.with_name("old")).parent / "video", FRAMES[:3]), 3, (48, 64)),
+        (write_over, 12, (24, 40)),
+    ],
+)
+def test_a_changed_folder_is_listed_anew(folder, listed, change, length, size):
+    contents(folder)
+    change(folder)
+    for _ in range(2):
+        with FrameFolder(folder, rate=24) as video:
+            assert (len(video), (video.height, video.width)) == (length, size)
+            assert video.read(range(length)).shape == (length, *size, 3)
+    assert listed == [str(folder)] * 2
+
+
+def test_a_folder_that_changed_a_moment_ago_is_not_kept(folder, listed, monkeypatch):
+    # Another change might get the same time of a coarse clock.
+    monkeypatch.setattr(folder_listing, "_SETTLED", 3600.0)
+    assert contents(folder) == contents(folder)
+    assert len(listed) == 2
+
+
+def test_what_is_kept_of_folders_is_bounded_and_the_last_ones_stay(tmp_path, listed, monkeypatch):
+    folders = [write_frames(tmp_path / str(number), FRAMES[:3]) for number in range(4)]
+    contents(folders[0])
+    monkeypatch.setattr(folder_listing, "_MOST_BYTES", 2 * folder_listing._kept._bytes)
+    for number in (1, 0, 2, 0, 1, 3):  # 2 takes the place of 1, which takes that of 2, and 3 that of 0
+        contents(folders[number])
+    assert [os.path.basename(path) for path in listed] == ["0", "1", "2", "1", "3"]
+    assert folder_listing._kept._bytes <= folder_listing._MOST_BYTES
+
+
+def test_a_kept_folder_that_is_gone_is_missing(folder, listed):
+    contents(folder)
+    folder.rename(folder.with_name("elsewhere"))
+    with pytest.raises(VideoError, match=r"video: no folder of frames \(No such file"):
+        FrameFolder(folder, rate=24)
 
 
 # --- Faults ---

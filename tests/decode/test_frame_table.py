@@ -12,8 +12,9 @@ import torch
 
 from lightning_multigrid.decode import packets
 from lightning_multigrid.decode import reader as reading
-from lightning_multigrid.decode.frame_table import FrameTable, Orientation, checksum
+from lightning_multigrid.decode.frame_table import Damage, FrameTable, Orientation, checksum
 from lightning_multigrid.decode.full_decode import FullDecode, make_table
+from lightning_multigrid.decode.own_table import append_table
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from tests.helpers.codings import CODINGS, COUNT, FRAMES, H264, HEIGHT, WIDTH, requests, written
@@ -46,6 +47,66 @@ def test_bytes_that_are_no_table_are_a_value_error(folder):
     for given in broken:
         with pytest.raises(ValueError, match="they are no frame table, or a damaged one: their checksum is wrong"):
             FrameTable.from_bytes(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rate", "x", "`rate`, `start`"),
+        ("rate", -1.0, "`rate`, `start`"),
+        ("rate", float("nan"), "`rate`, `start`"),
+        ("start", float("inf"), "`rate`, `start`"),
+        ("stored_height", -48, "height or width"),
+        ("stored_height", 0, "height or width"),
+        ("stored_width", 2**31 - 1, "height or width"),
+        ("square_width", 2**20, "height or width"),
+        ("square_width", 64.0, "height or width"),
+        ("file_size", None, "`file_size`"),
+        ("file_size", -1, "`file_size`"),
+        ("codec", 5, "its texts"),
+        ("lacks", ["x"], "its texts"),
+        ("direct", "yes", "`direct`, `orientation`"),
+        ("orientation", Orientation(2, False, False), "`direct`, `orientation`"),
+        ("damage", Damage(-1, 0), "`damage`"),
+        *(("coding", change, "`coding`") for change in ({"width": -1}, {"bits": "x"}, {"width": 2**30})),
+        *(("coding", change, "`coding`") for change in ({"colours": (1, 2)}, {"colours": (1, 2, 3, "x")})),
+        *(("coding", {"decoder": name}, "no such decoder here") for name in ("x" * 100, "aac", "")),
+        ("coding", {"decoder": 5}, "its texts"),
+        ("packets", np.arange(0), "`packets`"),
+        ("packets", np.arange(COUNT) + 1, "`packets`"),
+        ("packets", np.arange(COUNT) - 1, "`packets`"),
+        ("packets", np.arange(COUNT) / 2, "its columns"),
+        ("packets", np.zeros((COUNT, 1), np.int64), "its columns"),
+        ("entries", np.zeros(COUNT - 1, np.int64), "`entries`"),
+        ("entries", np.full(COUNT, -1), "`entries`"),
+        ("entries", np.full(COUNT, COUNT - 1), "`entries`"),
+        ("checksums", np.zeros(1, np.int64), "`checksums`"),
+        ("times", np.zeros(COUNT, np.int64), "`times`"),
+        ("times", np.arange(2), "`times`"),
+        ("positions", np.full(COUNT, -1), "`positions`"),
+        ("positions", np.full(COUNT, 2**63 - 1), "`positions`"),
+        ("positions", np.zeros(1, np.int64), "`positions`"),
+        ("sizes", np.full(COUNT, 2**40), "`positions`, `sizes`"),
+        ("sizes", np.full(COUNT, 2**64 - 1, np.uint64), "`positions`, `sizes`"),
+        ("droppable", np.zeros(3, np.uint8), "`droppable`"),
+        ("clock", np.zeros(3, np.uint8), "`clock`"),
+    ],
+)
+def test_a_table_with_values_of_no_video_is_damaged(folder, tmp_path, monkeypatch, name, value, message):
+    path = written(folder, "gop_12.mp4")
+    table = make_table(path)
+    value = table.coding._replace(**value) if name == "coding" else value
+    wrong = replace(table, **{name: value})
+    monkeypatch.setattr("lightning_multigrid.decode.frame_table._narrow", np.ascontiguousarray)
+    with pytest.raises(ValueError, match=f"they are a damaged frame table: wrong values of .*{message}"):
+        FrameTable.from_bytes(wrong.to_bytes())
+    if name != "file_size":  # a file that holds it is read as one without a table
+        (tmp_path / "a.mp4").write_bytes(path.read_bytes())
+        with (tmp_path / "a.mp4").open("r+b") as file:
+            append_table(file, wrong)
+        with VideoReader(tmp_path / "a.mp4") as video:
+            assert video.slow == "has no frame table"
+            assert number_of(video.read([7])[0].numpy()) == 7
 
 
 @pytest.mark.parametrize("name", CODINGS)

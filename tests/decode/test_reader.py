@@ -1,5 +1,6 @@
 """Every frame is compared with a decode of the whole file by PyAV alone, or with the number drawn into it."""
 
+import io
 import os
 import pickle
 import random
@@ -13,6 +14,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.frame_table import FrameTable
@@ -431,6 +433,44 @@ def test_a_script_reaches_no_network(tmp_path, script, name):
             read_frames(tmp_path / name, [0])
         with pytest.raises(BlockingIOError):  # nobody called
             server.accept()
+
+
+def jpegs(frames, **options):
+    """Each frame as a JPEG file."""
+    files = [io.BytesIO() for _ in frames]
+    for file, frame in zip(files, frames, strict=True):
+        Image.fromarray(frame).save(file, "jpeg", quality=90, **options)
+    return [file.getvalue() for file in files]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options", "size"),
+    [
+        ("mjpeg", {}, (48, 64)),  # a JPEG of 1 KB, the others of 6 KB
+        ("mjpeg", {}, (240, 320)),
+        ("mjpg", {"progressive": True}, (240, 320)),
+        ("MJPG", {"subsampling": 0}, (240, 320)),
+    ],
+)
+def test_jpegs_behind_each_other_are_a_video(tmp_path, suffix, options, size):
+    path = tmp_path / f"video.{suffix}"
+    path.write_bytes(b"".join(jpegs(numbered_frames(30, *size), **options)))
+    expected = decode_all(path)
+    assert [number_of(frame) for frame in expected] == list(range(30))
+    assert_reads_as(path, expected, count=4)
+    with opened(path) as reader:
+        assert reader.table.direct
+        reader.read([20, 3])
+        assert (reader.packets_fed, reader.fallbacks, bool(reader.damage)) == (2, 0, False)
+
+
+def test_a_picture_and_a_script_are_no_video_by_the_suffix_of_jpegs(tmp_path):
+    (tmp_path / "0.jpg").write_bytes(jpegs(numbered_frames(1, 240, 320))[0])
+    with pytest.raises(VideoError, match="not a video in one of the containers"):
+        read_frames(tmp_path / "0.jpg", [0])
+    (tmp_path / "list.mjpeg").write_text("#EXTM3U\n#EXTINF:1,\n0.jpg\n#EXT-X-ENDLIST\n")
+    with pytest.raises(VideoError, match="not a video in one of the containers|damaged"):
+        read_frames(tmp_path / "list.mjpeg", [0])
 
 
 def test_pictures_are_no_video(tmp_path):

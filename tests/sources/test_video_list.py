@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torchvision.datasets.folder import make_dataset
 
 from lightning_multigrid.sources.text import ManifestError
-from lightning_multigrid.sources.video_list import VideoList
+from lightning_multigrid.sources.video_list import VideoList, holds_frames
 from tests.helpers.annotations import read_or_refused, rows_of
 from tests.helpers.mutations import fuzzed, mutate
 
@@ -428,14 +428,39 @@ def test_folders_of_frames_per_class(tmp_path):
     touch(tmp_path, "run/v1/0001.jpg", "run/v1/0002.jpg", "run/v2/part/1.PNG", "swim/v3/1.jpeg", "swim/v3/a.mp4")
     manifest = VideoList(tmp_path, frame_rate=24).read()
     assert rows_of(manifest) == [("run/v1", (0,)), ("run/v2/part", (0,)), ("swim/v3", (1,))]
+    alone = VideoList(tmp_path / "run" / "v1", frame_rate=24).read()
+    assert ([alone.path(row) for row in range(len(alone))], alone.labels(0)) == ([str(tmp_path / "run" / "v1")], ())
+
+
+@pytest.mark.parametrize(
+    ("names", "source", "expected"),
+    [
+        (["run/v1/1.jpg", "swim/v2/1.png"], ".", True),
+        (["v1/1.jpg"], ".", True),
+        (["1.jpg"], ".", True),
+        (["run/v1/1.jpg", "swim/a.mp4"], ".", False),  # such as a picture beside each video
+        (["run/a.txt"], ".", False),
+        (["list.csv", "v1/1.jpg"], "list.csv", True),
+        (["list.csv", "v1"], "list.csv", False),
+    ],
+)
+def test_whether_videos_are_folders_of_frames_is_seen(tmp_path, names, source, expected):
+    touch(tmp_path, *names)
+    if (tmp_path / "list.csv").exists():
+        (tmp_path / "list.csv").write_text("path,label\nv1,run\n")
+    assert holds_frames(tmp_path / source) is expected
 
 
 @pytest.mark.parametrize(
     ("names", "arguments", "match"),
     [
-        ([], {}, r"lists no videos\. Give it a row"),
+        ([], {}, r"holds no videos\. Add some"),
+        ([], {"frame_rate": 24}, r"holds no folders of images\. Add some"),
+        (["run/v/1.jpg"], {}, r"run holds folders of images, and no videos\. Give a `VideoList` with `frame_rate`"),
+        (["1.jpg"], {}, r"holds folders of images, and no videos\. Give a `VideoList` with `frame_rate`, the images"),
+        (["a.mp4"], {"frame_rate": 24}, r"holds videos, and no folders of images\. Leave `frame_rate` out"),
         (["run/a.mp4", "swim/a.txt"], {}, r"swim holds no videos\. Add some, or remove the folder"),
-        (["run/a.mp4"], {"frame_rate": 24}, r"run holds no folders of images\. Add some"),
+        (["run/a.mp4"], {"frame_rate": 24}, r"run holds videos, and no folders of images\. Leave `frame_rate` out"),
         (["train/run/a.mp4", "val/run/b.mp4"], {}, r"holds splits; .* Give one split, such as .*train\."),
         (["run/a.mp4"], {"root": "/data"}, r"`root` is for lists, and .* is a folder\. Leave `root` out"),
     ],
