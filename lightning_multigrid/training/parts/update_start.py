@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lightning_multigrid.host import Trainer, is_a
-from lightning_multigrid.norm import tracking_layers
+from lightning_multigrid.norm import BatchNorm, tracking_layers
 from lightning_multigrid.schedule import Place, Step
 from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestCheckpoint
 
@@ -26,17 +26,21 @@ class UpdateStart:
             for one in callbacks
         )
         self._place: Place | None = None
+        self._layers: dict[str, BatchNorm] = {}  # as they were when the epoch began: to list them takes long
         self._kept: dict[str, Tensor] = {}
 
     def keep(self, step: Step, module: nn.Module) -> None:
         """A step begins."""
-        if self._needed and step.starts_update:
-            self._place = step.place
-            self._kept = {
-                f"{layer}.{name}": values.clone()
-                for layer, of in tracking_layers(module).items()
-                for name, values in of.named_buffers(recurse=False)
-            }
+        if not (self._needed and step.starts_update):
+            return
+        if self._place is None or self._place.epoch != step.place.epoch:
+            self._layers = tracking_layers(module)
+        self._place = step.place
+        self._kept = {
+            f"{layer}.{name}": values.clone()
+            for layer, of in self._layers.items()
+            for name, values in of.named_buffers(recurse=False)
+        }
 
     def put_back(self, checkpoint: dict[str, Any], start: Place) -> None:
         """Writes the kept statistics into a checkpoint that continues with the optimizer step at `start`."""
