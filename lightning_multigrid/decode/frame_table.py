@@ -262,7 +262,8 @@ _ABOUT = [field.name for field in fields(FrameTable) if field.name not in _COLUM
 
 def _column(data: bytes, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Integers:
     """A column of a safetensors file, in place; the names are those in the file's header."""
-    return np.frombuffer(data, _DTYPES[dtype], shape[0], start + data_offsets[0])
+    (length,) = shape
+    return np.frombuffer(data, _DTYPES[dtype], length, start + data_offsets[0])
 
 
 def _narrow(column: Integers) -> Integers:
