@@ -1,20 +1,31 @@
-"""For mkdocs: formulas become MathML, which browsers draw without a script or a network; a notebook becomes a page."""
+"""For mkdocs: formulas become MathML, which browsers draw without a script or a network; files become pages."""
 
 import json
 import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
 
 _FORMULA = re.compile(r"^\$\$(.+?)\$\$$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^<!-- file: (.+) -->$", re.MULTILINE)
 _NOTEBOOK = re.compile(r"^<!-- notebook: (.+) -->$", re.MULTILINE)
 _ROOT = Path(__file__).parents[1]
 
 
+def on_config(config: Any) -> None:
+    """Writes the version into the footer of each page."""
+    config.copyright += f", version {version('lightning-multigrid')}"
+
+
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-    """Replaces formulas between lines of their own, and `<!-- notebook: FILE -->` by the cells of the file."""
+    """Replaces formulas between lines of their own, and marks: `<!-- notebook: FILE -->`, `<!-- file: FILE -->`.
+
+    In a file, links lead from the root of the repository.
+    """
     markdown = _NOTEBOOK.sub(lambda line: _cells(_ROOT / line[1]), markdown)
+    markdown = _FILE.sub(lambda line: (_ROOT / line[1]).read_text(encoding="utf-8").replace("](docs/", "]("), markdown)
     return _FORMULA.sub(lambda formula: convert(formula[1].strip(), display="block"), markdown)
 
 

@@ -54,7 +54,8 @@ class Training:
     @property
     def top1(self) -> str:
         ends = [100 * end for end in self.ends]
-        return f"{mean(ends):.1f}" + (f" ± {stdev(ends):.1f}" if len(ends) > 1 else "")
+        spread = f"±\N{NO-BREAK SPACE}{stdev(ends):.1f}" if len(ends) > 1 else ""
+        return "\N{NO-BREAK SPACE}".join(filter(None, [f"{mean(ends):.1f}", spread]))
 
     def cells(self, baseline: float) -> list[str]:
         [steps] = {run.steps for run in self.runs}

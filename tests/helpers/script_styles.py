@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.helpers import (
@@ -49,21 +50,18 @@ WORKS = {
 }
 
 
-# What is said of ways after a colon.
-MEANING = """\
-The text after a colon says what to write or to know. A way that *resumes at the same step* does not resume to the
-bit, as the others do. `tests/helpers/script_styles.py` in the repository has every way.
-"""
-
-
 def works() -> str:
-    """What works: for each group a sentence, and the ways of which there is more to say."""
+    """What works: for each group a sentence and what there is more to say, and last how ways resume."""
     lines = []
+    ways = [style for style in STYLES if style.refused is None]
     for group, sentence in WORKS.items():
-        rows = [style for style in STYLES if style.group == group and style.refused is None]
+        rows = [style for style in ways if style.group == group]
         lines.append(f"- **{group}.** {sentence} {len(rows)} ways are tested.")
-        for added in dict.fromkeys(filter(None, map(_adds, rows))):
-            lines.append(f"    - {'; '.join(style.name for style in rows if _adds(style) == added)}: {added}")
+        lines += [f"    - For {names}, {more}." for more, names in _by_words(rows, _adds) if more]
+    inexact = [style for style in ways if style.resumes is False]
+    lines.append("- **Resuming.** A run resumes to the bit, but for some ways, in which it resumes at the same step:")
+    for why, names in _by_words(inexact, lambda style: style.outcome):
+        lines.append(f"    - {names}{why and ', because '}{why}.")
     return "\n".join(lines) + "\n"
 
 
@@ -79,13 +77,22 @@ def refused() -> str:
 
 
 def tables() -> str:
-    return f"{refused()}\n## What works\n\n{MEANING}\n{works()}"
+    return f"{refused()}\n## What works\n\n{works()}"
 
 
 def _adds(style: Style) -> str:
-    """What to write, how it resumes if not to the bit, and what else is to say. Names of parts are on another page."""
+    """What to write, and what else is to say. Names of parts are on another page."""
     ways = [f"`{name}={value!r}`" for name, value in style.multigrid.items() if name not in ("clips", "follow")]
-    return "; ".join([*ways, *["resumes at the same step"] * (style.resumes is False), *filter(None, [style.outcome])])
+    written = [f"write {' and '.join(ways)}"] if ways else []
+    return "; ".join([*written, *[style.outcome] * bool(style.outcome and style.resumes is not False)])
+
+
+def _by_words(styles: list[Style], words: Callable[[Style], str]) -> list[tuple[str, str]]:
+    """The styles' words, each once, with the names of its styles."""
+    found: dict[str, list[str]] = {}
+    for style in styles:
+        found.setdefault(words(style), []).append(style.name)
+    return [(said, "; ".join(names)) for said, names in found.items()]
 
 
 if __name__ == "__main__":

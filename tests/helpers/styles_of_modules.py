@@ -39,7 +39,7 @@ row(TRAINER, "`deterministic=True`", trainer={"deterministic": True})
 row(TRAINER, "`profiler='simple'`", trainer={"profiler": "simple"})
 row(TRAINER, "`use_distributed_sampler=False`", trainer={"use_distributed_sampler": False})
 row(TRAINER, "`inference_mode=False`", trainer={"inference_mode": False}, **VALIDATED)
-row(TRAINER, "`sync_batchnorm=True`", trainer={"sync_batchnorm": True}, outcome="as one device has nothing to share")
+row(TRAINER, "`sync_batchnorm=True`", trainer={"sync_batchnorm": True}, outcome="one device has nothing to share")
 row(TRAINER, "`overfit_batches=40`", trainer={"overfit_batches": 40}, clips=80,
     data=lambda: loader(shuffle=False))  # fmt: skip
 row(TRAINER, "`strategy='deepspeed'`", trainer={"strategy": "deepspeed"}, refused="DeepSpeed wraps both", plain=False,

@@ -164,7 +164,7 @@ row(SCHEDULERS, "`CyclicLR`",
     module=scheduled(lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 6, cycle_momentum=False), **STEP))  # fmt: skip
 row(SCHEDULERS, "`ChainedScheduler`", module=scheduled(chained))
 row(SCHEDULERS, "`ReduceLROnPlateau`", module=Plateau, lr=False, resumes=None,
-    outcome="after each validation; Lightning leaves out that of the epoch in which a run resumes"
+    outcome="it steps after each validation; Lightning leaves out that of the epoch in which a run resumes"
 )  # fmt: skip
 row(SCHEDULERS, "two for one optimizer: by epoch, and every third step", module=optimized(two_on_one))
 row(SCHEDULERS, "in a list of one dict", module=optimized(one_dict))

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from jsonargparse import ArgumentParser
 
 import lightning_multigrid
+from lightning_multigrid import MultigridCallback
 from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid.training.arguments import Arguments
 from tests.helpers.packages import PACKAGES, purpose
 from tests.helpers.planned import planned
 
@@ -54,6 +57,25 @@ def test_configs_make_a_plan(page, tmp_path):
         preview, _ = planned("--config", str(tmp_path / "mine.yaml"), "--clips=1000")
         shape = BatchShape(given["batch_size"], given["frames"], given["size"])
         assert preview.schedule.baseline.shape == shape
+
+
+CHOICES = re.findall(r"^\| [^|]* \| `(\w+=[^|]*)` \| `([^|]*)` \|$", PAGES["choose.md"], re.MULTILINE)
+
+
+@pytest.mark.parametrize(("code", "config"), CHOICES)
+def test_a_choice_in_python_is_that_in_a_config(code, config):
+    names = {name: getattr(lightning_multigrid, name) for name in lightning_multigrid.__all__}
+    callback = eval(f"MultigridCallback({code})", names)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(MultigridCallback, "callback")
+    read = parser.instantiate(parser.parse_object({"callback": yaml.safe_load(f"{{{config}}}")})).callback
+    [name] = yaml.safe_load(f"{{{config}}}")
+    assert rounded(getattr(read, name)) == rounded(getattr(callback, name)) != rounded(Arguments.__dict__[name])
+
+
+def rounded(value):
+    """A choice without the digits that nobody writes."""
+    return re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):.4f}", repr(value))
 
 
 @pytest.mark.parametrize("page", PAGES)
