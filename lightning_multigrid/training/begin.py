@@ -28,7 +28,7 @@ from lightning_multigrid.training.rehearsal.check_grids import check_grids
 from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
 from lightning_multigrid.training.rehearsal.tried import what_was_tried
 from lightning_multigrid.training.run import Run
-from lightning_multigrid.training.script.optimizers import lr_rule, tell_decay, tell_own_warmups
+from lightning_multigrid.training.script.optimizers import lr_rule, tell_own_warmups
 from lightning_multigrid.training.script.planning import check_steps, make_plan
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
 from lightning_multigrid.training.script.refusals import (
@@ -133,7 +133,6 @@ def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list
     if following:
         rank_zero_info(f"Positions follow the grid: {', '.join(following)}.")
     rank_zero_info(lr_rule(arguments, schedule, trainer.optimizers))
-    tell_decay(plan, trainer.optimizers)
     if arguments.lr_by_hand is not None:
         rank_zero_info(
             f"For an LR by hand: `trainer.estimated_stepping_batches` is {plan.optimizer_steps} from now on. Before, "

@@ -65,7 +65,7 @@ class MultigridCallback(Arguments, Callback):
             smaller clips it cost more accuracy than it saved time. `ShortCycle()` is the paper's for any size.
         long_cycle: Base shapes of an LR stage.
         lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none. By default linear for SGD,
-            as in the paper, and sqrt for Adam and its kin.
+            as in the paper, and sqrt for Adam and its kin, whose decoupled weight decay then grows as the LR does.
         precise_bn_batches: Before validations and checkpoints, and at the end, re-estimate BatchNorm's running
             statistics as those of the training data, on this many mini-batches of each device on the baseline's grid.
         layout: Axes of a clip of the dataset, for instance `THWC`. By default `CTHW`, and `TCHW` is recognised.

@@ -72,7 +72,8 @@ OF_OTHERS = {
     "an LR that your code writes within an epoch": "refused without [`lr_by_hand`](script.md#the-lr)",
     "`ReduceLROnPlateau`": "its metric may stand still in a coarse phase; by step, it counts those of this run",
     "timm's `ModelEma`": _STEPS,
-    "betas and weight decay of Adam and its kin": "those of a step, of which there are fewer; `fit` says AdamW's sum",
+    "betas of Adam and its kin": "those of a step, of which there are fewer",
+    "weight decay of AdamW and its kin": "[grows as the LR does](script.md#the-lr)",
     "`warmup_steps` of an optimizer": "counts steps of this run; `fit` says which number keeps its share",
     "`set_epoch` of a sampler or stream": "gets the number of the [pass over the data](glossary.md)",
 }

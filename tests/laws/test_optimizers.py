@@ -120,6 +120,7 @@ class Row:
     gamma: float | None = 0.97  # of a scheduler that is stepped after each update; None: without
     manual: Callable[..., None] | None = None  # the training step
     scaling: str = "linear"
+    decays: bool = False  # whether the weight decay is scaled as the LR is
     trainer: Callable[[], dict[str, Any]] = dict
     replay: Callable[[nn.Module, Recorder], Any] | None = None  # other optimizers that make the same updates
     needs: str | None = None
@@ -191,13 +192,16 @@ def lrs_in_use(row, plan, updates):
         ]
 
 
-def replay(row, updates, lrs):
+def replay(row, updates, lrs, scales):
     """Makes the same updates outside of Lightning; returns them and the net."""
     net, again = make_net(), Recorder()
     optimizers = listed((row.replay or row.make)(net, again))
-    for update, found in zip(updates, lrs, strict=True):
+    decays = [[group.get("weight_decay") for group in optimizer.param_groups] for optimizer in optimizers]
+    for update, found, scale in zip(updates, lrs, scales, strict=True):
         optimizer = optimizers[update.optimizer]
-        for group, lr in zip(optimizer.param_groups, found, strict=True):
+        for group, lr, decay in zip(optimizer.param_groups, found, decays[update.optimizer], strict=True):
+            if row.decays:
+                group["weight_decay"] = decay * scale
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(lr)
             else:
@@ -413,6 +417,12 @@ ROWS = {
     "SGD with Nesterov": Row(functools.partial(sgd, nesterov=True, weight_decay=0.05), scaling="sqrt"),
     "several groups": Row(groups),
     "Adam": Row(adam(Adam)),
+    "Adam with weight decay": Row(adam(Adam, weight_decay=0.1), scaling="sqrt"),
+    "AdamW by the square root": Row(adam(weight_decay=0.1), scaling="sqrt", decays=True),
+    "Adafactor by the square root": Row(adam(Adafactor, lr=0.3, weight_decay=0.1), scaling="sqrt", decays=True),
+    "Lookahead of AdamW by the square root": Row(
+        lookahead(AdamW, weight_decay=0.1), scaling="sqrt", decays=True, needs="timm"
+    ),
     "AdamW with foreach": Row(adam(foreach=True)),
     "fused AdamW": Row(adam(fused=True)),
     "an LR in a tensor": Row(tensor_lr),
@@ -454,7 +464,14 @@ def assert_gradients_are_left_alone(module):
 
 # One of each way to find the LR, to count steps and to call closures; `compiled` compiles.
 SAMPLE = (
-    *("SGD with Nesterov", "several groups", "an LR in a tensor, by hand", "Adafactor"),
+    *(
+        "SGD with Nesterov",
+        "AdamW by the square root",
+        "Lookahead of AdamW by the square root",
+        "several groups",
+        "an LR in a tensor, by hand",
+        "Adafactor",
+    ),
     *("schedule-free AdamW", "SAM, two steps by hand", "LBFGS", "Lookahead of SGD", "Muon and SGD"),
     *("closures by hand", "accumulated gradients"),
 )
@@ -472,11 +489,11 @@ def test_the_weights_are_those_of_a_replay_with_the_lr_in_use(name):
     lrs_used = list(lrs_in_use(row, plan, updates))
     for update, found in zip(updates, lrs_used, strict=True):
         assert update.lrs == [found] * len(update.lrs), update.place
-    if row.scaling == "linear":
-        assert {steps_in_use(plan, update.place)[0].lr_scale for update in updates} == SCALES
+    scales = [steps_in_use(plan, update.place)[0].lr_scale for update in updates]
+    assert {round(scale**2 if row.scaling == "sqrt" else scale, 9) for scale in scales} == SCALES
     if row.replay is None and not host.gradient_clip_val:
         assert_gradients_are_left_alone(module)
-    again, net = replay(row, updates, lrs_used)
+    again, net = replay(row, updates, lrs_used, scales)
     for update, its in zip(updates, again, strict=True):
         for mine, other in zip(chain(*update.weights), chain(*its.weights), strict=True):
             assert torch.equal(mine, other), update.place

@@ -48,7 +48,8 @@ class BaselineLR:
         self._settings = settings_of(trainer.optimizers)  # with which they began: the checkpoint's, if there is one
         self._modules = lightning_modules(self._module)
         refuse = partial(_refuse_by_hand, type(self._module).__name__)
-        self._in_step = [LRInStep(one, None if by_hand else refuse) for one in trainer.optimizers]
+        decays = plan.schedule.lr_scaling == "sqrt"  # so that a step's decay times its LR grows with the clips
+        self._in_step = [LRInStep(one, None if by_hand else refuse, decays) for one in trainer.optimizers]
         self._manual = not self._module.automatic_optimization
         self._counted: int | None = None  # the epoch in which the script's calls are counted from its first mini-batch
 

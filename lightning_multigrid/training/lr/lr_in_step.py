@@ -1,4 +1,4 @@
-"""The LR in use: the baseline's times a scale, in an optimizer's groups only while it updates."""
+"""The LR and the weight decay in use: the baseline's times a scale, in an optimizer's groups only while it updates."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_multigrid.host import MisconfigurationException
-from lightning_multigrid.training.script.optimizers import with_held
+from lightning_multigrid.training.script.optimizers import decays_apart, with_held
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.torch_internals import version_of
 
@@ -21,19 +21,25 @@ class LRInStep:
     hooks run), the groups hold the very objects that the script and its schedulers have put there: the baseline's
     values. Tensors stay the same objects, too, and are changed in place. An error in an update leaves the baseline's.
 
+    With `decays`, the weight decay of groups whose optimizer takes it from the weights themselves is scaled, too.
+
     The optimizer may hold others that update for it, as `Lookahead` and SAM do. `refuse_lr` is called with the LR as
     `note_lr` found it and as it is now, if one was written meanwhile, be it the same number; but not between the last
     update of an epoch and the first of the next (`may_be_written`). None allows it everywhere.
     """
 
-    def __init__(self, optimizer: Optimizer, refuse_lr: Callable[[float, float], None] | None) -> None:
+    def __init__(
+        self, optimizer: Optimizer, refuse_lr: Callable[[float, float], None] | None, decays: bool = False
+    ) -> None:
         self.optimizer, self._refuse_lr, self.may_be_written = optimizer, refuse_lr, True
         self.scale = 1.0  # of the LR
         self.used: float | Tensor | None = None  # the LR in use of the first group, in the last update
         self._optimizers = with_held(optimizer)
         self._updating = False
-        self._baseline: list[_NotedLR] = []
-        self._scaled: list[_NotedLR] = []  # during an update with a scale
+        self._decays = decays
+        self._baseline: list[_Noted] = []  # the LRs
+        self._before: list[_Noted] = []  # during an update with a scale: what is scaled
+        self._scaled: list[_Noted] = []  # and as what
 
     def start(self, changes: Changes) -> None:
         """Changes `step` of the optimizers, which `changes` undo."""
@@ -69,8 +75,12 @@ class LRInStep:
     def _groups(self) -> dict[int, dict[str, Any]]:
         return {id(group): group for one in self._optimizers for group in one.param_groups}  # some hold the same
 
-    def _lrs(self) -> "list[_NotedLR]":
-        return [_NotedLR(group) for group in self._groups().values() if group.get("lr") is not None]
+    def _lrs(self) -> "list[_Noted]":
+        return [_Noted(group, "lr") for group in self._groups().values() if group.get("lr") is not None]
+
+    def _decoupled(self) -> "list[_Noted]":
+        found = {id(g): g for one in self._optimizers for g in one.param_groups if decays_apart(one, g)}
+        return [_Noted(group, "weight_decay") for group in found.values()] if self._decays else []
 
     def _with_scale(self, own: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(getattr(own, "__func__", own))
@@ -111,53 +121,56 @@ class LRInStep:
         self.note_lr()
         self._updating = True
         if self.scale != 1:
-            for noted in self._baseline:
-                if not isinstance(noted.lr, Tensor):
-                    noted.group["lr"] = noted.lr * self.scale
-            for tensor in {id(noted.lr): noted.lr for noted in self._baseline if isinstance(noted.lr, Tensor)}.values():
-                tensor.mul_(self.scale)  # of a compiled or capturable optimizer, and maybe of several groups
-            self._scaled = self._lrs()
+            self._before = [*self._baseline, *self._decoupled()]
+            for noted in self._before:
+                if not isinstance(noted.own, Tensor):
+                    noted.group[noted.name] = noted.own * self.scale
+            tensors = {id(noted.own): noted.own for noted in self._before if isinstance(noted.own, Tensor)}
+            for tensor in tensors.values():  # of a compiled or capturable optimizer, and maybe of several groups
+                tensor.mul_(self.scale)
+            self._scaled = [_Noted(noted.group, noted.name) for noted in self._before]
         self.used = next((noted.value for noted in self._scaled or self._baseline), None)
 
     def _end(self) -> None:
-        if self._scaled:
-            for noted in self._baseline:
-                noted.put_back()
-        self._scaled = []
+        for noted in self._before:
+            noted.put_back()
+        self._before, self._scaled = [], []
         self._updating = False
         self.note_lr()
 
     def _refuse_written(self) -> None:
-        if not all(noted.stands for noted in self._scaled):
+        written = next((noted for noted in self._scaled if not noted.stands), None)
+        if written is not None:
+            what = {"lr": "LR", "weight_decay": "weight decay"}[written.name]
             raise MisconfigurationException(
-                f"The LR was written within `step` of {type(self.optimizer).__name__}, where it is the baseline's "
+                f"The {what} was written within `step` of {type(self.optimizer).__name__}, where it is the baseline's "
                 f"times {self.scale:g}, so nothing tells which of the two was meant. Write it in a hook of Lightning, "
                 "or return a scheduler from `configure_optimizers`."
             )
 
 
-class _NotedLR:
-    """The LR that a parameter group has at some moment: a number, or a tensor that may be changed in place."""
+class _Noted:
+    """A setting that a parameter group has at some moment: a number, or a tensor that may be changed in place."""
 
-    def __init__(self, group: dict[str, Any]) -> None:
-        self.group, self.lr = group, group["lr"]
-        self.value = self.lr.clone() if isinstance(self.lr, Tensor) else self.lr
-        self._version = version_of(self.lr) if isinstance(self.lr, Tensor) else 0
+    def __init__(self, group: dict[str, Any], name: str) -> None:
+        self.group, self.name, self.own = group, name, group[name]
+        self.value = self.own.clone() if isinstance(self.own, Tensor) else self.own
+        self._version = version_of(self.own) if isinstance(self.own, Tensor) else 0
 
     @property
     def stands(self) -> bool:
         """Whether the group still has it: an equal number, or the same tensor, unchanged."""
-        now = self.group.get("lr")
+        now = self.group.get(self.name)
         if isinstance(now, Tensor):  # to compare its value, Python would wait for its device
-            return now is self.lr and version_of(now) == self._version
-        return bool(now == self.lr)
+            return now is self.own and version_of(now) == self._version
+        return bool(now == self.own)
 
     @property
     def written(self) -> bool:
         """Whether the group was given another object, or the tensor was changed."""
-        return self.group.get("lr") is not self.lr or not self.stands
+        return self.group.get(self.name) is not self.own or not self.stands
 
     def put_back(self) -> None:
-        self.group["lr"] = self.lr
-        if isinstance(self.lr, Tensor):
-            self.lr.copy_(self.value)
+        self.group[self.name] = self.own
+        if isinstance(self.own, Tensor):
+            self.own.copy_(self.value)

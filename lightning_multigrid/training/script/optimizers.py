@@ -15,6 +15,8 @@ from lightning_multigrid.training.arguments import Arguments
 # How names of classes begin whose LR grows linearly with the batch, such as timm's `SGDW`, bitsandbytes' `SGD8bit` and
 # Apex's `FusedSGD`. LARS is among them by its authors (You et al. 2017).
 _LINEAR = re.compile("(a|fused)?sgd|lar[sc]", re.IGNORECASE)
+# Names of classes that decay the weights themselves: those with a W, such as AdamW, NAdamW and SGDW, and three others.
+_DECOUPLED = re.compile("(?<=.)W|Lion|Muon|Adafactor")
 # Settings of optimizers that warm up by themselves, such as schedulefree's `AdamWScheduleFree`.
 _OWN_WARMUP = re.compile("(num_)?warm_?up(_steps)?")
 _GROWTH = {"linear": "grows with", "sqrt": "grows with the square root of", "none": "is not scaled with"}
@@ -39,7 +41,24 @@ def lr_rule(arguments: Arguments, schedule: MultigridSchedule, optimizers: Itera
     auto = arguments.schedule is None and arguments.lr_scaling == "auto"
     names = " and ".join(dict.fromkeys(type(optimizer).__name__ for optimizer in _used(optimizers)))
     why = f"the rule for {names or 'SGD'}" if auto else f"as `lr_scaling={schedule.lr_scaling!r}` says"
-    return f"The LR {_GROWTH[schedule.lr_scaling]} the clips of the base shape, {why}."
+    held = [one for optimizer in _used(optimizers) for one in with_held(optimizer)]
+    groups = [(one, group) for one in held for group in one.param_groups]
+    apart = schedule.lr_scaling == "sqrt" and any(decays_apart(one, group) for one, group in groups)
+    decay = " So does the weight decay." if apart else ""
+    betas = " The betas are those of a step." if any("betas" in group for _, group in groups) else ""
+    return f"The LR {_GROWTH[schedule.lr_scaling]} the clips of the base shape, {why}.{decay}{betas}"
+
+
+def decays_apart(optimizer: Any, group: dict[str, Any]) -> bool:
+    """Whether an optimizer takes the weight decay of a group from the weights themselves, in proportion to the LR.
+
+    Where the LR grows with the square root of the clips, the decay of such a group does, too: then a step with k times
+    the clips decays k times as much, and the data decay the weights as they do in the baseline (Bergsma et al. 2025,
+    arXiv 2505.13738).
+    """
+    decay = group.get("weight_decay")
+    apart = group.get("decoupled_weight_decay") or _DECOUPLED.search(type(optimizer).__name__)
+    return bool(apart) and isinstance(decay, (int, float)) and decay != 0
 
 
 def auto_lr_scaling(optimizers: Iterable[Optimizer]) -> LRScaling:
@@ -111,27 +130,6 @@ def _rule_of(optimizer: Optimizer) -> LRScaling | None:
 
 def _used(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
     return [optimizer for optimizer in optimizers if optimizer.param_groups]  # Lightning's stand-in has no groups
-
-
-def tell_decay(plan: Plan, optimizers: Iterable[Optimizer]) -> None:
-    """Says what stays per step of Adam and its kin, of which this run has fewer: decays, and what they add up to."""
-    kinds = [
-        one for one in _used(optimizers) if _rule_of(one) == "sqrt" and any("betas" in g for g in one.param_groups)
-    ]
-    decoupled = [
-        one
-        for one in kinds
-        if any(
-            group.get("weight_decay") and (group.get("decoupled_weight_decay") or "W" in type(one).__name__[1:])
-            for group in one.param_groups
-        )
-    ]
-    if not kinds or all(phase.lr_scale == 1 for phase in plan.schedule.phases):
-        return
-    scaled = sum(steps * phase.lr_scale for steps, phase in zip(plan.phase_steps, plan.schedule.phases, strict=True))
-    share = f": all steps together decay about {scaled / plan.baseline_steps:.2f} of what the script's do"
-    names = " and ".join(dict.fromkeys(type(one).__name__ for one in kinds))
-    rank_zero_info(f"The betas and the weight decay of {names} stay those of a step{share if decoupled else ''}.")
 
 
 def refuse_hidden(schedule: MultigridSchedule, module: Any, optimizers: Iterable[Optimizer]) -> None:
