@@ -153,24 +153,34 @@ def test_an_optimizer_that_the_trainer_does_not_know_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("make", "share"),
-    [(adamw, True), (lambda parameters: torch.optim.Adam(parameters, 1e-3), False), (lambda p: SGD(p, 0.1), None)],
+    ("make", "decay", "betas"),
+    [
+        (adamw, True, True),
+        (lambda parameters: torch.optim.AdamW(parameters, 1e-3, weight_decay=0), False, True),
+        (lambda parameters: torch.optim.Adam(parameters, 1e-3, weight_decay=0.1), False, True),
+        (lambda parameters: torch.optim.NAdam(parameters, weight_decay=0.1, decoupled_weight_decay=True), True, True),
+        (lambda parameters: torch.optim.RMSprop(parameters, 1e-3, weight_decay=0.1), False, False),
+        (lambda parameters: SGD(parameters, 0.1, weight_decay=0.1), False, False),
+        (lambda parameters: type("Lion", (SGD,), {})(parameters, 0.1, weight_decay=0.1), False, False),  # linear
+    ],
 )
-def test_what_adams_decays_add_up_to_is_said(make, share, caplog):
-    used = []
+def test_what_grows_with_the_lr_is_said(make, decay, betas, caplog):
+    used = set()
 
     class Made(Module):
         def configure_optimizers(self):
             optimizer = make(self.parameters())
-            optimizer.register_step_pre_hook(lambda one, *_: used.append(one.param_groups[0]["lr"]))
+            self.given = optimizer.param_groups[0].copy()
+            optimizer.register_step_pre_hook(self.look)
             return optimizer
 
-    fit(Made(), **(plain := {"max_epochs": 4}))
-    baseline = sum(used)
-    used.clear()
-    fit(Made(), MultigridCallback(), **plain)
-    said = [message for message in caplog.messages if message.startswith("The betas and the weight decay of Adam")]
-    assert len(said) == (share is not None)
-    assert [float(one.partition("about ")[2].split()[0]) for one in said if share] == [
-        pytest.approx(sum(used) / baseline, abs=0.006)
-    ] * bool(share)
+        def look(self, optimizer, *_):
+            [now] = optimizer.param_groups
+            scale = now["lr"] / self.given["lr"]
+            used.add(scale)
+            assert now["weight_decay"] == self.given["weight_decay"] * (scale if decay else 1)
+
+    fit(Made(), MultigridCallback(), max_epochs=4)
+    assert len(used) > 1
+    [said] = [message for message in caplog.messages if message.startswith("The LR grows")]
+    assert ("So does the weight decay." in said, "The betas are those of a step." in said) == (decay, betas)

@@ -57,7 +57,9 @@ def decays_apart(optimizer: Any, group: dict[str, Any]) -> bool:
     arXiv 2505.13738).
     """
     decay = group.get("weight_decay")
-    apart = group.get("decoupled_weight_decay") or _DECOUPLED.search(type(optimizer).__name__)
+    apart = group.get("decoupled_weight_decay") or any(
+        _DECOUPLED.search(kind.__name__) for kind in type(optimizer).__mro__
+    )
     return bool(apart) and isinstance(decay, (int, float)) and decay != 0
 
 
