@@ -18,7 +18,7 @@ import yaml
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side
 from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import new_file, write_csv
+from lightning_multigrid.files import is_url, new_file, write_csv
 from lightning_multigrid.prepare import Look, look_at
 from lightning_multigrid.sources import Manifest, ManifestError, VideoList, class_sizes, holds_frames
 from lightning_multigrid.video import VideoDataModule
@@ -42,6 +42,8 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
         output: The config to write.
         frame_rate: Images per second, needed if each video is a folder of images.
     """
+    if is_url(source):
+        raise ManifestError(f"`init` looks at videos on a disk, and {source} is a URL. Write a config that names it.")
     path = Path(output)
     if val is None and (splits := folder_splits(source)):
         source, val = splits["train"], splits["val"]

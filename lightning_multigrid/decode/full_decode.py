@@ -57,7 +57,7 @@ class FullDecode(AbstractContextManager["FullDecode"]):
     A `VideoError` if the file is missing, cut short, no video, too slow, or has frames above 67 megapixels.
 
     Args:
-        path: An ordinary file on disk, whatever its name looks like.
+        path: An ordinary file, whatever its name looks like. One at a URL is copied to a disk first, and removed.
 
     Attributes:
         file: The open file.
@@ -67,7 +67,7 @@ class FullDecode(AbstractContextManager["FullDecode"]):
     """
 
     def __init__(self, path: StrPath) -> None:
-        self.file = VideoFile(os.fspath(path))
+        self.file = VideoFile(os.fspath(path), whole=True)
         self._seen = _Seen()
         self._began = False
         with ExitStack() as opened, self.file.faults():

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 
 import av
 import xxhash
@@ -11,7 +10,7 @@ from lightning_multigrid import __version__
 from lightning_multigrid.decode.frame_table import MADE_BY, FrameTable
 from lightning_multigrid.decode.full_decode import make_table
 from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.files import StrPath
+from lightning_multigrid.files import StrPath, state_of
 
 _HEAD, _CHECK = b"broken ", 8  # bytes of the checksum
 _DAMAGED = b"damaged "
@@ -20,7 +19,7 @@ _BY = f"lightning-multigrid {__version__}, {MADE_BY}"
 
 def make_kept(path: StrPath) -> bytes:
     """Returns what to keep of a video; a `VideoError` if it can't be read now, for which the file is not to blame."""
-    modified = os.stat(path).st_mtime_ns
+    modified = state_of(path).changed
     try:
         table = make_table(path)
         return (_DAMAGED + modified.to_bytes(8, "big") if table.damage else b"") + table.to_bytes()
@@ -45,7 +44,7 @@ def read_kept(path: str, data: bytes) -> FrameTable | None:
     """
     if data.startswith(_DAMAGED):
         modified, data = data[len(_DAMAGED) :][:8], data[len(_DAMAGED) + 8 :]
-        if int.from_bytes(modified, "big") != os.stat(path).st_mtime_ns:
+        if int.from_bytes(modified, "big") != state_of(path).changed:
             return None
     if not data.startswith(_HEAD):
         return FrameTable.from_bytes(data) if data else None
@@ -53,6 +52,6 @@ def read_kept(path: str, data: bytes) -> FrameTable | None:
     if xxhash.xxh3_64_digest(data) != check:
         raise ValueError("they are no frame table, or a damaged one: their checksum is wrong")
     kept = json.loads(data)
-    if (kept["made_by"], kept["modified"]) == (_BY, os.stat(path).st_mtime_ns):
+    if (kept["made_by"], kept["modified"]) == (_BY, state_of(path).changed):
         raise VideoError(path, kept["reason"])
     return None

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from uuid import UUID
 
 from lightning_multigrid.decode.frame_table import FrameTable
-from lightning_multigrid.files import InputFile
+from lightning_multigrid.files import InputFile, RemoteFile
 
 _KIND = b"uuid" + UUID("8d1f0a52-3c7e-4f6b-9a40-6b1e52d7c913").bytes
 _HEAD = struct.Struct(">I20s")
@@ -30,7 +30,7 @@ def append_table(file: BinaryIO, table: FrameTable) -> None:
     file.write(_HEAD.pack(box, _KIND) + data + _SIZE.pack(box))
 
 
-def own_table(file: InputFile) -> FrameTable | None:
+def own_table(file: InputFile | RemoteFile) -> FrameTable | None:
     """Returns the table that a video holds; None if it has none, or a damaged one. An OSError if it can't be read."""
     end = file.read(max(0, file.size - _LIKELY), _LIKELY)
     size = int.from_bytes(end[-_SIZE.size :], "big")

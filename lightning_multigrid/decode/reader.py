@@ -2,7 +2,7 @@
 
 import operator
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 
 import numpy as np
@@ -25,7 +25,7 @@ from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.own_table import own_table
 from lightning_multigrid.decode.packets import decode_packets, kept, needed_packets
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
-from lightning_multigrid.files import StrPath
+from lightning_multigrid.files import RemoteFile, StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
 
 _ATTEMPTS = "at once", "by a new decoder", "from the start"
@@ -62,7 +62,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
     A `VideoError` if the file is missing, damaged, cut short, no video, too slow, or has frames above 67 megapixels.
 
     Args:
-        path: An ordinary file on disk, whatever its name looks like.
+        path: An ordinary file, whatever its name looks like, or the URL of one, of which ranges are read.
         table: The file's table from `make_table`; None is the one that a prepared video holds. If there is none, or it
             is of a file of another size, or of another FFmpeg where that matters, the reader makes one without entries:
             it decodes the file once, and later from its beginning.
@@ -104,7 +104,12 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                     if held <= _HELD_BYTES:
                         self._held[index] = frame
                 table = decode.table(entries=False)
-            self.file = VideoFile(self.file.path)
+            self.file = VideoFile(self.file.path, whole=True)
+        elif isinstance(self.file.bytes, RemoteFile) and not table.direct:
+            self.slow = (
+                "is copied from its URL for each clip, as its container lets no packet be read alone: `prepare` it"
+            )
+            self.file = VideoFile(self.file.path, whole=True)
         self.table, self.damage = table, table.damage
         self.rate, self.start, self.height, self.width = table.rate, table.start, table.height, table.width
 
@@ -191,6 +196,8 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         groups: dict[int, list[int]] = {}
         for index, entry in zip(wanted, self.table.entries[wanted].tolist(), strict=True):
             groups.setdefault(entry, []).append(index)
+        if isinstance(self.file.bytes, RemoteFile):
+            self.file.bytes.will_read(self._spans(groups))
         for entry, members in groups.items():
             missing = set(members)
             for attempt in _ATTEMPTS:
@@ -214,6 +221,13 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                     f"changed: {frame_of} is not the one that was found when the file was decoded first. Run "
                     "`lightning-multigrid index` or `prepare` again",
                 )
+
+    def _spans(self, groups: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, int]]:
+        """Where the packets lie that frames are decoded from, [start, end) in the file: of each entry, in one piece."""
+        for entry, members in groups.items():
+            needed = slice(entry, int(self.table.packets[members].max()) + 1)
+            starts = self.table.positions[needed].astype(np.int64)
+            yield int(starts.min()), int((starts + self.table.sizes[needed]).max())
 
     def _decoded(self, attempt: str, entry: int, missing: set[int]) -> Generator[tuple[int, VideoFrame], None, None]:
         """Decodes frames, and yields those that are missing and as the table says, each with its number.

@@ -15,7 +15,7 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.frame_table import MAX_PIXELS
-from lightning_multigrid.files import Cursor, InputFile, printable
+from lightning_multigrid.files import Cursor, InputFile, open_input, printable
 
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
 # name other files and hosts, whatever the name of their file.
@@ -45,18 +45,22 @@ class VideoError(ValueError):
 
 
 class VideoFile:
-    """An ordinary file, open until `close`; it is a `VideoError` if it can't be opened.
+    """An ordinary file, or one at a URL, open until `close`; it is a `VideoError` if it can't be opened.
+
+    Args:
+        path: Its path or URL.
+        whole: Whether FFmpeg reads it. What is at a URL is then copied to a disk first.
 
     Attributes:
         bytes: What it holds.
         until: The CPU time of the thread, in s, at which decoding it must have ended.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, whole: bool = False) -> None:
         self.path, self.until = path, math.inf
         self._kept: tuple[InputContainer, VideoStream] | None = None
         try:
-            self.bytes = InputFile(path)  # for reads without FFmpeg, too
+            self.bytes = open_input(path, whole=whole)  # for reads without FFmpeg, too
         except (OSError, ValueError) as error:  # a ValueError of a path that can't be
             raise VideoError(path, _reason(error)) from error
 
@@ -113,6 +117,7 @@ class VideoFile:
 
     def open(self) -> tuple[InputContainer, VideoStream]:
         """Opens the file's container and its video, at the beginning, with a new decoder."""
+        assert isinstance(self.bytes, InputFile)
         if (claimed := _claimed(self.bytes)) > self.bytes.size:
             raise VideoError(self.path, f"damaged: its frames claim {claimed} bytes, {self.bytes.size} are there")
         # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.

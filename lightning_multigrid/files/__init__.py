@@ -1,6 +1,6 @@
-"""Files: writes that are all or nothing, reads of ordinary files only, paths from users.
+"""Files: writes that are all or nothing, reads of ordinary files or by ranges of URLs, paths from users.
 
-Begin with `durable.py` for writing and `input_file.py` for reading.
+Begin with `durable.py` for writing, `input_file.py` for reading, and `remote_file.py` for URLs.
 """
 
 from lightning_multigrid.files.arguments import (
@@ -22,7 +22,10 @@ from lightning_multigrid.files.durable import (
     write_csv,
 )
 from lightning_multigrid.files.input_file import Cursor, InputFile
+from lightning_multigrid.files.remote_file import FileState, RemoteFile, open_input, read_remote, state_of
+from lightning_multigrid.files.urls import is_url, joined, name_below, name_in_url, url_fault
 
-__all__ = ["FRAME_SUFFIXES", "VIDEO_SUFFIXES", "Cursor", "InputFile", "OutputError", "StrPath", "cache_folder"]
-__all__ += ["new_file", "output_errors", "path_argument", "printable", "quoted", "remove_partial", "require"]
-__all__ += ["temporary_name", "write_csv"]
+__all__ = ["FRAME_SUFFIXES", "VIDEO_SUFFIXES", "Cursor", "FileState", "InputFile", "OutputError", "RemoteFile"]
+__all__ += ["StrPath", "cache_folder", "is_url", "joined", "name_below", "name_in_url", "new_file", "open_input"]
+__all__ += ["output_errors", "path_argument", "printable", "quoted", "read_remote", "remove_partial", "require"]
+__all__ += ["state_of", "temporary_name", "url_fault", "write_csv"]

@@ -10,15 +10,18 @@ from lightning_multigrid.files.arguments import StrPath
 class InputFile:
     """An ordinary file, open for reading; an OSError if it is none.
 
+    A descriptor in the place of its path is closed with it.
+
     Attributes:
         size: Its bytes when it was opened.
         failure: The error of a read through a `Cursor`, which can't raise it.
     """
 
-    def __init__(self, path: StrPath) -> None:
+    def __init__(self, path: StrPath | int) -> None:
         self.failure: OSError | None = None
         self._descriptor = -1
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else opening a pipe would wait for its writer
+        opens = os.O_RDONLY | os.O_NONBLOCK  # else opening a pipe would wait for its writer
+        self._descriptor = path if isinstance(path, int) else os.open(path, opens)
         found = os.fstat(self._descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not an ordinary file")

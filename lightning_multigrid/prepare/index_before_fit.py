@@ -6,9 +6,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from lightning_multigrid.files import OutputError, StrPath, cache_folder
+from lightning_multigrid.files import OutputError, StrPath, cache_folder, is_url
 from lightning_multigrid.prepare.processes import usable_cores
-from lightning_multigrid.prepare.tables import index, known, without_table
+from lightning_multigrid.prepare.tables import index, without_table
 from lightning_multigrid.sources import Manifest, TableStore
 
 _FEW = 32  # videos that are done before a program has started
@@ -18,10 +18,11 @@ def index_in_subprocess(paths: Sequence[str], folder: StrPath) -> str:
     """Makes the frame tables that some videos lack, and keeps them in a folder.
 
     It starts `python -m lightning_multigrid.prepare`: processes of the user's own script would run that script again.
-    Several that share the folder share the work, and none waits for another.
+    Several that share the folder share the work, and none waits for another. That program also asks which videos at
+    URLs lack a table: this process opens no connection, so that it may fork.
 
     Args:
-        paths: Absolute paths of videos.
+        paths: Absolute paths, or URLs, of videos.
         folder: That of a `TableStore`.
 
     Returns:
@@ -31,22 +32,25 @@ def index_in_subprocess(paths: Sequence[str], folder: StrPath) -> str:
         OutputError: If the folder can't be written to.
     """
     store = TableStore(folder)
-    missing = without_table(paths, store)
+    remote = [path for path in paths if is_url(path)]
+    missing = without_table([path for path in paths if not is_url(path)], store) + remote
     if not missing:
         return ""
-    if len(missing) <= _FEW:
+    if len(missing) <= _FEW and not remote:
         return str(index(missing, store))
     store.begin()
     command = [sys.executable, "-m", __package__, os.fspath(folder), str(usable_cores())]
     text = b"".join(os.fsencode(path) + b"\0" for path in missing)
     modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run(command, input=text, check=False, env=os.environ | modules)
+    run = subprocess.run(command, input=text, check=False, stdout=subprocess.PIPE, env=os.environ | modules)
     if run.returncode:
         said = f"The program that makes frame tables ended with exit status {run.returncode}."
         raise OutputError(errno.EIO, said)
-    done, left = known(missing, store)
-    broken = f", {len(done.broken) + len(left):,} videos are broken" if done.broken or left else ""
-    return f"Frame tables of {done.kept:,} videos are in {os.fspath(folder)}{broken}."
+    if remote:
+        store.recall()
+    there, broken = map(int, run.stdout.split()[-2:])
+    said = f", {broken:,} videos are broken" if broken else ""
+    return f"Frame tables of {there:,} videos are in {os.fspath(folder)}{said}." if there or broken else ""
 
 
 def tables_folder() -> str:

@@ -24,12 +24,14 @@ from lightning_multigrid.decode import BrokenVideosError, own_table
 from lightning_multigrid.files import (
     InputFile,
     StrPath,
+    is_url,
     output_errors,
     path_argument,
     printable,
     quoted,
     remove_partial,
     require,
+    state_of,
     write_csv,
 )
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
@@ -98,7 +100,7 @@ def prepare(
         jobs: list[TranscodeJob] = []
         origins: dict[str, str] = {}
         for source, name in names.items():
-            if os.path.realpath(source).startswith(os.path.join(root, "")):
+            if not is_url(source) and os.path.realpath(source).startswith(os.path.join(root, "")):
                 raise ValueError(f"{source} lies in the output folder {root}. Give a folder of its own as `output`.")
             try:
                 made_from = origins[source] = _made_from(source, encoding)
@@ -154,9 +156,9 @@ def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
     names: dict[str, str] = {}
     taken: dict[str, str] = {}
     for source in dict.fromkeys(sources):
-        path = os.path.normpath(source)
+        path = source if is_url(source) else os.path.normpath(source)
         inside = path.removeprefix(os.path.join(root, ""))
-        name = inside if inside != path else os.path.join("outside", path.lstrip(os.sep))
+        name = inside if inside != path else os.path.join("outside", path.replace("://", "/").lstrip(os.sep))
         names[source] = name if name.lower().endswith(".mp4") else f"{name}.mp4"
         # The same for all names that a file system may take for one: some ignore case, or know only one form of `é`.
         known = unicodedata.normalize("NFC", unicodedata.normalize("NFC", names[source]).casefold())
@@ -179,10 +181,10 @@ def _part(text: str) -> tuple[int, int]:
 
 def _made_from(source: str, encoding: Encoding) -> str:
     """What a prepared video is made of and how: its source as it is now, and the settings."""
-    found = os.stat(source)
+    found = state_of(source)
     # Whole paths stay private; a digest tells them apart.
     digest = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
-    about = {"source": digest, "bytes": found.st_size, "changed": found.st_mtime_ns}
+    about = {"source": digest, "bytes": found.size, "changed": found.changed}
     return json.dumps({"version": _VERSION, **asdict(encoding), **about})
 
 

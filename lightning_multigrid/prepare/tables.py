@@ -1,12 +1,12 @@
 """The frame tables of videos that are not prepared, made once and kept: a training then reads clips of them fast."""
 
-import os
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from lightning_multigrid.decode import FrameTable, VideoError, make_kept, read_kept
+from lightning_multigrid.files import is_url, state_of
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
 from lightning_multigrid.prepare.progress import shown
 from lightning_multigrid.sources import TableStore, content_key
@@ -48,6 +48,8 @@ def index(paths: Iterable[str], store: TableStore, workers: int = 0, timeout: fl
         store.begin()
     random.Random().shuffle(tasks)
     said = f"Each of {len(tasks):,} videos is decoded once, to know its frames. What is made is kept."
+    if remote := sum(map(is_url, tasks)):
+        said += f" {remote:,} are copied from their URLs for that, one at a time for each process."
     for path, made in shown("index", run_tasks(partial(_make, store), tasks, workers, timeout), len(tasks), said):
         if isinstance(made, TaskFailure):
             done.broken[path] = made.reason
@@ -85,7 +87,7 @@ def _make(store: TableStore, path: str) -> bool:
 
 def _key(path: str) -> tuple[str, int]:
     try:
-        return content_key(path), os.stat(path).st_mtime_ns
+        return content_key(path), state_of(path).changed
     except (OSError, ValueError) as error:
         raise VideoError(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from error
 

@@ -13,7 +13,16 @@ from itertools import chain
 import numpy as np
 import torch
 
-from lightning_multigrid.files import StrPath, path_argument, quoted, require
+from lightning_multigrid.files import (
+    StrPath,
+    is_url,
+    name_below,
+    name_in_url,
+    path_argument,
+    quoted,
+    require,
+    url_fault,
+)
 from lightning_multigrid.sources.manifest import Manifest, Rows
 from lightning_multigrid.sources.text import ManifestError
 
@@ -40,19 +49,21 @@ class ManifestBuilder:
     ) -> None:
         self._origin = path_argument("origin", origin)
         folder = os.path.dirname(self._origin) or os.curdir if root is None else path_argument("root", root)
-        if "://" in folder:
-            raise ManifestError(f"`root` is {quoted(folder)}, a URL. Mount the store, or copy the videos to a disk.")
+        self._remote = is_url(folder)
+        if self._remote:
+            _check_root(folder, of_frames=frame_rate is not None, existing_only=existing_only)
         # With one name twice, labels would mean other classes.
         different = not isinstance(classes, str) and len(set(classes)) == len(classes)
         require(different, "classes", classes, "a sequence of different names")
         rate = frame_rate is None or 0 < frame_rate < math.inf
         require(rate, "frame_rate", frame_rate, "above 0 (frames per second), or None")
-        self._root = os.path.abspath(folder)
+        self._root = folder.rstrip("/") if self._remote else os.path.abspath(folder)
         self._classes = tuple(classes)
         self._multi_label = multi_label
         self._frame_rate = frame_rate
         self._outside = allow_outside_root
-        self._absolute = allow_outside_root or root is None
+        # A list from elsewhere must not name the files of this machine.
+        self._absolute = allow_outside_root or (root is None and not self._remote)
         self._names_in = cache(_names_in) if existing_only else None  # lists each folder once
         self._missing = 0
         self._paths = bytearray()
@@ -121,11 +132,12 @@ class ManifestBuilder:
         return ManifestError(f"{self._origin}, {where}: {what}.")
 
     def _checked_path(self, path: str, where: str) -> str:
-        if not path or "\0" in path or "://" in path or _HALF_PAIR.search(path):
+        if not path or "\0" in path or ("://" in path and not is_url(path)) or _HALF_PAIR.search(path):
             raise self.error(
-                where,
-                f"{quoted(path)} is not the path of a file. Correct an empty field, save as UTF-8, or download URLs",
+                where, f"{quoted(path)} is not the path of a file. Correct an empty field, and save the list as UTF-8"
             )
+        if is_url(path):
+            return self._checked_url(path, where)
         # The path is kept in its normal form, so that the path that was judged is the one that is opened.
         name = os.path.normpath(path)
         if name.startswith(prefix := os.path.join(self._root, "")):
@@ -137,7 +149,21 @@ class ManifestBuilder:
                 f"the path {quoted(path)} leads out of the root {quoted(self._root)}. Give a root that holds all the "
                 "videos, or pass `allow_outside_root=True` to `VideoList`",
             )
-        return name
+        return name_in_url(self._root, name) if self._remote and not os.path.isabs(name) else name
+
+    def _checked_url(self, url: str, where: str) -> str:
+        if self._remote and (name := name_below(self._root, url)) is not None:
+            return name
+        if fault := url_fault(url):
+            raise self.error(where, f"{quoted(url)} {fault}")
+        if not self._outside or self._frame_rate is not None or self._names_in is not None:
+            raise self.error(
+                where,
+                f"the URL {quoted(url)} leads out of the root {quoted(self._root)}. Give `VideoList` a URL as `root` "
+                "that all the videos are below, or if you trust the list, `allow_outside_root=True`, both without "
+                "`frame_rate` and `existing_only`",
+            )
+        return url
 
     def _check_labels(self, labels: Sequence[int], where: str) -> None:
         beyond = len(self._classes) or math.inf
@@ -156,6 +182,17 @@ class ManifestBuilder:
         rows = len(self._path_offsets) - 1
         if rows and bool(labels) != bool(self._labels):
             raise self.error(where, "some rows have a label, and some have none. Give all videos a label, or none")
+
+
+def _check_root(url: str, *, of_frames: bool, existing_only: bool) -> None:
+    """Refuses a URL as the root if its videos could not be read, or it would mean other ones."""
+    if fault := url_fault(url):
+        raise ManifestError(f"`root` {quoted(url)} {fault}.")
+    if set("?#").intersection(url):
+        raise ManifestError(f"`root` {quoted(url)} has a `?` or a `#`, behind which no path can stand. Leave it out.")
+    if of_frames or existing_only:
+        name = "frame_rate" if of_frames else "existing_only"
+        raise ManifestError(f"`{name}` is for files on a disk, and `root` is {quoted(url)}. Leave it out.")
 
 
 def renamed(manifest: Manifest, paths: Sequence[str | None], origin: StrPath, root: StrPath) -> Manifest:

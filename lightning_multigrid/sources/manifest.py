@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from lightning_multigrid.files import quoted
+from lightning_multigrid.files import joined, quoted
 from lightning_multigrid.sources.table_store import TableStore
 from lightning_multigrid.sources.text import ManifestError
 
@@ -38,7 +38,7 @@ class Manifest:
 
     Args:
         origin: The file or folder it was read from.
-        root: Absolute folder that relative paths start from.
+        root: Absolute folder, or URL, that relative paths start from.
         classes: Names of the classes in the order of their labels; empty if they are unknown.
         multi_label: Whether a video may have any number of labels instead of one.
         frame_rate: Frames per second if each path is a folder of frames, None if it is a video file.
@@ -78,15 +78,15 @@ class Manifest:
         return int(self.rows.labels.max()) + 1
 
     def path(self, index: int) -> str:
-        """Returns the absolute path of a video or a folder of frames; an IndexError if there is no such row."""
+        """Returns the absolute path or the URL of a video or a folder of frames; an IndexError if there is no row."""
         path = self.rows.paths.numpy()[self._row(self.rows.path_offsets, index)].tobytes()
-        return os.path.join(self.root, path.decode("utf-8", "surrogateescape"))
+        return joined(self.root, path.decode("utf-8", "surrogateescape"))
 
     def paths(self) -> list[str]:
         """Returns the paths of all rows, as `path` does one by one."""
         text, offsets = self.rows.paths.numpy().tobytes(), self.rows.path_offsets.tolist()
         names = (text[start:end].decode("utf-8", "surrogateescape") for start, end in pairwise(offsets))
-        return [os.path.join(self.root, name) for name in names]
+        return [joined(self.root, name) for name in names]
 
     def spans(self, index: int) -> tuple[list[int], list[tuple[float, float]]]:
         """Returns the labels of a row as they were added, and the (start, end) of each in seconds."""

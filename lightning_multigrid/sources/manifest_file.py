@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lightning_multigrid.files import StrPath, new_file, path_argument
+from lightning_multigrid.files import StrPath, is_url, new_file, path_argument
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError, read_json
@@ -42,6 +42,8 @@ def prepared_manifest(path: str) -> str | None:
     if os.path.basename(path) == MANIFEST_NAME:
         return path
     file = os.path.join(path, MANIFEST_NAME)
+    if is_url(path):  # nothing there is looked for: what has no suffix is a folder
+        return None if os.path.splitext(path)[1] else file
     if os.path.isfile(file):
         return file
     if any(os.path.isfile(os.path.join(path, name)) for name in _OLDER_NAMES):  # no folder per class
@@ -64,7 +66,7 @@ def load_manifest(path: StrPath, classes: Sequence[str] = (), *, existing_only: 
             raise ValueError("`root` leads out of its folder")
         builder = ManifestBuilder(
             path,
-            os.path.join(os.path.dirname(os.path.abspath(path)), root),
+            os.path.join(os.path.dirname(path if is_url(path) else os.path.abspath(path)), root),
             classes=content["classes"] or classes,
             multi_label=content["multi_label"],
             existing_only=existing_only,

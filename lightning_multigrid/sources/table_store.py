@@ -11,11 +11,12 @@ from glob import escape, glob
 from xxhash import xxh3_128_digest
 
 from lightning_multigrid.files import (
-    InputFile,
     StrPath,
+    open_input,
     output_errors,
     path_argument,
     remove_partial,
+    state_of,
     temporary_name,
 )
 
@@ -85,14 +86,14 @@ class TableStore:
         there = set(glob(f"??/*{_SUFFIX}", root_dir=self.folder))
         distinct = list(dict.fromkeys(paths))
         pieces = [distinct[start : start + _AT_ONCE] for start in range(0, len(distinct), _AT_ONCE)]
-        recalled = self._recall()
+        recalled = self.recall()
         with ThreadPoolExecutor(_READERS) as threads:
             keys = [key for piece in threads.map(_keys, pieces) for key in piece]
         self._remember(recalled, {of_file: key for of_file, key in keys if key})
         return [path for path, (_, key) in zip(distinct, keys, strict=True) if not key or _name(key) not in there]
 
-    def _recall(self) -> dict[bytes, bytes]:
-        """The keys of files that were read for an earlier call, of any process: only what has changed is read again."""
+    def recall(self) -> dict[bytes, bytes]:
+        """Recalls the keys of files that any process has read before: only what has changed is read again."""
         try:
             with open(self._file(_KEYS), "rb") as file:
                 data = file.read()
@@ -155,11 +156,11 @@ def _name(key: bytes) -> str:
 
 def _key_of(path: str) -> tuple[bytes, bytes]:
     """What a file is known as, by its path, size and time of change, and the key of what is in it."""
-    found = os.stat(path)
-    of_file = xxh3_128_digest(f"{path}\0{found.st_size}\0{found.st_mtime_ns}".encode("utf-8", "surrogateescape"))
+    found = state_of(path)
+    of_file = xxh3_128_digest(f"{path}\0{found.size}\0{found.changed}".encode("utf-8", "surrogateescape"))
     key = _recalled.get(of_file) or _known.get(of_file)
     if key is None:
-        with closing(InputFile(path)) as file:
+        with closing(open_input(path)) as file:
             ends = file.read(0, _END) + file.read(max(0, file.size - _END), _END)
             key = xxh3_128_digest(f"{file.size} ".encode() + ends)
         _known.put(of_file, key)

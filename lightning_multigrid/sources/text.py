@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from lightning_multigrid.files import is_url, read_remote, url_fault
+
 
 class ManifestError(ValueError):
     """A list, a folder or an annotation file that can't be read as videos and labels."""
@@ -14,6 +16,13 @@ class ManifestError(ValueError):
 
 def read_text(path: str) -> str:
     """Returns the UTF-8 text of a file; line ends are kept, and bytes that are no UTF-8, as a file may be named so."""
+    if is_url(path):
+        if fault := url_fault(path):
+            raise ManifestError(f"{path} {fault}.")
+        try:
+            return read_remote(path).decode("utf-8-sig", "surrogateescape")
+        except OSError as error:
+            raise ManifestError(f"{path} can't be read: {error.strerror}.") from error
     try:
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             return file.read()

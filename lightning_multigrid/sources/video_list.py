@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, path_argument, quoted
+from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, is_url, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.class_folders import class_names, no_videos, videos_below
 from lightning_multigrid.sources.list_file import Row, metadata_in, read_list
@@ -42,20 +42,24 @@ class VideoList:
     In a *folder of videos*, `source/*.mp4`, without other folders, they have no labels, which is enough for prediction.
     With `frame_rate`, such a folder of images is one video.
 
+    Videos may be at *URLs* of `https://`, `http://`, `s3://` and `hf://`: below a `root` that is one, in a list whose
+    rows are URLs below that root, and in a list or a prepared folder that is at a URL itself.
+
     A *prepared* folder, or the `manifest.json` in it, has its own classes and labels. Arguments that say
     otherwise are refused.
 
     Args:
         source: The list, the folder that holds a folder per class or videos, or the prepared folder.
-        root: Folder that relative paths of a list start from; by default the folder of the list. Absolute paths must
-            lie in a given root, and may lie anywhere without one; `..` never leads out of it.
+        root: Folder or URL that relative paths of a list start from; by default the folder of the list. Absolute paths
+            must lie in a given root, and may lie anywhere without one; `..` never leads out of it. URLs always lie
+            below a root that is one.
         classes: Names of the classes in the order of their labels, or a file with one on each line; by default those of
             the training split, so that another split gets the same labels even if it lacks a class.
         multi_label: Whether a video may have any number of labels (a row with an empty label has none).
         frame_rate: Frames per second if each path is a folder of frames. In a folder per class, every folder that holds
             images is then a video.
         existing_only: Leave out, and count, what is listed but not on disk.
-        allow_outside_root: Accept paths of a list that lead out of the root.
+        allow_outside_root: Accept paths and URLs of a list that lead out of the root.
     """
 
     source: StrPath
@@ -164,7 +168,7 @@ def holds_frames(source: StrPath) -> bool:
     They are in a folder with images and no videos below it, and in a list whose first path is a folder.
     """
     source = path_argument("source", source)
-    if prepared_manifest(source) is not None:
+    if is_url(source) or prepared_manifest(source) is not None:
         return False
     if os.path.isdir(source) and metadata_in(source) is None:
         return not any(videos_below(source, frames=False)) and any(videos_below(source, frames=True))

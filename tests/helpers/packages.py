@@ -22,7 +22,7 @@ MULTIGRID = {
     ),
 }
 VIDEOS = {
-    "files": ((), ()),
+    "files": ((), ("aiohttp", "fsspec")),
     "pixels": ((), ("numpy", "torch", "torchvision")),
     "decode": (("files", "pixels"), ("PIL", "av", "numpy", "safetensors", "torch", "xxhash")),
     "sources": (("files",), ("numpy", "torch", "xxhash")),

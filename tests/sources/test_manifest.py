@@ -12,8 +12,8 @@ from lightning_multigrid.sources.builder import ManifestBuilder, renamed
 from lightning_multigrid.sources.text import ManifestError
 
 
-def build(rows, **arguments):
-    builder = ManifestBuilder("list.csv", "/data", **arguments)
+def build(rows, root="/data", **arguments):
+    builder = ManifestBuilder("list.csv", root, **arguments)
     for number, (path, labels) in enumerate(rows, start=1):
         builder.add(path, labels, where=f"line {number}")
     return builder.build()
@@ -100,15 +100,93 @@ def test_paths_inside_the_root(given, kept):
     assert build([(given, [0])]).path(0) == kept
 
 
-@pytest.mark.parametrize("path", ["", "a\0b", "s3://bucket/a.mp4", "file:///etc/passwd"])
+@pytest.mark.parametrize("path", ["", "a\0b", "videos/https://host/a.mp4", "://a.mp4"])
 def test_what_is_no_path(path):
-    with pytest.raises(ManifestError, match=r"line 1: '.*' is not the path of a file\. .* download URLs"):
+    with pytest.raises(ManifestError, match=r"line 1: '.*' is not the path of a file\. Correct an empty field"):
         build([(path, [0])], allow_outside_root=True)
 
 
-def test_a_root_is_no_url():
-    with pytest.raises(ManifestError, match="`root` is '.*', a URL. Mount the store, or copy the videos to a disk"):
-        ManifestBuilder("train.csv", "s3://bucket")
+HOST = "https://host/videos"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("a.mp4", f"{HOST}/a.mp4"),
+        ("./b/../#100% a?.mp4", f"{HOST}/%23100%25%20a%3F.mp4"),
+        (f"{HOST}/a%20b.mp4", f"{HOST}/a%20b.mp4"),
+        (f"{HOST}/b/a.mp4?signed=x/../y", f"{HOST}/b/a.mp4?signed=x/../y"),
+    ],
+)
+@pytest.mark.parametrize("root", [HOST, f"{HOST}/"])
+def test_urls_below_the_root(given, kept, root):
+    manifest = build([(given, [0])], root=root)
+    assert manifest.path(0) == kept
+    assert manifest.paths() == [kept]
+
+
+def test_names_in_stores_are_kept_as_they_are(monkeypatch):
+    monkeypatch.setattr("lightning_multigrid.files.urls.find_spec", lambda name: True)
+    assert build([("#100% a?.mp4", [0])], root="s3://bucket").path(0) == "s3://bucket/#100% a?.mp4"
+
+
+CLIMBING = [f"{HOST}/../a.mp4", f"{HOST}/b/%2e%2E/%2e./a.mp4", "https://other/a.mp4", "http://host/videos/a.mp4"]
+CLIMBING += [f"{HOST}//etc/passwd", f"{HOST}/https://other/a.mp4", "https://host/videos2/a.mp4", f"{HOST}/"]
+
+
+@pytest.mark.parametrize("url", CLIMBING)
+@pytest.mark.parametrize("root", [HOST, "/data", None])
+def test_other_urls_need_to_be_allowed(url, root):
+    with pytest.raises(
+        ManifestError, match=r"line 1: the URL '.*' leads out of the root '.*'\. Give `VideoList` a URL"
+    ):
+        build([(url, [0])], root=root)
+    assert build([(url, [0])], root=root, allow_outside_root=True).path(0) == url
+
+
+@pytest.mark.parametrize("setting", [{"frame_rate": 5.0}, {"existing_only": True}])
+def test_urls_are_of_video_files_and_are_not_looked_for(setting):
+    name = next(iter(setting))
+    with pytest.raises(ManifestError, match=f"`{name}` is for files on a disk, and `root` is '{HOST}'. Leave it out"):
+        build([("a.mp4", [0])], root=HOST, **setting)
+    with pytest.raises(ManifestError, match="leads out of the root .* without `frame_rate` and `existing_only`"):
+        build([(f"{HOST}/a.mp4", [0])], allow_outside_root=True, **setting)
+
+
+OTHERS = ["file:///etc/passwd", "FILE:///etc/passwd", "gs://bucket/a.mp4", "ftp://host/a.mp4", "memory://a.mp4"]
+OTHERS += ["simplecache+https://host/a.mp4", "HTTPS://host/a.mp4"]
+
+
+@pytest.mark.parametrize("url", OTHERS)
+def test_other_protocols_are_never_read(url):
+    with pytest.raises(
+        ManifestError, match=r"line 1: '.*' is at .*://; https://, http://, s3://, hf:// are read. Mount"
+    ):
+        build([(url, [0])], allow_outside_root=True)
+    with pytest.raises(
+        ManifestError, match=r"`root` '.*' is at .*://; https://, http://, s3://, hf:// are read. Mount"
+    ):
+        build([("a.mp4", [0])], root=url)
+
+
+def test_what_a_root_at_a_url_needs(monkeypatch):
+    with pytest.raises(ManifestError, match=r"has a `\?` or a `#`, behind which no path can stand\. Leave it out"):
+        build([("a.mp4", [0])], root="https://host/videos?token=x")
+    with pytest.raises(ManifestError, match="holds a user or a password, which logs would show. Put them into fsspec"):
+        build([("a.mp4", [0])], root="https://me:secret@host/videos")
+    monkeypatch.setattr("lightning_multigrid.files.urls.find_spec", lambda name: None)
+    with pytest.raises(
+        ManifestError, match="'s3://bucket' needs a package that is not installed. Run `pip install s3fs"
+    ):
+        build([("a.mp4", [0])], root="s3://bucket")
+
+
+def test_a_list_at_a_url_names_no_files_of_this_machine():
+    builder = ManifestBuilder(f"{HOST}/list.csv")
+    builder.add("a.mp4", where="line 1")
+    with pytest.raises(ManifestError, match=f"line 2: the path '/etc/passwd' leads out of the root '{HOST}'"):
+        builder.add("/etc/passwd", where="line 2")
+    assert builder.build().path(0) == f"{HOST}/a.mp4"
 
 
 OUTSIDE = ["..", "../a.mp4", "a/../../a.mp4", "./../a.mp4", "/a.mp4", "/data/../a.mp4", "/database/a.mp4"]

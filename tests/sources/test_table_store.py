@@ -100,7 +100,7 @@ def test_a_later_process_reads_only_what_has_changed_for_its_key(store, videos, 
         monkeypatch.setattr(table_store, "_known", table_store._Known())
         monkeypatch.setattr(table_store, "_recalled", {})
         opened = []
-        monkeypatch.setattr(table_store, "InputFile", lambda path: opened.append(path) or InputFile(path))
+        monkeypatch.setattr(table_store, "open_input", lambda path: opened.append(path) or InputFile(path))
         return opened, TableStore(store.folder).missing(videos)
 
     missing = store.missing(videos)
