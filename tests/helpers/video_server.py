@@ -1,6 +1,6 @@
 """A server on the loopback that gives ranges of files as it is told to: late, cut, or not at all.
 
-It is a process of its own (`python -m tests.helpers.video_server FOLDER`), so that tests may count what theirs opens.
+It is a process of its own (this file is its script), so that tests may count what theirs opens.
 What it does is in files of its folder's neighbour `.told`: each request takes the first line of `faults`, and is
 written to `log`.
 """
@@ -100,8 +100,8 @@ def serving(folder: Path, told: Path):
     server = Server(folder, told)
     server.fail()
     server.forget()
-    command = [sys.executable, "-m", __name__, str(folder), str(told)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+    command = [sys.executable, __file__, str(folder), str(told)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         server.url = process.stdout.readline().strip()
         try:
             yield server
