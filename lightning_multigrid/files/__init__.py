@@ -1,4 +1,4 @@
-"""Files: writes that are all or nothing, reads of ordinary files or by ranges of URLs, paths from users.
+"""Files: writes that are all or nothing, reads of ordinary files and of URLs, paths from users.
 
 Begin with `durable.py` for writing, `input_file.py` for reading, and `remote_file.py` for URLs.
 """
