@@ -152,6 +152,8 @@ def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
 
     >>> names_of(["/in/run/a.avi", "/other/b.mp4"], "/in")
     {'/in/run/a.avi': 'run/a.avi.mp4', '/other/b.mp4': 'outside/other/b.mp4'}
+    >>> names_of(["https://host/in/a.mp4", "https://other/b.mp4"], "https://host/in")
+    {'https://host/in/a.mp4': 'a.mp4', 'https://other/b.mp4': 'outside/https/other/b.mp4'}
     """
     names: dict[str, str] = {}
     taken: dict[str, str] = {}

@@ -210,6 +210,7 @@ def test_splits_that_are_there_are_taken(videos, capsys):
         (["videos", "--output", "there.yaml"], "`init` would write over there.yaml. Move it away"),
         (["videos", "--output", "their.yaml"], "would write over their_train.csv, their_val.csv. Move it away"),
         (["nowhere"], "nowhere"),
+        (["https://host/list.csv"], "`init` looks at videos on a disk, and https://host/list.csv is a URL."),
         (["few/jump"], "few/jump have no labels. Give a list of `path label`, or a folder per class"),
         (["few"], "There are 5 training videos, beside 1 held out for validation; at least 16 are required, as"),
         (["few"], "for each of the baseline's. Add videos.\n"),
