@@ -28,7 +28,7 @@ from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.cli.step_seconds import StepSeconds, measure_steps, seconds_by_points
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import new_file, require
-from lightning_multigrid.reports import plan_figure
+from lightning_multigrid.reports import comparison_figure, new_figure, plan_figure
 from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training import AtomicCheckpointIO, BaselineCallback, MultigridCallback, show_grids
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
@@ -122,6 +122,7 @@ def compare_command(
     metric: str | None = None,
     mode: Literal["max", "min"] | None = None,
     clock: Literal["wall", "cpu"] = "wall",
+    plot: str | None = None,
 ) -> None:
     """Trains a config with MultigridCallback, without it, and without it in as much time: does it pay?
 
@@ -134,10 +135,16 @@ def compare_command(
         metric: What to compare, of what the validation logs; None is the first that is no loss.
         mode: What is better; None is `min` for names with `loss` or `err` in them.
         clock: What "as much time" means: `cpu` is for trainings on CPUs that share a machine.
+        plot: Draw the metric over the time, a line for each run, to this file (.png, .svg, .pdf).
     """
+    if plot is not None:
+        new_figure()  # before the trainings: an error if it can't be drawn
     config = yaml.safe_load(cli.parser.dump(cli.config, skip_unset=False))
     config = {name: value for name, value in config.items() if name not in signature(compare_command).parameters}
-    compare(config, Path(output), seeds=seeds, metric=metric, mode=mode, clock=clock)
+    comparison = compare(config, Path(output), seeds=seeds, metric=metric, mode=mode, clock=clock)
+    if plot is not None:
+        comparison_figure(comparison).savefig(plot, dpi=150)
+        say(f"Drawn to {plot}.", sys.stderr)
 
 
 def migrate(source: str) -> None:

@@ -26,6 +26,7 @@ from lightning_multigrid.schedule import (
     Phase,
     Plan,
     ShortCycle,
+    counted,
     duration,
     text_table,
 )
@@ -35,6 +36,7 @@ from lightning_multigrid.training import (
     Changes,
     MultigridCallback,
     attach,
+    auto_lr_scaling,
     check_steps,
     lr_rule,
     make_plan,
@@ -58,9 +60,10 @@ class Preview:
     plan: Plan  # for an assumed number of clips, if it is not known
     baseline: bool  # whether there is no MultigridCallback: then the plan is only for its shapes and LRs
     counted: bool  # whether the number of clips is known
-    lrs: tuple[LRPoint, ...]  # over the training, `_POINTS_PER_PHASE` per phase
-    lr: float  # the baseline's, without warm-up and decay
+    lrs: tuple[LRPoint, ...]  # over the training on these devices, `_POINTS_PER_PHASE` per phase
+    lr: float  # the config's, without warm-up and decay
     configured_world: int  # the devices that the config and its LR are for
+    of_devices: float  # what the LR of the config is multiplied with on these devices
     lr_rule: str  # how the LR grows with the clips, in words
 
     @property
@@ -117,7 +120,7 @@ class Preview:
         schedule, steps, baseline = self.schedule, self.steps, self.schedule.baseline.shape
         parts = [] if steps is None else [f"{sum(steps)} {self.plan.unit} instead of {self.plan.baseline_steps}"]
         parts += [
-            f"{float(schedule.passes(schedule.baseline.epochs)):g} passes over the data in {schedule.length}",
+            schedule.all_passes,
             f"{schedule.iteration_reduction:.2f}x fewer iterations",
             f"{schedule.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
         ]
@@ -132,10 +135,10 @@ class Preview:
             )
         lines.append(self.lr_rule)
         if self.plan.world != self.configured_world:
-            scaled_lr = self.lr * (self.plan.world / self.configured_world) ** _POWERS[self.schedule.lr_scaling]
+            devices = f"{counted(self.configured_world, 'device')} x {counted(baseline.clips, 'clip')}"
             lines.append(
-                f"The config is for {self.configured_world} devices x {baseline.clips} clips, at the LR {self.lr:g}. "
-                f"On {self.plan.world} write {scaled_lr:.3g}."
+                f"The config is for {devices}, at the LR {self.lr:g}. For {self.plan.world}, as in this table, write "
+                f"the LR {self.lr * self.of_devices:.3g}."
             )
         return lines
 
@@ -211,8 +214,12 @@ def preview(
         rule = lr_rule(callback, plan.schedule, trainer.optimizers)
         lr = BaselineLR(quick, trainer)
         lr.start(changes)
-        lrs = tuple(_lr_points(plan.schedule, lr))
-        return Preview(plan, baseline, clips is not None, lrs, configured, configured_world, rule)
+        scaling = plan.schedule.lr_scaling
+        if world != configured_world and callback.schedule is None and callback.lr_scaling == "auto":
+            scaling = auto_lr_scaling(trainer.optimizers)  # a plan of one shape needs none, more devices do
+        of_devices = (world / configured_world) ** _POWERS[scaling]
+        lrs = tuple(_lr_points(plan.schedule, lr, of_devices))
+        return Preview(plan, baseline, clips is not None, lrs, configured, configured_world, of_devices, rule)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
@@ -226,12 +233,12 @@ def _configure(trainer: Trainer) -> None:
         trainer.strategy.setup_optimizers(trainer)
 
 
-def _lr_points(schedule: MultigridSchedule, lr: BaselineLR) -> Iterator[LRPoint]:
+def _lr_points(schedule: MultigridSchedule, lr: BaselineLR, factor: float) -> Iterator[LRPoint]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a scheduler's step before the first of its optimizer
         for position, scale in _places(schedule):
             lr.go_to(schedule.baseline_epoch(position))
-            baseline = float(lr.baseline_lr)
+            baseline = factor * float(lr.baseline_lr)
             yield LRPoint(float(position), baseline * scale, baseline)
 
 

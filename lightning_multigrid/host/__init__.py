@@ -1,7 +1,8 @@
 """Lightning under the name by which the script imports it: `lightning.pytorch` or `pytorch_lightning`.
 
 The two have the same code, but different classes, and each refuses the other's modules. The sub-packages below take
-Lightning's names from here; only the command line always uses `lightning`. Begin with `package.py`.
+Lightning's names from here; only the command line always uses `lightning`. Begin with `package.py`; `telling.py` is
+what is told through Lightning.
 """
 
 from lightning_multigrid.host.package import (
@@ -20,6 +21,7 @@ from lightning_multigrid.host.package import (
     is_a,
     is_overridden,
 )
+from lightning_multigrid.host.telling import tell, terminal_columns, wrapped
 
 __all__ = [
     "BasePredictionWriter",
@@ -30,4 +32,4 @@ __all__ = [
     "LightningModule",
 ]
 __all__ += ["MisconfigurationException", "ModelCheckpoint", "OptimizerLRScheduler", "TorchCheckpointIO", "Trainer"]
-__all__ += ["TrainerFn", "is_a", "is_overridden"]
+__all__ += ["TrainerFn", "is_a", "is_overridden", "tell", "terminal_columns", "wrapped"]

@@ -16,12 +16,12 @@ from lightning_multigrid.reports.comparison import (
     RunRecord,
     cpu_seconds,
 )
-from lightning_multigrid.reports.figures import LRPoint, plan_figure
+from lightning_multigrid.reports.figures import LRPoint, comparison_figure, new_figure, plan_figure
 from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.sheet import write_sheet
 from lightning_multigrid.reports.step_times import Clock
 
 __all__ = ["BASELINE", "CHECKPOINTS", "MULTIGRID", "REHEARSAL", "REST", "SHORTENED", "START", "STATISTICS"]
-__all__ += ["VALIDATION", "Account", "Clock", "Comparison"]
-__all__ += ["LRPoint", "Recorder", "RunRecord", "RunReport", "cpu_seconds", "plan_figure"]
+__all__ += ["VALIDATION", "Account", "Clock", "Comparison", "LRPoint", "Recorder", "RunRecord", "RunReport"]
+__all__ += ["comparison_figure", "cpu_seconds", "new_figure", "plan_figure"]
 __all__ += ["tell_changed_meaning", "tell_few_steps", "write_sheet"]

@@ -5,11 +5,10 @@
 
 from datetime import timedelta
 
-from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lightning_multigrid.host import Trainer, is_a
-from lightning_multigrid.schedule import MultigridSchedule
+from lightning_multigrid.host import Trainer, is_a, tell
+from lightning_multigrid.schedule import MultigridSchedule, counted
 
 _TRAIN = "train"
 _FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
@@ -32,7 +31,7 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
         names = ", ".join(dict.fromkeys(f"`{type(one).__name__}`" for one in used))
         fewer = schedule.iteration_reduction
         decay = f" To look back over as many epochs, write a decay of 0.999 as {0.999**fewer:.4g}." if averages else ""
-        rank_zero_info(
+        tell(
             f"{names}: what counts steps, or compares metrics of several epochs, means something else in this run. Its "
             f"epochs are the script's, with {fewer:.2g} times fewer steps, and the first phases are coarse.{decay} "
             "See `docs/differences.md` in the repository."
@@ -40,7 +39,7 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
     limit = next((callback for callback in callbacks if is_a(callback, "callbacks.Timer")), None)
     if limit is not None and len(schedule.phases) > 1 and limit.time_remaining(_TRAIN) is not None:
         left = timedelta(seconds=round(limit.time_remaining(_TRAIN)))
-        rank_zero_info(
+        tell(
             f"The time limit of {left} changes no phase: they are shares of {float(schedule.baseline.epochs):g} "
             "epochs, and a training that it ends earlier lacks the last ones, on the baseline's grid. Give as many "
             "`max_epochs` as the time allows."
@@ -50,8 +49,9 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
 def tell_few_steps(trainer: Trainer, steps: int, scale: float) -> None:
     """Says what the first validations mean, if epochs have few steps. `scale` is the LR's in the first phase."""
     if trainer.enable_validation and steps < _FEW_STEPS:
-        rank_zero_info(
-            f"The first epoch has {steps} steps, at {scale:g} times the baseline's LR. BatchNorm's running statistics "
-            "can't follow weights that change so fast, so the metrics of the first validations say little about the "
-            "weights. `MultigridCallback(precise_bn_batches=10)` re-estimates the statistics before each validation."
+        tell(
+            f"The first epoch has {counted(steps, 'step')}, at {scale:g} times the baseline's LR. BatchNorm's running "
+            "statistics can't follow weights that change so fast, so the metrics of the first validations say little "
+            "about the weights. `MultigridCallback(precise_bn_batches=10)` re-estimates the statistics before each "
+            "validation."
         )

@@ -9,13 +9,14 @@ import json
 import math
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, variance
 from typing import Any, Literal
 
 import torch
@@ -23,11 +24,13 @@ from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer, TrainerFn
 from lightning_multigrid.reports.account import REST, START
-from lightning_multigrid.schedule import text_table
+from lightning_multigrid.schedule import duration, text_table
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
 _Clock = Literal["wall", "cpu"]
+# Metrics that are the share of clips that are right: `val/top1`, `val_acc`, `accuracy`.
+_SHARE = re.compile(r"(?<![a-z])(top[-_]?\d|acc(uracy)?(?![a-z]))", re.IGNORECASE)
 
 
 @dataclass
@@ -37,7 +40,7 @@ class RunRecord:
     A validation is (seconds, share, metrics): the share of the training that had passed. `done` is that share at the
     end: below 1, the run was stopped early. `cpu` is the CPU time with that of processes that have ended, in seconds.
     `command` is the wall clock of the whole command, if it was one; else that of `fit` counts. `machine` names the
-    processor, or the GPU, and the version of torch.
+    processor, or the GPU, and the version of torch. `clips` are those of a validation, 0 if they are not known.
     """
 
     variant: str
@@ -51,6 +54,7 @@ class RunRecord:
     done: float = 0.0
     cpu: float = 0.0
     machine: str = ""
+    clips: int = 0
 
     @property
     def seconds(self) -> float:
@@ -121,6 +125,7 @@ class Recorder(Callback):
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
             metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
             self.record.validations.append((self._seconds, self.record.done, metrics))
+            self.record.clips = _validation_clips(trainer)
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -141,6 +146,15 @@ def cpu_seconds(of_children: bool = False) -> float:
     return children if of_children else children + times.user + times.system
 
 
+def _validation_clips(trainer: Trainer) -> int:
+    """The clips of a validation on all devices; 0 if it has several loaders, or if they have no length."""
+    loader: Any = trainer.val_dataloaders
+    size, batches = getattr(loader, "batch_size", None), trainer.num_val_batches
+    if size is None or len(batches) != 1 or not hasattr(loader.dataset, "__len__"):
+        return 0
+    return min(len(loader.dataset), int(min(batches[0], sys.maxsize) * size * trainer.world_size))
+
+
 def _share_done(trainer: Trainer, batch_idx: int) -> float:
     """The share of the training that has passed after a mini-batch."""
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
@@ -148,11 +162,26 @@ def _share_done(trainer: Trainer, batch_idx: int) -> float:
     return max(of_epochs, trainer.global_step / steps)  # what has no limit, -1, gives a negative one
 
 
-def _spread(values: Sequence[float], digits: int = 4) -> str:
+def _of_seeds(values: Sequence[float]) -> float:
+    """The variance of their mean; NaN of a single one."""
+    return variance(values) / len(values) if len(values) > 1 else math.nan
+
+
+def _text(values: Sequence[float], error: float, digits: int = 4) -> str:
+    """The mean of values, and its standard error if that is known."""
     if not all(map(math.isfinite, values)):
         return f"{sum(not math.isfinite(value) for value in values)} of {len(values)} diverged"
     text = f"{mean(values):.{digits}g}"
-    return text if len(values) == 1 else f"{text} +- {stdev(values):.2g}"
+    return f"{text} +- {error:.2g}" if math.isfinite(error) else text
+
+
+def _difference(gain: float, error: float) -> str:
+    """Says what a difference and two standard errors of it say."""
+    if math.isnan(error):
+        return "a difference of unknown error"
+    if abs(gain) <= error:
+        return f"no difference beyond chance (two standard errors are {error:.2g})"
+    return "better" if gain > 0 else "worse"
 
 
 class Comparison:
@@ -196,6 +225,33 @@ class Comparison:
         ends = (run.validations[-1][2].get(self.metric) for run in self.runs[variant] if run.validations)
         return [end for end in ends if end is not None]
 
+    def curve(self, variant: str) -> list[tuple[float, float, float]]:
+        """Seconds of `fit`, the mean of the metric, and its standard error, at each validation that all runs have."""
+        runs = [run for run in self.runs[variant] if run.validations]
+        points = []
+        for validations in zip(*(run.validations for run in runs), strict=False):
+            values = [metrics[self.metric] for _, _, metrics in validations if self.metric in metrics]
+            if values:
+                seconds = mean(seconds for seconds, *_ in validations)
+                points.append((seconds, mean(values), self._error(values, runs)))
+        return points
+
+    def _error(self, values: Sequence[float], runs: Sequence[RunRecord]) -> float:
+        """The standard error of the mean of values of runs; NaN if it is not known.
+
+        Its variance has a part of the seeds, and for a share p of N clips, the same in all runs, one of p (1 - p) / N.
+        """
+        clips, share = min(run.clips for run in runs), mean(values)
+        parts = [_of_seeds(values)]
+        if clips and _SHARE.search(self.metric) and 0 <= share <= 1:
+            parts.append(share * (1 - share) / clips)
+        known = [part for part in parts if math.isfinite(part)]
+        return math.sqrt(sum(known)) if known else math.nan
+
+    def error(self, variant: str) -> float:
+        """The standard error of the mean of `ends`; NaN if it is not known."""
+        return self._error(self.ends(variant), self.runs[variant])
+
     def seconds(self, variant: str) -> float:
         """The mean of its runs, by the clock of this comparison."""
         return mean(run.cpu if self._clock == "cpu" else run.seconds for run in self.runs[variant])
@@ -207,42 +263,66 @@ class Comparison:
             if not runs:
                 continue
             epochs, steps = (str(round(mean(getattr(run, name) for run in runs))) for name in ("epochs", "steps"))
-            metric = _spread(self.ends(variant)) if self.ends(variant) else ""
+            metric = self._ends_text(variant) if self.ends(variant) else ""
             faster = f"{self.seconds(BASELINE) / self.seconds(variant):.2f}x" if self.runs[BASELINE] else ""
-            times = (_spread([getattr(run, name) for run in runs], 3) for name in ("seconds", "cpu"))
-            ends.append([variant, epochs, steps, metric, *times, faster])
-        return f"{text_table(['', 'epochs', 'steps', self.metric, 'seconds', 'CPU s', 'faster'], ends)}\n"
+            times = ([getattr(run, name) for run in runs] for name in ("seconds", "cpu"))
+            texts = (_text(of_runs, math.sqrt(_of_seeds(of_runs)), 3) for of_runs in times)
+            ends.append([variant, epochs, steps, metric, *texts, faster])
+        table = text_table(["", "epochs", "steps", self.metric, "seconds", "CPU s", "faster"], ends)
+        return f"{table}\n" + ("+- is the standard error of the mean.\n" if "+-" in table else "")
 
-    def _gain(self, variant: str, over: str) -> tuple[float, float]:
-        """How much better the ends of a variant are than another's, and the error of that: two standard errors."""
-        ours, theirs = self.ends(variant), self.ends(over)
-        gain = (mean(ours) - mean(theirs)) * (1 if self.mode == "max" else -1)
-        if min(len(ours), len(theirs)) < 2:
-            return gain, 0.0
-        return gain, 2 * math.sqrt(sum(stdev(ends) ** 2 / len(ends) for ends in (ours, theirs)))
+    def _ends_text(self, variant: str) -> str:
+        return _text(self.ends(variant), self.error(variant))
+
+    def _gain(self, over: str) -> tuple[float, float]:
+        """How much better multigrid ends than another variant, and two standard errors of that; NaN if not known."""
+        gain = (mean(self.ends(MULTIGRID)) - mean(self.ends(over))) * (1 if self.mode == "max" else -1)
+        return gain, 2 * math.hypot(self.error(MULTIGRID), self.error(over))
 
     def verdict(self) -> str:
-        """Says what the numbers say, in a sentence or two."""
+        """Says what the numbers say, in a sentence or two. What is within two standard errors is no difference."""
         if not self.runs[MULTIGRID] or not self.runs[BASELINE]:
             return "There is nothing to compare yet: a run with the callback and one without it are needed."
         faster = self.seconds(BASELINE) / self.seconds(MULTIGRID)
         clock = f"{faster:.2f}x faster by {'CPU time' if self._clock == 'cpu' else 'the wall clock'}"
         ends = {variant: self.ends(variant) for variant in VARIANTS}
         if faster <= 1:
-            return f"Don't: with the callback it is no faster, and takes {1 / faster:.0%} of the baseline's time."
+            slower = f"with the callback it is no faster, and takes {1 / faster:.0%} of the baseline's time"
+            return f"Don't: {slower}.{self._reached()}"
         if not ends[MULTIGRID] or not ends[BASELINE] or not all(map(math.isfinite, chain(*ends.values()))):
             return f"{clock}; the ends can't be compared: see the table."
-        gain, error = self._gain(MULTIGRID, BASELINE)
-        said = f"{clock}, and {'no worse' if gain >= -error else 'worse'}: {self.metric} {_spread(ends[MULTIGRID])} "
-        said += f"against {_spread(ends[BASELINE])}"
-        answer = "Yes" if gain >= -error else "It depends"
+        gain, error = self._gain(BASELINE)
+        said = f"{clock}; {self.metric} {self._ends_text(MULTIGRID)} against {self._ends_text(BASELINE)} is "
+        said += _difference(gain, error)
+        answer = "Can't tell" if math.isnan(error) else "It depends" if gain < -error else "Yes"
         if ends[SHORTENED]:
-            said += f"; a baseline of as much time reaches {_spread(ends[SHORTENED])}"
-            ahead, of_ahead = self._gain(MULTIGRID, SHORTENED)
-            if ahead <= of_ahead:
-                answer = "Can't tell with so few seeds" if ahead > 0 else "Don't"
+            ahead, error = self._gain(SHORTENED)
+            said += f"; a baseline of as much time reaches {self._ends_text(SHORTENED)}, against which it is "
+            said += _difference(ahead, error)
+            if not ahead > error:
+                answer = "Don't" if ahead < -error else "Can't tell"
         few = " One seed says little: take three." if min(len(ends[MULTIGRID]), len(ends[BASELINE])) < 2 else ""
-        return f"{answer}: {said}.{few}"
+        return f"{answer}: {said}.{few}{self._reached()}"
+
+    def _reached(self) -> str:
+        """Says when the baseline's final metric was reached. Validations are timed by the wall clock only."""
+        curve, ends = self.curve(BASELINE), self.ends(BASELINE)
+        if self._clock == "cpu" or not curve or not all(map(math.isfinite, ends)):
+            return ""
+        final = mean(ends)
+        goal = f"the baseline's final {self.metric} of {final:.4g}"
+        took, would_take = self._seconds_to(final, MULTIGRID), self._seconds_to(final, BASELINE) or curve[-1][0]
+        if took is None:
+            return f" With the callback, {goal} was never reached."
+        ratio = would_take / took
+        times = f"{ratio:.2f}x faster" if ratio >= 1 else f"{1 / ratio:.2f}x slower"
+        without = f"without it after {duration(would_take)}"
+        return f" With the callback, {goal} was reached after {duration(took)} of `fit`, {without}: {times}."
+
+    def _seconds_to(self, value: float, variant: str) -> float | None:
+        """When the mean of the runs is as good as a value for the first time; None if never."""
+        sign = 1 if self.mode == "max" else -1
+        return next((seconds for seconds, metric, _ in self.curve(variant) if sign * (metric - value) >= 0), None)
 
     def __str__(self) -> str:
         return f"{self.table()}\n{self.verdict()}"

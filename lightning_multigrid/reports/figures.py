@@ -1,12 +1,14 @@
-"""The figure of a plan. matplotlib is imported when it is drawn."""
+"""The figures of a plan and of a comparison. matplotlib is imported when one is drawn."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 from typing import TYPE_CHECKING
 
+from lightning_multigrid.reports.comparison import Comparison
 from lightning_multigrid.schedule import MultigridSchedule
 
 if TYPE_CHECKING:
@@ -27,13 +29,42 @@ class LRPoint:
     baseline_lr: float
 
 
-def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
-    """Draws shapes and LR over the training, as Figure 2 of the paper does; `lrs` are in the order of positions."""
+def new_figure() -> Figure:
+    """Returns an empty figure; an error says how to install what it needs."""
     try:
         from matplotlib.figure import Figure  # not pyplot, which would choose a window system
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("A figure needs matplotlib: `pip install lightning-multigrid[plot]`.") from error
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    return Figure(figsize=(9, 5.5), layout="constrained")
+
+
+def comparison_figure(comparison: Comparison) -> Figure:
+    """Draws the metric over the minutes of `fit`: runs, their means, and a shade of the standard error of these."""
+    figure = new_figure()
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    for colour, (variant, runs) in zip(_COLOURS, comparison.runs.items(), strict=False):
+        if not runs:
+            continue
+        for run in runs:
+            minutes = [seconds / 60 for seconds, *_ in run.validations]
+            values = [metrics.get(comparison.metric, math.nan) for *_, metrics in run.validations]
+            axes.plot(minutes, values, color=colour, linewidth=0.8, alpha=0.5)
+        curve = comparison.curve(variant)
+        minutes = [seconds / 60 for seconds, *_ in curve]
+        means, errors = [value for _, value, _ in curve], [error for *_, error in curve]
+        low, high = ([value + sign * error for value, error in zip(means, errors, strict=True)] for sign in (-1, 1))
+        axes.fill_between(minutes, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(minutes, means, color=colour, linewidth=2, label=f"{variant}, seeds: {len(runs)}")
+    axes.set_xlabel("minutes of fit")
+    axes.set_ylabel(comparison.metric)
+    _legend(axes, 3, "mean (shade: standard error) and single runs")
+    return figure
+
+
+def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
+    """Draws shapes and LR over the training, as Figure 2 of the paper does; `lrs` are in the order of positions."""
+    figure = new_figure()
     shapes_axes, lr_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     starts = [float(phase.start_epoch) for before, phase in pairwise(schedule.phases) if phase.stage != before.stage]
     for axes in (shapes_axes, lr_axes):

@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-from lightning_utilities.core.rank_zero import rank_zero_info
-
-from lightning_multigrid.host import Trainer
+from lightning_multigrid.host import Trainer, tell
 from lightning_multigrid.reports.account import (
     REHEARSAL,
     REST,
@@ -42,7 +40,7 @@ class RunReport:
         self._shape = self._schedule.baseline.shape
         self._widest = max(len(_compact(shape)) for shape in (self._shape, *self._schedule.grids))
         self.times = ShapeTimes()
-        self.tell: Callable[[str], None] = rank_zero_info  # on the way; with a progress bar, above it
+        self.tell: Callable[[str], None] = tell  # on the way; with a progress bar, above it
         self._closing: list[str] = []  # messages for the time when the progress bar is gone
 
     def begin(self, first: Step) -> None:
@@ -65,7 +63,7 @@ class RunReport:
             self._phase, phases, left = step.phase, self._schedule.phases, self.seconds_left
             phase = phases[step.phase]
             self.tell(
-                f"Phase {step.phase} of {len(phases) - 1}: {phase.shape}, epochs {phase.interval}, LR scale "
+                f"Phase {step.phase + 1} of {len(phases)}: {phase.shape}, epochs {phase.interval}, LR scale "
                 f"{phase.lr_scale:g}." + ("" if left is None else f" About {duration(left)} left.")
             )
 
@@ -96,6 +94,11 @@ class RunReport:
             if (said := self._watch.add(step_time)) is not None:
                 self.tell(said)
         return taken
+
+    @property
+    def whole(self) -> bool:
+        """Whether the last step of the plan has ended."""
+        return self._began is not None and self._left <= 0
 
     @property
     def bar(self) -> dict[str, str]:
@@ -138,17 +141,17 @@ class RunReport:
         """Notes that the run ends before its plan, if it has begun."""
         if self._phase < 0:
             return
-        schedule, last = self._schedule, len(self._schedule.phases) - 1
+        schedule, phases = self._schedule, len(self._schedule.phases)
         name = "fine-tuning" if schedule.fine_tuning else "the last phase"
-        missing = f"{name} not reached" if self._phase < last else "in the last one"
+        missing = f"{name} not reached" if self._phase + 1 < phases else "in the last one"
         self._closing.append(
-            f"Stopped in phase {self._phase} of {last}, at epoch {float(self._position):.2f} of "
+            f"Stopped in phase {self._phase + 1} of {phases}, at epoch {float(self._position):.2f} of "
             f"{float(schedule.baseline.epochs):g}: {missing}."
         )
 
     def close(self) -> None:
         while self._closing:
-            rank_zero_info(self._closing.pop(0))
+            tell(self._closing.pop(0))
 
     def _speedup(self) -> float | None:
         step = self.times.pace(self._schedule.baseline.shape)

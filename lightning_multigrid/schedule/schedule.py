@@ -17,7 +17,7 @@ from typing import Literal, get_args
 from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Phase, ShortCycle, exact
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.kinds import check_kinds
-from lightning_multigrid.schedule.tables import text_table
+from lightning_multigrid.schedule.tables import counted, text_table
 
 LRScaling = Literal["linear", "sqrt", "none"]
 _MOMENT = Fraction(1, 10**9)  # less than a step, in epochs
@@ -216,16 +216,17 @@ class MultigridSchedule:
         cycles["LR scale"] = [f"{phase.lr_scale:g}" for phase in self.phases]
         saved = [
             *savings,
-            f"{float(self.passes(self.baseline.epochs)):g} passes over the data in {self.length}",
+            self.all_passes,
             f"{self.iteration_reduction:.2f}x fewer iterations",
             f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
         ]
         return f"{self.phase_table({**cycles, **(columns or {})})}\n{', '.join(saved)}."
 
     @property
-    def length(self) -> str:
-        """The epochs of the training, in words."""
-        return f"{float(self.baseline.epochs):g} epoch{'' if self.baseline.epochs == 1 else 's'}"
+    def all_passes(self) -> str:
+        """The passes and the epochs of the training, in words."""
+        passes, epochs = float(self.passes(self.baseline.epochs)), float(self.baseline.epochs)
+        return f"{counted(passes, 'pass')} over the data in {counted(epochs, 'epoch')}"
 
     def cycle_text(self, phase: Phase) -> str:
         """The short cycle of a phase: clips x size of its mini-batches."""
@@ -234,11 +235,13 @@ class MultigridSchedule:
     def phase_table(self, columns: Mapping[str, Sequence[str]], where: str = "") -> str:
         """A title that `where` ends, and a line per phase: its base shape, then `columns` (heading: a cell per phase).
 
+        Phases and stages count from 1 here, as they do in all that a run says.
+
         The table has at most 80 columns of a terminal; the title may be longer.
         """
         common = {
-            "phase": [str(index) for index in range(len(self.phases))],
-            "stage": [str(phase.stage) for phase in self.phases],
+            "phase": [str(index + 1) for index in range(len(self.phases))],
+            "stage": [str(phase.stage + 1) for phase in self.phases],
             "epochs": [phase.interval for phase in self.phases],
             "passes": [f"{float(self.passes(phase.end_epoch)):.1f}" for phase in self.phases],
             "base shape": [str(phase.shape).replace(" ", "") for phase in self.phases],

@@ -27,6 +27,16 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def counted(number: float, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "step"), counted(1200, "pass")
+    ('1 step', '1,200 passes')
+    """
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,.10g} {noun}{'' if number == 1 else plural}"
+
+
 def duration(seconds: float) -> str:
     """A time in text, in its two largest units.
 

@@ -14,12 +14,12 @@ from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestChe
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
 from lightning_multigrid.training.pictures import show_grids
 from lightning_multigrid.training.rehearsal.rules import refusal
-from lightning_multigrid.training.script.optimizers import lr_rule
+from lightning_multigrid.training.script.optimizers import auto_lr_scaling, lr_rule
 from lightning_multigrid.training.script.planning import check_steps, make_plan
 from lightning_multigrid.training.script.recipe import read_recipe
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import attach, replace_loader
 
 __all__ = ["FROM_WEIGHTS", "AtomicCheckpointIO", "BaselineCallback", "BaselineLR", "Changes"]
-__all__ += ["MultigridCallback", "NewestCheckpoint", "attach", "check_steps"]
+__all__ += ["MultigridCallback", "NewestCheckpoint", "attach", "auto_lr_scaling", "check_steps"]
 __all__ += ["lr_rule", "make_plan", "read_recipe", "refusal", "replace_loader", "show_grids"]

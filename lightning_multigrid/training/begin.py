@@ -4,15 +4,15 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.host import Trainer
+from lightning_multigrid.host import Trainer, tell
 from lightning_multigrid.loading import FixedClips, MultigridLoader, ScriptLoader, StreamSamples
 from lightning_multigrid.norm import tracking_layers
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import REHEARSAL, Account, Clock, RunReport, tell_changed_meaning, tell_few_steps
-from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid.schedule import BatchShape, counted
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.checkpoints.continuation import State
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
@@ -127,14 +127,14 @@ def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list
     tell_changed_meaning(trainer, schedule)
     if tracking_layers(trainer.lightning_module) and arguments.precise_bn_batches is None:
         tell_few_steps(trainer, plan.batches_per_epoch, schedule.phases[0].lr_scale)
-    rank_zero_info(str(plan))
+    tell(str(plan))
     if tracking_layers(trainer.lightning_module):
-        rank_zero_info(f"BatchNorm has statistics over {schedule.sub_batch} clips, in the short cycle over more.")
+        tell(f"BatchNorm has statistics over {counted(schedule.sub_batch, 'clip')}, in the short cycle over more.")
     if following:
-        rank_zero_info(f"Positions follow the grid: {', '.join(following)}.")
-    rank_zero_info(lr_rule(arguments, schedule, trainer.optimizers))
+        tell(f"Positions follow the grid: {', '.join(following)}.")
+    tell(lr_rule(arguments, schedule, trainer.optimizers))
     if arguments.lr_by_hand is not None:
-        rank_zero_info(
+        tell(
             f"For an LR by hand: `trainer.estimated_stepping_batches` is {plan.optimizer_steps} from now on. Before, "
             "as in `configure_optimizers`, it was the baseline's."
         )

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from lightning_utilities.core.rank_zero import rank_zero_info
-
-from lightning_multigrid.host import Trainer
+from lightning_multigrid.host import Trainer, tell
 from lightning_multigrid.reports import RunReport
 from lightning_multigrid.schedule import Place, Plan, Step
 from lightning_multigrid.training.checkpoints.continuation import (
@@ -104,7 +102,7 @@ class Run:
         """Says which shape a step had that failed, and which the one before, if they differ."""
         step, before = self._next, self._last
         if self._in_step and isinstance(error, Exception) and step and before and step.shape != before.shape:
-            rank_zero_info(
+            tell(
                 f"The mini-batch of the step that failed is {step.shape} (clips x frames x size), and the one before "
                 f"it was {before.shape}. What a module keeps from one step to the next, as a hidden state, must not "
                 "have the size of a mini-batch."

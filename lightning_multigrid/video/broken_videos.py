@@ -5,12 +5,10 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from lightning_utilities.core.rank_zero import rank_zero_info
-
 from lightning_multigrid.clips import BrokenVideo
 from lightning_multigrid.decode import BrokenVideosError
 from lightning_multigrid.files import printable, require
-from lightning_multigrid.host import Trainer
+from lightning_multigrid.host import Trainer, tell
 
 _FASTER = "Start the training again, or run `lightning-multigrid index` or `prepare`: they make what is missing."
 
@@ -41,7 +39,7 @@ class BrokenVideos:
     def tell_slow(self) -> None:
         """Says how many clips of this rank were read slowly since the last call, and why."""
         for reason, clips in self._slow.items():
-            rank_zero_info(f"{clips:,} clips were read slowly, from the beginning of a video that {reason}. {_FASTER}")
+            tell(f"{clips:,} clips were read slowly, from the beginning of a video that {reason}. {_FASTER}")
         self._slow.clear()
 
     def _count_slow(self, path: str, reason: str) -> None:

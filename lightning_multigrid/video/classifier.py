@@ -260,9 +260,10 @@ class VideoClassifier(LightningModule):
         self.val_metrics.reset()
 
     def on_validation_epoch_end(self) -> None:
-        self.log_dict(self.val_metrics)
-        name = "map" if self.loss == "bce" else "top1"
-        self.log(name, self.val_metrics[f"val/{name}"], prog_bar=True, logger=False)
+        on_bar = "val/map" if self.loss == "bce" else "val/top1"
+        metrics = dict(self.val_metrics.items(copy_state=False))
+        self.log(on_bar, metrics.pop(on_bar), prog_bar=True)
+        self.log_dict(metrics)
 
     def on_test_epoch_start(self) -> None:
         self.test_metrics.reset()

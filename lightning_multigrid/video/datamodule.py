@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Literal, cast
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_only, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 from typing_extensions import override
@@ -28,7 +28,7 @@ from lightning_multigrid.clips import (
     repeat_sampler,
 )
 from lightning_multigrid.files import OutputError, require
-from lightning_multigrid.host import LightningDataModule, TrainerFn
+from lightning_multigrid.host import LightningDataModule, TrainerFn, tell
 from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
@@ -213,7 +213,7 @@ class VideoDataModule(LightningDataModule):
             paths = map(paths_without_own_table, self.manifests("train", "val").values())
             try:
                 if said := index_in_subprocess(list(dict.fromkeys(chain(*paths))), self._tables_folder()):
-                    rank_zero_info(said)
+                    tell(said)
             except OutputError as error:
                 warnings.warn(
                     f"{error.strerror} So videos that are not prepared are read from their beginning, three to five "
@@ -252,7 +252,7 @@ class VideoDataModule(LightningDataModule):
             if manifest is None:
                 continue
             if manifest.frame_rate is not None and not isinstance(self.sources[split], VideoSource):
-                rank_zero_info(
+                tell(
                     f"Each video of `{split}` is a folder of images, {manifest.frame_rate:g} per second, as in `train`."
                 )
             if split != "predict":
@@ -480,7 +480,7 @@ def _tell(split: Split, manifest: Manifest, train: Manifest | None, num_classes:
     """Says how large the classes of training are, and which videos of another split training sees."""
     if split == "train":
         if not manifest.multi_label:
-            rank_zero_info(f"Classes of `train`: {class_sizes(manifest, num_classes)}.")
+            tell(f"Classes of `train`: {class_sizes(manifest, num_classes)}.")
     elif train is not None and (shared := shared_videos(train, manifest)):
         warnings.warn(
             f"{len(shared):,} of the {len(manifest):,} videos of `{split}` are also in `train`, such as {shared[0]}. "

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_info
 from typing_extensions import override
 
 from lightning_multigrid.clips import VideoBatch
 from lightning_multigrid.files import require, write_csv
-from lightning_multigrid.host import BasePredictionWriter, LightningModule, MisconfigurationException, Trainer
+from lightning_multigrid.host import BasePredictionWriter, LightningModule, MisconfigurationException, Trainer, tell
 
 Row = list[str]
 
@@ -118,4 +117,4 @@ class PredictionWriter(BasePredictionWriter):
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "predict":  # now that the progress bar is gone
-            rank_zero_info(f"Predictions: {self.path}")
+            tell(f"Predictions: {self.path}")

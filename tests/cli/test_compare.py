@@ -184,6 +184,16 @@ def test_a_run_that_fails_is_named_with_its_last_lines(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*.json"))
 
 
+def test_the_command_draws_what_it_has_compared(monkeypatch, tmp_path, capsys):
+    RunRecord("baseline", 0, {"start": 9.0}, [(9.0, 1.0, {"val/top1": 0.5})]).write(tmp_path / "baseline-0.json")
+    monkeypatch.setattr("lightning_multigrid.cli.commands.compare", lambda *_, **__: Comparison(tmp_path))
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(CONFIG))
+    main(["compare", "--config", str(file), f"--plot={tmp_path / 'curves.png'}"])
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "Drawn to" in capsys.readouterr().err
+
+
 def test_the_command_hands_its_whole_config_on(monkeypatch, tmp_path):
     handed = []
     monkeypatch.setattr(

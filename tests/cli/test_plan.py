@@ -3,11 +3,12 @@
 import re
 import shutil
 from contextlib import nullcontext
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import lightning as L
 import pytest
+import torch
 import yaml
 
 from lightning_multigrid import MovingShapesDataModule, MultigridCallback, VideoClassifier, VideoDataModule
@@ -159,10 +160,19 @@ def test_the_table_says_what_is_known(plan):
 
 
 @pytest.mark.parametrize(("scaling", "lr"), [("linear", "1.2"), ("sqrt", "0.6"), ("none", "0.3")])
-def test_the_lr_for_other_devices_is_by_the_rule_of_the_plan(plan, scaling, lr):
-    other = replace(plan, plan=replace(plan.plan, schedule=replace(plan.schedule, lr_scaling=scaling)))
-    text = other.table({})
-    assert f"The config is for 4 devices x 2 clips, at the LR 0.3. On 16 write {lr}." in text
+def test_the_lr_is_that_for_the_devices_asked_for(videos, scaling, lr):
+    callback, module = MultigridCallback(lr_scaling=scaling), classifier(schedule="constant", lr=0.3)
+    arguments = callback, trainer(max_epochs=6), module, data_of(videos)
+    planned = preview(*arguments, clips=8000, world=16, configured_world=4)
+    assert {f"{point.baseline_lr:.3g}" for point in planned.lrs} == {lr}
+    text = planned.table({})
+    assert f"The config is for 4 devices x 2 clips, at the LR 0.3. For 16, as in this table, write the LR {lr}." in text
+
+
+def test_the_lr_of_a_baseline_is_by_the_rule_of_its_optimizer(videos):
+    module = classifier(schedule="constant", optimizer=partial(torch.optim.AdamW, lr=0.3))
+    planned = preview(None, trainer(max_epochs=6), module, data_of(videos), clips=8000, world=16, configured_world=4)
+    assert [point.lr for point in planned.lrs] == pytest.approx([0.3 * 2] * len(planned.lrs))
 
 
 # --- Baselines ---

@@ -66,7 +66,7 @@ ARGUMENTS = {
     "use_distributed_sampler": "`False` is refused on several devices without a sampler of your own",
 }
 OF_OTHERS = {
-    "loggers": "the x axis is steps of this run; `multigrid/phase` is the phase",
+    "loggers": "the x axis is steps of this run; `multigrid/phase` is the phase, from 1",
     "`global_step` in your code": _STEPS,
     "accumulation by hand": _STEPS,
     "an LR that your code writes within an epoch": "refused without [`lr_by_hand`](script.md#the-lr)",

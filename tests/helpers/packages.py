@@ -15,10 +15,10 @@ MULTIGRID = {
     "norm": ((), ("torch", "triton")),
     "positions": ((), ("torch",)),
     "loading": (("schedule",), ("numpy", "torch")),
-    "reports": (("host", "schedule"), ("PIL", "lightning_utilities", "matplotlib", "torch", "typing_extensions")),
+    "reports": (("host", "schedule"), ("PIL", "matplotlib", "torch", "typing_extensions")),
     "training": (
         ("files", "host", "loading", "norm", "positions", "reports", "schedule"),
-        ("fsspec", "lightning_utilities", "numpy", "torch", "typing_extensions"),
+        ("fsspec", "lightning_utilities", "numpy", "rich", "torch", "typing_extensions"),
     ),
 }
 VIDEOS = {
@@ -36,7 +36,7 @@ VIDEOS = {
 }
 PROGRAM = {
     "cli": (
-        ("files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
+        ("files", "host", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
         ("jsonargparse", "lightning", "rich", "torch", "yaml"),
     )
 }

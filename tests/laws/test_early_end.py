@@ -56,10 +56,10 @@ def test_early_stopping_of_the_baseline_is_as_it_is():
 def test_thresholds_of_early_stopping_hold_throughout(caplog):
     host, schedule = trained(EarlyStopping("val", patience=2, stopping_threshold=2.0))
     assert host.current_epoch == 1
-    last = len(schedule.phases) - 1
+    phases = len(schedule.phases)
     assert any(
         re.fullmatch(
-            rf"Stopped in phase 0 of {last}, at epoch 1.00 of {schedule.epochs}: fine-tuning not reached.",
+            rf"Stopped in phase 1 of {phases}, at epoch 1.00 of {schedule.epochs}: fine-tuning not reached.",
             record.getMessage(),
         )
         for record in caplog.records
@@ -82,7 +82,7 @@ def test_a_whole_training_does_not_say_that_it_stopped(caplog):
 
 def test_a_run_that_anything_else_stops_says_where(caplog):
     trained(StopAt(7), multigrid=MultigridCallback(fine_tuning=False))
-    assert [r for r in caplog.records if re.search("Stopped in phase 3 of 3, at epoch 8.00 of 9", r.getMessage())]
+    assert [r for r in caplog.records if re.search("Stopped in phase 4 of 4, at epoch 8.00 of 9", r.getMessage())]
 
 
 class Interrupts(Callback):
@@ -99,7 +99,7 @@ class Ended(Callback):
 def test_sigterm_says_where_it_stopped(caplog):
     with pytest.raises(SIGTERMException):
         trained(Ended())
-    assert [record for record in caplog.records if "Stopped in phase 0 of" in record.getMessage()]
+    assert [record for record in caplog.records if "Stopped in phase 1 of" in record.getMessage()]
 
 
 def test_ctrl_c_says_where_it_stopped(caplog):
@@ -109,7 +109,7 @@ def test_ctrl_c_says_where_it_stopped(caplog):
             trained(Interrupts())
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert [record for record in caplog.records if "Stopped in phase 1 of 4, at epoch 2.00" in record.getMessage()]
+    assert [record for record in caplog.records if "Stopped in phase 2 of 5, at epoch 2.00" in record.getMessage()]
 
 
 class InterruptsAtOnce(Callback):

@@ -3,7 +3,9 @@
 import json
 import math
 import re
+from itertools import chain
 
+import numpy as np
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -52,29 +54,74 @@ WORSE = [(50, 0.6), (50, 0.7), (50, 0.65)]
         ({"multigrid": GOOD}, "There is nothing to compare yet"),
         (
             {"multigrid": GOOD, "baseline": SAME},
-            r"^Yes: 2\.00x faster by the wall clock, and no worse: val/top1 0\.91 \+- 0\.01 against 0\.91 \+- 0\.01\.$",
+            r"^Yes: 2\.00x faster by the wall clock; val/top1 0\.91 \+- 0\.0058 against 0\.91 \+- 0\.0058 is no "
+            r"difference beyond chance \(two standard errors are 0\.016\)\. With the callback, the baseline's final "
+            r"val/top1 of 0\.91 was reached after 50 s of `fit`, without it after 1 min 40 s: 2\.00x faster\.$",
         ),
         (
             {"multigrid": GOOD, "baseline": SAME, "shortened": WORSE},
-            r"^Yes: .*; a baseline of as much time reaches 0\.65",
+            r"^Yes: .*; a baseline of as much time reaches 0\.65 .*, against which it is better\.",
         ),
         (
             {"multigrid": GOOD, "baseline": BETTER, "shortened": WORSE},
-            r"^It depends: 2\.00x .*, and worse: .* reaches 0\.65",
+            r"^It depends: 2\.00x .* is worse; .* reaches 0\.65 .* the baseline's .* of 0\.9733 was never reached\.$",
         ),
         (
             {"multigrid": GOOD, "baseline": BETTER, "shortened": GOOD},
-            r"^Don't: .* a baseline of as much time reaches 0\.91",
+            r"^Can't tell: .* a baseline of as much time reaches 0\.91 .*, against which it is no difference beyond",
+        ),
+        (
+            {"multigrid": WORSE, "baseline": BETTER, "shortened": GOOD},
+            r"^Don't: .* a baseline of as much time reaches 0\.91 .*, against which it is worse\.",
         ),
         (
             {"multigrid": SAME, "baseline": GOOD},
-            r"^Don't: .* it is no faster, and takes 200% of the baseline's time\.$",
+            r"^Don't: .* it is no faster, and takes 200% of the baseline's time\. .* without it after 50 s: 2\.00x sl",
         ),
-        ({"multigrid": GOOD[:1], "baseline": SAME[:1]}, r"One seed says little: take three\.$"),
+        (
+            {"multigrid": GOOD[:1], "baseline": SAME[:1]},
+            r"^Can't tell: .* 0\.9 against 0\.91 is a difference of unknown error\. One seed says little: take three\.",
+        ),
     ],
 )
 def test_the_verdict_says_what_the_numbers_say(runs, said, tmp_path):
     assert re.search(said, comparison(tmp_path, **runs).verdict())
+
+
+def with_clips(found, clips):
+    for run in chain(*found.runs.values()):
+        run.clips = clips
+    return found
+
+
+@pytest.mark.parametrize(
+    ("metric", "share"),
+    [("val/top1", True), ("val_acc", True), ("accuracy", True), ("val/loss", False), ("stop", False)],
+)
+def test_a_share_of_few_clips_has_an_error_of_its_own(metric, share, tmp_path):
+    """What a binomial draw of as many clips has: 0.91 of 100 are 9.1 wrong ones, give or take 2.86."""
+    runs = {"multigrid": [(50, 0.91)], "baseline": [(100, 0.95)]}
+    found = with_clips(comparison(tmp_path, metric, **runs), 100)
+    draws = np.random.default_rng(0).binomial(100, 0.91, 100_000) / 100
+    if not share:
+        assert math.isnan(found.error(MULTIGRID))
+        return
+    assert found.error(MULTIGRID) == pytest.approx(draws.std(), rel=0.01)
+    assert found.verdict().startswith("Yes: ")
+    assert "0.91 +- 0.029 against 0.95 +- 0.022 is no difference beyond chance" in found.verdict()
+    assert "0.91 +- 0.0029 against 0.95 +- 0.0022 is worse" in with_clips(found, 10_000).verdict()
+
+
+def test_the_errors_of_seeds_and_of_clips_add_up_as_variances(tmp_path):
+    found = with_clips(comparison(tmp_path, multigrid=[(50, 0.4), (50, 0.6)]), 100)
+    assert found.error(MULTIGRID) == pytest.approx(math.sqrt(0.1**2 + 0.05**2))  # of the seeds: 0.1414 / sqrt(2)
+
+
+def test_a_curve_is_the_mean_of_the_validations_that_all_runs_have(tmp_path):
+    found = comparison(tmp_path, multigrid=[(50, 0.4), (70, 0.6)])
+    assert [(seconds, value) for seconds, value, _ in found.curve(MULTIGRID)] == [(30, 0.25), (60, 0.5)]
+    found.runs[MULTIGRID][0].validations.pop()
+    assert len(found.curve(MULTIGRID)) == 1
 
 
 def test_of_a_loss_less_is_better(tmp_path):
@@ -84,12 +131,27 @@ def test_of_a_loss_less_is_better(tmp_path):
     assert Comparison(tmp_path, mode="max").verdict().startswith("Yes")
 
 
-def test_the_table_has_means_and_deviations_and_fits_a_terminal(tmp_path):
+def test_the_table_has_means_and_standard_errors_and_fits_a_terminal(tmp_path):
     table = comparison(tmp_path, multigrid=GOOD, baseline=SAME, shortened=WORSE).table()
     lines = table.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[1].split() == ["multigrid", "2", "10", "0.91", "+-", "0.01", "50", "+-", "0", "90", "+-", "0", "2.00x"]
+    assert lines[1].split() == [
+        "multigrid",
+        "2",
+        "10",
+        "0.91",
+        "+-",
+        "0.0058",
+        "50",
+        "+-",
+        "0",
+        "90",
+        "+-",
+        "0",
+        "2.00x",
+    ]
     assert lines[2].endswith("1.00x")
+    assert lines[-1] == "+- is the standard error of the mean."
 
 
 def test_by_cpu_time_the_wall_clock_of_a_shared_machine_decides_nothing(tmp_path):
@@ -100,7 +162,7 @@ def test_by_cpu_time_the_wall_clock_of_a_shared_machine_decides_nothing(tmp_path
         run.write(tmp_path / f"{variant}.json")
     assert Comparison(tmp_path).verdict().startswith("Don't: with the callback it is no faster, and takes 100% of")
     found = Comparison(tmp_path, clock="cpu")
-    assert found.verdict().startswith("Yes: 2.00x faster by CPU time, and no worse")
+    assert found.verdict().startswith("Can't tell: 2.00x faster by CPU time; val/top1 0.9 against 0.9")
     assert found.seconds(MULTIGRID) == 50
 
 
@@ -150,6 +212,7 @@ def test_a_recorder_begins_anew_with_each_fit_and_ignores_other_stages(tmp_path)
     fit(Module(), recorder, val=loader(shuffle=False, number=8))
     written = RunRecord.read(tmp_path / "baseline-0.json")
     assert len(written.validations) == 4
+    assert written.clips == 8
     assert written.machine.endswith(f", torch {torch.__version__}")
 
 

@@ -1,9 +1,10 @@
-"""The figure of a plan: what it shows, by asking matplotlib for it."""
+"""The figures of a plan and of a comparison: what it shows, by asking matplotlib for it."""
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from lightning_multigrid.reports.figures import LRPoint, plan_figure
+from lightning_multigrid.reports.comparison import Comparison, RunRecord
+from lightning_multigrid.reports.figures import LRPoint, comparison_figure, plan_figure
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
@@ -63,3 +64,21 @@ def test_no_words_overlap():
         assert 0 <= box.x0 < box.x1 <= width
         assert 0 <= box.y0 < box.y1 <= height
         assert not any(box.overlaps(other) for other in drawn[index + 1 :]), box
+
+
+# --- A comparison ---
+
+
+def test_a_comparison_shows_each_run_and_the_mean_with_its_error(tmp_path):
+    for seed, (half, end) in enumerate([(0.5, 0.8), (0.3, 0.6)]):
+        validations = [(60.0, 0.5, {"val/top1": half}), (120.0, 1.0, {"val/top1": end})]
+        RunRecord("baseline", seed, {"start": 120.0}, validations).write(tmp_path / f"baseline-{seed}.json")
+    figure = comparison_figure(Comparison(tmp_path))
+    FigureCanvasAgg(figure).draw()
+    [axes] = figure.axes
+    drawn = [line.get_xydata().round(6).tolist() for line in axes.lines]
+    assert drawn == [[[1, 0.5], [2, 0.8]], [[1, 0.3], [2, 0.6]], [[1, 0.4], [2, 0.7]]]
+    assert words(axes) == ["baseline, seeds: 2"]
+    [shade] = axes.collections
+    heights = shade.get_datalim(axes.transData).get_points()[:, 1]
+    assert heights.tolist() == pytest.approx([0.3, 0.8])  # 0.1414 / sqrt(2) around the means

@@ -1,12 +1,14 @@
 """What a run says of itself: what is left, what a step of each shape took, and where it all goes."""
 
 import csv
+import io
 import re
 import time
 
 import pytest
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
+from rich import reconfigure as rich_console
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
 from lightning_multigrid import MultigridCallback
@@ -18,6 +20,7 @@ from lightning_multigrid.schedule import Place, Plan, Step
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.training.parts.progress_bar import fitting
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.tiny import Module, fit
 
@@ -151,6 +154,13 @@ def test_the_speedup_is_said_where_the_baselines_grid_was_measured_and_the_run_i
     assert said == ["100"]  # 4 epochs of 25; the second run has a single step on the baseline's grid, or none
 
 
+class Shown(Module):
+    def training_step(self, batch, batch_idx):
+        self.log("val/top1", 0.5, prog_bar=True)
+        self.log("shown", 1.0, prog_bar=True)
+        return super().training_step(batch, batch_idx)
+
+
 class Bar(ProgressBar):
     def __init__(self):
         super().__init__()
@@ -183,11 +193,47 @@ def test_phases_are_told_above_the_bar_and_the_report_comes_when_it_is_gone(kind
         host = fit(Module(schedulers), MultigridCallback(), bar, enable_progress_bar=True)
     plan = host.callbacks[0].run.plan
     phases = dict.fromkeys(step.phase for epoch in range(plan.epochs) for step in plan.epoch(epoch))
-    assert [text.split(":")[0] for text in printed] == [f"Phase {index} of {max(phases)}" for index in phases]
+    assert [text.split(":")[0] for text in printed] == [
+        f"Phase {index + 1} of {len(plan.schedule.phases)}" for index in phases
+    ]
     said = "".join(capsys.readouterr().out.split())
     assert all("".join(text.split()) in said for text in printed)  # Rich breaks lines between words
     assert "Time per shape of mini-batch" in caplog.text
-    assert "Phase 0" not in caplog.text
+    assert "Phase 1 " not in caplog.text
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("kind", [RichProgressBar, TQDMProgressBar])
+def test_the_bar_has_one_line_and_is_ended_once(kind, columns, monkeypatch):
+    """With what a script shows, but a part of ours, if the terminal has no room for all."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout", screen := Screen())
+    rich = {"console_kwargs": {"file": screen, "force_terminal": True, "width": columns}}
+    bar = kind(**rich if kind is RichProgressBar else {})
+    try:
+        fit(Shown(schedulers), MultigridCallback(), bar, enable_progress_bar=True, max_epochs=2)
+    finally:
+        rich_console()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if "Epoch" in line]
+    if kind is RichProgressBar:  # tqdm cuts its line where it knows the terminal's
+        assert max(map(len, lines)) <= columns
+    assert all(re.search(r"val/top1[:=] ?0\.500", line) for line in lines[-2:])
+    assert any("grid" in line for line in lines) == (columns == 120)
+    assert text.endswith("\n")
+
+
+def test_items_of_a_run_leave_out_what_a_line_has_no_room_for():
+    ours, of_script = {"grid": "8x4x16", "left": "0:00:01"}, {"loss": 0.5}
+    line = "grid: 8x4x16 left: 0:00:01 loss: 0.500 "
+    assert list(fitting(ours, of_script, len(line))) == ["grid", "left", "loss"]
+    assert list(fitting(ours, of_script, len(line) - 1)) == ["left", "loss"]
+    assert list(fitting(ours, of_script, 0)) == ["loss"]  # the script's are never left out
 
 
 @pytest.mark.cuda

@@ -191,7 +191,7 @@ def test_sub_mini_batches_grow_with_the_short_cycle_only():
 
 def test_table_names_phases_and_savings():
     text = str(MultigridSchedule(KINETICS))
-    assert "0      0     0 - 23.5    73.2    64x8x158  128x112 64x158 64x158         8\n" in text
+    assert "1      1     0 - 23.5    73.2    64x8x158  128x112 64x158 64x158         8\n" in text
     assert "358.5 passes over the data in 239 epochs, 3.42x fewer iterations" in text
     assert "steps" not in text
 

@@ -398,7 +398,7 @@ def test_plan_phases_and_times_are_said(caplog):
     text = caplog.text
     assert str(Plan(PLAN, CLIPS)) in text
     for index in {step.phase for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)}:
-        assert text.count(f"Phase {index} of {len(PLAN.phases) - 1}: {PLAN.phases[index].shape}") == 1
+        assert text.count(f"Phase {index + 1} of {len(PLAN.phases)}: {PLAN.phases[index].shape}") == 1
     assert "Time per shape of mini-batch" in text
     steps, seen = len(planned()), sum(clips for clips, *_ in planned())
     (total,) = [line for line in text.splitlines() if line.split()[:1] == ["all"]]

@@ -141,7 +141,7 @@ class Failing(BestAtFirst):
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_run_that_fails_keeps_its_steps_and_without_any_leaves_what_was_there(tmp_path, monkeypatch):
     keep, said = NewestCheckpoint(tmp_path, minutes=60), []
-    monkeypatch.setattr(newest_checkpoint, "rank_zero_info", said.append)
+    monkeypatch.setattr(newest_checkpoint, "tell", said.append)
     with pytest.raises(RuntimeError, match="on purpose"):
         train(str(tmp_path), newest=keep, kind=Failing)
     assert said == [f"`ckpt_path='last'` continues from {tmp_path / 'last.ckpt'}."]

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from lightning_utilities.core.rank_zero import rank_zero_info
-
-from lightning_multigrid.host import MisconfigurationException
+from lightning_multigrid.host import MisconfigurationException, tell
 from lightning_multigrid.schedule import MultigridSchedule, Place, Plan, Step, exact
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 
@@ -110,7 +108,7 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     if any(state[name] != mine[name] for name in ("clips", "split", "samples")):
         place, shift = _on_other_devices(state, mine, counters.place, plan)
     if plan.optimizer_steps_before(place) >= plan.optimizer_steps:
-        rank_zero_info(
+        tell(
             "The training had ended at this checkpoint, so `fit` does no step. Without `ckpt_path` it trains anew; to "
             f"train longer, {_NEW_TRAINING}"
         )
@@ -123,7 +121,7 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
 def tell_other_plan(before: Plan, plan: Plan, epoch: int) -> None:
     """Says that a second `fit` of a Trainer goes on within another plan than that of the `fit` before."""
     if epoch and _plan_key(before.schedule) != _plan_key(plan.schedule):
-        rank_zero_info(
+        tell(
             f"This `fit` goes on at epoch {epoch} of a plan of {plan.epochs} epochs; the epochs before were of a plan "
             f"of {before.epochs}. To train by one plan, give its `max_epochs` from the start."
         )
@@ -137,7 +135,7 @@ def tell_kept(saved: list[dict[str, float]], given: list[dict[str, float]]) -> N
             if not math.isclose(old[name], new[name]):
                 changed.setdefault(name, f"`{name}` is {old[name]:g}, not {new[name]:g}")
     if changed:
-        rank_zero_info(
+        tell(
             "A run that continues keeps the settings of the checkpoint's optimizers, whatever `configure_optimizers` "
             f"gives now: {' and '.join(sorted(changed.values()))}. To train with the new ones, {_NEW_TRAINING}"
         )
@@ -167,5 +165,5 @@ def _on_other_devices(state: State, mine: State, place: Place, plan: Plan) -> tu
     )
     if state["samples"] != mine["samples"]:
         message += f" A pass had {state['samples']} clips and has {mine['samples']} now."
-    rank_zero_info(message)
+    tell(message)
     return place, entry - plan.step(place).offset

@@ -10,10 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lightning_utilities.core.rank_zero import rank_zero_info
 from typing_extensions import override
 
-from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer
+from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer, tell
 from lightning_multigrid.training.trainer.lightning_internals import slurms_checkpoint
 
 
@@ -121,7 +120,7 @@ class NewestCheckpoint(ModelCheckpoint):
         if self._trained and trainer.world_size == 1:
             self._write(trainer)
         if self._trained and self._has_written:
-            rank_zero_info(f"`ckpt_path='last'` continues from {self._path}.")
+            tell(f"`ckpt_path='last'` continues from {self._path}.")
 
     @property
     def _path(self) -> str:
@@ -151,7 +150,7 @@ def _keep(earlier: Mapping[Path, float], folder: Path) -> None:
     kept.mkdir()
     for path in left:
         path.replace(kept / path.name)
-    rank_zero_info(
+    tell(
         f"{folder} had {len(left)} checkpoint{'s' * (len(left) > 1)} of an earlier training, now in {kept}. Give "
         "`ckpt_path` a file of it to continue that; another time, give `ckpt_path='last'`."
     )

@@ -3,9 +3,7 @@
 import sys
 from typing import Any, NoReturn
 
-from lightning_utilities.core.rank_zero import rank_zero_info
-
-from lightning_multigrid.host import MisconfigurationException, Trainer
+from lightning_multigrid.host import MisconfigurationException, Trainer, tell
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader, StreamSamples
 from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
@@ -54,7 +52,7 @@ class LightningLoop:
         (whole, _), (own, _) = lengths
         script, run = (int(length // number) for length, number in lengths)
         if abs(run - script) > 0.05 * script:
-            rank_zero_info(
+            tell(
                 f"`val_check_interval={interval}` gives {unit} of {int(whole)} mini-batches {script} validations. Here "
                 f"it is rounded to {every} of {own}, which gives {run}. A fraction, as 0.25, needs no rounding."
             )
@@ -71,7 +69,7 @@ class LightningLoop:
         internals.add_steps_elsewhere(self._trainer, found.steps_elsewhere, self._changes)
         if isinstance(self._loader.like.dataset, StreamSamples):
             stream = type(self._loader.like.dataset.stream).__name__
-            rank_zero_info(
+            tell(
                 f"{stream} begins with pass {self._loader.sampler.current_pass(found.first)} over the data (the first "
                 "is 0): an iterable dataset can't go on within one."
             )

@@ -1,6 +1,5 @@
 """What is told of a run while it lasts, and when it ends."""
 
-from functools import wraps
 from typing import Any
 
 from typing_extensions import override
@@ -8,6 +7,7 @@ from typing_extensions import override
 from lightning_multigrid.host import Callback, LightningModule, Trainer
 from lightning_multigrid.reports import CHECKPOINTS, REST, START, VALIDATION, RunReport
 from lightning_multigrid.schedule import Step
+from lightning_multigrid.training.parts.progress_bar import end_bar, show_on_bar
 from lightning_multigrid.training.trainer.added import add_callback, log_values
 from lightning_multigrid.training.trainer.changes import Changes
 
@@ -23,24 +23,8 @@ class Reporting(Callback):
         self._trainer, self._report = trainer, report
 
     def start(self, changes: Changes) -> None:
-        """Shows items of the report on the progress bar, and what it tells on the way above the bar."""
-        trainer, report = self._trainer, self._report
-        add_callback(trainer, self, changes)
-        bar: Any = trainer.progress_bar_callback
-        if bar is None:
-            return
-        if trainer.is_global_zero:
-            changes.set_attribute(report, "tell", bar.print)
-        own = bar.get_metrics
-
-        @wraps(own)
-        def get_metrics(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
-            # Metrics of the sanity check say nothing, and the logger's version would not leave room for the script's.
-            of_script = {} if trainer.sanity_checking else own(trainer, module)
-            return {**report.bar, **{name: value for name, value in of_script.items() if name != "v_num"}}
-
-        # Items that are text can only come from this method; what is logged for the bar must be a number.
-        changes.set_attribute(bar, "get_metrics", get_metrics)
+        add_callback(self._trainer, self, changes)
+        show_on_bar(self._trainer, self._report, changes)
 
     def begin(self, first: Step) -> None:
         self._report.begin(first)
@@ -49,7 +33,7 @@ class Reporting(Callback):
         self._report.announce(step)
         shape = step.shape
         values: dict[str, float] = {"clips": shape.clips, "frames": shape.frames, "size": shape.size}
-        values |= {"lr_scale": step.lr_scale, "phase": step.phase}
+        values |= {"lr_scale": step.lr_scale, "phase": step.phase + 1}
         log_values(self._trainer, lambda: {f"multigrid/{name}": value for name, value in values.items()})
 
     def ended(self, step: Step, following: Step) -> None:
@@ -72,7 +56,13 @@ class Reporting(Callback):
     def _others_are_done(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         self._report.account.turn(START if trainer.sanity_checking else REST)
 
-    on_train_batch_end = on_validation_end = on_train_epoch_end = _others_are_done
+    on_train_batch_end = on_validation_end = _others_are_done
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._others_are_done(trainer)
+        if self._report.whole:
+            end_bar(trainer)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

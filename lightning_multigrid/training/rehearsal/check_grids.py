@@ -7,9 +7,9 @@ from itertools import count
 from math import isfinite
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_warn
 
-from lightning_multigrid.host import LightningModule, Trainer
+from lightning_multigrid.host import LightningModule, Trainer, tell
 from lightning_multigrid.positions import knows_grids
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.mini_batches import apart, error_text, run_forward, run_step, sizes_of_clips
@@ -47,7 +47,7 @@ def check_grids(
     ways = [(run_step, fewest), (run_step, 2 * fewest), (run_forward, fewest)]  # a step may need an even number
     if trainer.strategy.restore_checkpoint_after_setup:
         ways = []
-        rank_zero_info(
+        tell(
             f"{type(trainer.strategy).__name__} shards the module, so its steps are not rehearsed: what it cannot take "
             "will be seen in training, and places that are counted from the first not at all."
         )

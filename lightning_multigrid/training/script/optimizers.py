@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_multigrid.host import MisconfigurationException
+from lightning_multigrid.host import MisconfigurationException, tell
 from lightning_multigrid.schedule import LRScaling, MultigridSchedule, Plan, exact
 from lightning_multigrid.training.arguments import Arguments
 
@@ -100,7 +100,7 @@ def tell_own_warmups(plan: Plan, optimizers: Iterable[Optimizer]) -> None:
         if _OWN_WARMUP.fullmatch(name) and isinstance(value, (int, float)) and value > 1  # below, it is a share
     }
     for name, value in sorted(found) if steps != plan.optimizer_steps else ():
-        rank_zero_info(
+        tell(
             f"{name} counts the {plan.optimizer_steps} steps of this run. If it is meant in the {steps} of the script, "
             f"give {max(1, round(value * plan.optimizer_steps / steps))} for the same share of the training."
         )

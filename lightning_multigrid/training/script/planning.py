@@ -7,10 +7,10 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
-from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import nn
 
-from lightning_multigrid.host import Trainer
+from lightning_multigrid.host import Trainer, tell
 from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.schedule import Baseline, BatchShape, Epochs, MultigridSchedule, Plan, exact
 from lightning_multigrid.training.arguments import Arguments, schedule_of
@@ -75,7 +75,7 @@ def _check_rounding(plan: Plan) -> None:
             f"{text}. That is too few to round them to {steps}, by {float(off):.0%}. Use a smaller {ways}, or more "
             "data. For a quick try of the baseline, leave the callback out."
         )
-    rank_zero_info(f"{text}: they are rounded to {steps}, by {float(off):.0%}. A smaller {ways} rounds less.")
+    tell(f"{text}: they are rounded to {steps}, by {float(off):.0%}. A smaller {ways} rounds less.")
 
 
 def _clips_per_step(plan: Plan) -> Fraction:
@@ -91,7 +91,7 @@ def _tell_few(plan: Plan) -> None:
         )
     largest = plan.world * plan.accumulate * max(grid.clips for grid in plan.schedule.grids)
     if largest > plan.clips:
-        rank_zero_info(
+        tell(
             f"A step of the coarsest grid takes {largest} clips, more than the {plan.clips} of a pass over the data: "
             "some of them come twice in it."
         )
@@ -106,7 +106,7 @@ def _inferred(
         says = f"Milestones of the LR that the training does not reach: epoch {after}."
         if not (stages.milestones or arguments.milestones):
             says += " So the plan is that for an LR without stages: one long cycle, then a fine half."
-        rank_zero_info(says)
+        tell(says)
     warmup = stages.warmup_epochs if arguments.warmup_epochs is None else exact(arguments.warmup_epochs)
     milestones: tuple[Epochs, ...] = stages.milestones if arguments.milestones is None else tuple(arguments.milestones)
     stepwise = stages.stepwise

@@ -4,11 +4,10 @@ from inspect import signature
 from typing import Any
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, is_a
+from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, is_a, tell
 from lightning_multigrid.norm import BatchNorm, is_sharded, left_alone
 
 # Callbacks of Lightning that change what the plan says, and what to use instead.
@@ -80,7 +79,7 @@ def tell_left_alone(module: nn.Module) -> None:
     layers = left_alone(module)
     kinds = " and ".join(sorted({type(layer).__name__ for layer in layers.values()}))
     if layers:
-        rank_zero_info(
+        tell(
             f"{kinds} (`{next(iter(layers))}`{' and others' * (len(layers) > 1)}) derives from BatchNorm and has a "
             "`forward` of its own. So it is left as it is, without sub-mini-batches and with its own momentum."
         )

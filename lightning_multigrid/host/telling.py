@@ -1,0 +1,33 @@
+"""What is told on the way: once for all ranks, and on a terminal without a break within a word."""
+
+import shutil
+import sys
+from textwrap import wrap
+
+from lightning_utilities.core.rank_zero import rank_zero_info
+
+
+def tell(text: str) -> None:
+    """Says something on the first rank, by Lightning's logger."""
+    rank_zero_info(wrapped(text, terminal_columns(sys.stderr)))
+
+
+def terminal_columns(stream: object) -> int | None:
+    """Returns how many characters a line of a stream has; None if it is no terminal."""
+    isatty = getattr(stream, "isatty", None)
+    return shutil.get_terminal_size().columns if isatty is not None and isatty() else None
+
+
+def wrapped(text: str, columns: int | None) -> str:
+    r"""Breaks lines at spaces where a terminal would break words; rows of tables and commands, with two spaces, stay.
+
+    >>> print(wrapped("They would take 8 clips/s, and get 4.\n    lightning-multigrid fit --config a.yaml", 20))
+    They would take 8
+    clips/s, and get 4.
+        lightning-multigrid fit --config a.yaml
+    """
+    if columns is None:
+        return text
+    of_line = {"width": columns, "break_long_words": False, "break_on_hyphens": False}
+    lines = ([line] if "  " in line else wrap(line, **of_line) or [""] for line in text.split("\n"))  # type: ignore[arg-type]
+    return "\n".join(line for broken in lines for line in broken)
