@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from inspect import getdoc, signature
@@ -30,7 +31,13 @@ from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import new_file, require
 from lightning_multigrid.reports import comparison_figure, new_figure, plan_figure
 from lightning_multigrid.schedule import LongCycle, ShortCycle
-from lightning_multigrid.training import AtomicCheckpointIO, BaselineCallback, MultigridCallback, show_grids
+from lightning_multigrid.training import (
+    AtomicCheckpointIO,
+    BaselineCallback,
+    MultigridCallback,
+    NewestCheckpoint,
+    show_grids,
+)
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
 _PRESETS = Path(__file__).parent / "presets"
@@ -44,6 +51,7 @@ def plan(
     measure: bool = False,
     plot: str | None = None,
     like: str | None = None,
+    epoch: int | None = None,
 ) -> None:
     """Prints the multigrid schedule of a config and what it costs, without data or GPU.
 
@@ -55,6 +63,7 @@ def plan(
         measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
         plot: Draw shapes and LR, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
         like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
+        epoch: Print the phases, shapes and LRs of this epoch, from 0, too.
     """
     trainer = cli.trainer
     known = MultigridCallback, BaselineCallback
@@ -76,7 +85,10 @@ def plan(
         world=devices or cli.configured_world,
         configured_world=cli.configured_world,
         sync_batchnorm=cli.config.trainer.sync_batchnorm,
+        epoch=epoch,
     )
+    epochs = planned.schedule.epochs
+    require(epoch is None or 0 <= epoch < epochs, "--epoch", epoch, f"from 0 to {epochs - 1}")
     if plot is not None:
         plan_figure(planned.schedule, planned.lrs).savefig(plot, dpi=150)
         say(f"Drawn to {plot}.", sys.stderr)
@@ -87,6 +99,8 @@ def plan(
     elif step_time is not None:
         seconds = seconds_by_points(planned.shapes, planned.schedule.baseline.shape, step_time)
     say(planned.table(seconds))
+    if epoch is not None:
+        say(f"\n{planned.epoch_table(epoch)}")
 
 
 def show(cli: "_ConfigCLI", output: str = "shown", clips: int = 4) -> None:
@@ -221,7 +235,7 @@ class _ConfigCLI(LightningCLI):
     """Lightning's command line for one command: Lightning's own, or ours, for which it makes the parts of a config."""
 
     def __init__(self, command: str, words: Sequence[str]) -> None:
-        self.command, self.ours = command, _OURS.get(command)
+        self.command, self.ours, self.words = command, _OURS.get(command), words
         of_command = _parser_arguments(command)
         of_program = {"prog": "lightning-multigrid", "exit_on_error": False, command: of_command}
         super().__init__(
@@ -300,6 +314,9 @@ class _ConfigCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Makes a Trainer with `AtomicCheckpointIO`, unless the config has another `CheckpointIO`."""
         trainer: Trainer = super().instantiate_trainer(**kwargs)
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, NewestCheckpoint):
+                callback.command = _continues(self.command, self.words)
         if self.command in _LIGHTNINGS and self.command != "fit":
             trainer.callbacks.append(LoadedWeights(self.ckpt_path))  # type: ignore[attr-defined]
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
@@ -337,6 +354,18 @@ def typed(command: str, words: Sequence[str]) -> list[str]:
     given, taken = parser.parse_known_args(taken)
     configs = given.config if getattr(given, "like", None) is None else [_PRESETS / f"{given.like}.yaml", *given.config]
     return [*(f"--config={config}" for config in configs), *taken]  # other options are for the classes of a config
+
+
+def _continues(command: str, words: Sequence[str]) -> str:
+    """The command line that goes on where this one has stopped.
+
+    >>> _continues("fit", ["--config=my config.yaml", "--ckpt_path", "a.ckpt"])
+    "lightning-multigrid fit '--config=my config.yaml' --ckpt_path last"
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--ckpt_path")
+    _, others = parser.parse_known_args(list(words))
+    return shlex.join(["lightning-multigrid", command, *others, "--ckpt_path", "last"])
 
 
 def run(args: Sequence[str] | None) -> None:

@@ -3,7 +3,7 @@
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise, product
@@ -49,6 +49,7 @@ from lightning_multigrid.video import MovingShapesDataModule, VideoClassifier, V
 _UNKNOWN_BATCHES = 1000
 _CURVE_BATCHES = 200
 _POINTS_PER_PHASE = 24
+_MOMENT = Fraction(1, 10**6)  # before an end, in epochs or shares
 # How the LR goes with the clips of a step on all devices: Goyal et al. 2017, and Malladi et al. 2022 for Adam.
 _POWERS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
 
@@ -61,6 +62,7 @@ class Preview:
     baseline: bool  # whether there is no MultigridCallback: then the plan is only for its shapes and LRs
     counted: bool  # whether the number of clips is known
     lrs: tuple[LRPoint, ...]  # over the training on these devices, `_POINTS_PER_PHASE` per phase
+    of_epoch: tuple[LRPoint, ...]  # at the start and the end of each part of the epoch that was asked for
     lr: float  # the config's, without warm-up and decay
     configured_world: int  # the devices that the config and its LR are for
     of_devices: float  # what the LR of the config is multiplied with on these devices
@@ -111,6 +113,17 @@ class Preview:
         table += f"\n\n{text_table(list(needs), list(zip(*needs.values(), strict=True)))}\n"
         return "\n".join([table, *self._totals(seconds)])
 
+    def epoch_table(self, epoch: int) -> str:
+        """The parts of an epoch in each phase, as text: shapes, LR and steps."""
+        rows, points = [], iter(self.of_epoch)
+        for index, phase, start, end in parts_of_epoch(self.schedule, epoch):
+            lrs = dict.fromkeys(f"{point.lr:.3g}" for point in (next(points), next(points)))
+            shape, cycle = str(phase.shape).replace(" ", ""), self.schedule.cycle_text(phase)
+            rows.append([str(index + 1), f"{float(start):.4g} - {float(end):.4g}", shape, cycle, " to ".join(lrs)])
+        return f"Epoch {epoch}, of 0 to {self.schedule.epochs - 1}:\n" + text_table(
+            ["phase", "epochs", "base shape", "short cycle", "LR"], rows
+        )
+
     def _bn(self, phase: Phase) -> str:
         clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)
         ranks = ranks_needed(clips, sub_batch, self.plan.world)
@@ -152,6 +165,15 @@ def three_digits(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
+def parts_of_epoch(schedule: MultigridSchedule, epoch: int) -> list[tuple[int, Phase, Fraction, Fraction]]:
+    """The phases in an epoch, each with its number from 0, and where its part starts and ends, in epochs."""
+    parts = (
+        (max(phase.start_epoch, Fraction(epoch)), min(phase.end_epoch, Fraction(epoch + 1)))
+        for phase in schedule.phases
+    )
+    return [(*phase, *part) for phase, part in zip(enumerate(schedule.phases), parts, strict=True) if part[0] < part[1]]
+
+
 def count_clips(data: VideoDataModule) -> int | None:
     """Counts the training videos of a data module, if their list, folder or annotation file is on this machine."""
     if isinstance(data, MovingShapesDataModule):  # which writes them when they are first needed
@@ -174,11 +196,13 @@ def preview(
     world: int,
     configured_world: int,
     sync_batchnorm: bool = False,
+    epoch: int | None = None,
 ) -> Preview:
     """Returns what `fit` does on this many devices (`world`); Trainer and module are afterwards as before.
 
     `clips` is the number of videos, `configured_world` that of the devices that the LR of the config is for. `callback`
     is None for a baseline without one, and then `sync_batchnorm` says whether all devices share BatchNorm statistics.
+    `epoch` is one whose LRs are wanted, too.
     Epochs of too few steps, and a scheduler that counts steps of an unknown number, are refused.
     """
     with Changes() as changes:
@@ -218,8 +242,11 @@ def preview(
         if world != configured_world and callback.schedule is None and callback.lr_scaling == "auto":
             scaling = auto_lr_scaling(trainer.optimizers)  # a plan of one shape needs none, more devices do
         of_devices = (world / configured_world) ** _POWERS[scaling]
-        lrs = tuple(_lr_points(plan.schedule, lr, of_devices))
-        return Preview(plan, baseline, clips is not None, lrs, configured, configured_world, of_devices, rule)
+        places = {*_places(plan.schedule)}
+        asked = [] if epoch is None else _places_of_epoch(plan.schedule, epoch)
+        points = dict(_lr_points(plan.schedule, lr, of_devices, sorted({*places, *asked})))
+        lrs, of_epoch = (tuple(points[place] for place in wanted) for wanted in (_places(plan.schedule), asked))
+        return Preview(plan, baseline, clips is not None, lrs, of_epoch, configured, configured_world, of_devices, rule)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
@@ -233,18 +260,27 @@ def _configure(trainer: Trainer) -> None:
         trainer.strategy.setup_optimizers(trainer)
 
 
-def _lr_points(schedule: MultigridSchedule, lr: BaselineLR, factor: float) -> Iterator[LRPoint]:
+def _lr_points(
+    schedule: MultigridSchedule, lr: BaselineLR, factor: float, places: Sequence[tuple[Fraction, float]]
+) -> Iterator[tuple[tuple[Fraction, float], LRPoint]]:
+    """Yields places, which are in order, each with its LR."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a scheduler's step before the first of its optimizer
-        for position, scale in _places(schedule):
+        for position, scale in places:
             lr.go_to(schedule.baseline_epoch(position))
             baseline = factor * float(lr.baseline_lr)
-            yield LRPoint(float(position), baseline * scale, baseline)
+            yield (position, scale), LRPoint(float(position), baseline * scale, baseline)
+
+
+def _places_of_epoch(schedule: MultigridSchedule, epoch: int) -> list[tuple[Fraction, float]]:
+    """The start and the end of each part of an epoch, each with the scale of the LR."""
+    parts = parts_of_epoch(schedule, epoch)
+    return [(at, phase.lr_scale) for _, phase, start, end in parts for at in (start, end - _MOMENT)]
 
 
 def _places(schedule: MultigridSchedule) -> Iterator[tuple[Fraction, float]]:
     """Yields `_POINTS_PER_PHASE` positions of each phase, each with the scale of the LR."""
     for phase, part in product(schedule.phases, range(_POINTS_PER_PHASE)):
         # The last point is just before the end, as the next phase starts there.
-        share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - Fraction(1, 10**6))
+        share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - _MOMENT)
         yield phase.start_epoch + share * (phase.end_epoch - phase.start_epoch), phase.lr_scale

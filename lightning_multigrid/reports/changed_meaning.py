@@ -30,7 +30,9 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
     if used:
         names = ", ".join(dict.fromkeys(f"`{type(one).__name__}`" for one in used))
         fewer = schedule.iteration_reduction
-        decay = f" To look back over as many epochs, write a decay of 0.999 as {0.999**fewer:.4g}." if averages else ""
+        given = [one.decay for one in averages if isinstance(getattr(one, "decay", None), float)] or [0.999]
+        decays = " and ".join(f"of {decay:g} as {decay**fewer:.4g}" for decay in dict.fromkeys(given))
+        decay = f" To look back over as many epochs, write a decay {decays}." if averages else ""
         tell(
             f"{names}: what counts steps, or compares metrics of several epochs, means something else in this run. Its "
             f"epochs are the script's, with {fewer:.2g} times fewer steps, and the first phases are coarse.{decay} "

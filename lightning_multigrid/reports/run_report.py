@@ -57,14 +57,15 @@ class RunReport:
             yield mini_batch
             self.account.turn(WAITING)
 
-    def announce(self, step: Step) -> None:
+    def announce(self, step: Step, baseline_lr: Any) -> None:
+        """Says a phase that begins. `baseline_lr` is a number or a tensor, which is read only then."""
         self._shape = step.shape
         if step.phase != self._phase:
             self._phase, phases, left = step.phase, self._schedule.phases, self.seconds_left
-            phase = phases[step.phase]
+            phase, lr = phases[step.phase], float(baseline_lr) * step.lr_scale
             self.tell(
-                f"Phase {step.phase + 1} of {len(phases)}: {phase.shape}, epochs {phase.interval}, LR scale "
-                f"{phase.lr_scale:g}." + ("" if left is None else f" About {duration(left)} left.")
+                f"Phase {step.phase + 1} of {len(phases)}: {phase.shape}, epochs {phase.interval}, LR from {lr:.3g}, "
+                f"scale {phase.lr_scale:g}." + ("" if left is None else f" About {duration(left)} left.")
             )
 
     def ended(self, step: Step, following: Step) -> list[StepTime]:

@@ -129,7 +129,9 @@ def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list
         tell_few_steps(trainer, plan.batches_per_epoch, schedule.phases[0].lr_scale)
     tell(str(plan))
     if tracking_layers(trainer.lightning_module):
-        tell(f"BatchNorm has statistics over {counted(schedule.sub_batch, 'clip')}, in the short cycle over more.")
+        clips, script = schedule.sub_batch, schedule.baseline.shape.clips
+        beside = "" if clips == script else f", the script's over {script}"
+        tell(f"BatchNorm has statistics over {counted(clips, 'clip')}, in the short cycle over more{beside}.")
     if following:
         tell(f"Positions follow the grid: {', '.join(following)}.")
     tell(lr_rule(arguments, schedule, trainer.optimizers))

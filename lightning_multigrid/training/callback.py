@@ -12,7 +12,7 @@ from typing_extensions import override
 from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
 from lightning_multigrid.norm import convert_until
 from lightning_multigrid.reports import Account, RunReport
-from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle
+from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle, Step
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.baseline import BaselineCallback, refuse_two
 from lightning_multigrid.training.begin import begin_run
@@ -156,6 +156,11 @@ class MultigridCallback(Arguments, Callback):
         if self._run is None:
             raise RuntimeError("MultigridCallback plans the training when `fit` begins, which it has not yet.")
         return self._run
+
+    @property
+    def step(self) -> Step:
+        """The step that is under way, with its shape, phase and LR scale; between two, the next one."""
+        return self.run.step
 
     @property
     def report(self) -> RunReport:

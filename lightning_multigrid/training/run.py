@@ -74,6 +74,13 @@ class Run:
 
     # --- A step ---
 
+    @property
+    def step(self) -> Step:
+        """The step that is under way; between two, the next one."""
+        if self._next is None:
+            raise RuntimeError("No step is under way: the `fit` has not begun its first epoch, or has ended.")
+        return self._next
+
     def before(self, batch: int, mini_batch: Any) -> None:
         """A step begins, with the mini-batch of this number in the epoch."""
         self._interrupts.raise_lost()
@@ -81,7 +88,7 @@ class Run:
         self._loop.check(step, mini_batch)
         self._update_start.keep(step, self.trainer.lightning_module)
         self._grid.set(step, mini_batch)  # BatchNorm's clips, and what the model knows of places
-        self._reporting.announce(step)
+        self._reporting.announce(step, self._lr.baseline_lr)
         self._patience.release(step)
         self._lr.check(step)
         self._in_step = True

@@ -3,11 +3,14 @@
 import os
 import re
 import runpy
+import shlex
+import signal
 import sys
 import warnings
 from collections import Counter
 from pathlib import Path
 
+import lightning as L
 import pytest
 
 from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
@@ -116,6 +119,36 @@ def test_quick_start(tmp_path, monkeypatch, caplog):
     assert "Time per shape of mini-batch" in caplog.text
     [metrics] = tmp_path.rglob("metrics.csv")
     assert "val/top1" in metrics.read_text()
+
+
+@pytest.mark.smallest
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_the_command_that_ctrl_c_prints_continues_the_quick_start(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    few = ["--data.train_per_class=4", "--data.val_per_class=1", "--trainer.max_epochs=2", "--model.milestones=[1.5]"]
+    few += ["--data.frames=8", "--data.size=32", "--trainer.logger=false"]
+    trained, own, handler = [], VideoClassifier.training_step, signal.getsignal(signal.SIGINT)
+
+    def training_step(module, batch, batch_idx):
+        if len(trained) == 5 and isinstance(module._trainer, L.Trainer):
+            raise KeyboardInterrupt
+        trained.extend([batch_idx] if isinstance(module._trainer, L.Trainer) else [])
+        return own(module, batch, batch_idx)
+
+    monkeypatch.setattr(VideoClassifier, "training_step", training_step)
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        try:
+            with pytest.raises(SystemExit):
+                main(["fit", "--config", str(EXAMPLES / "quickstart.yaml"), *few])
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        trained.append("stopped")
+        [command] = re.findall(r"`ckpt_path='last'` continues from .*:\n    lightning-multigrid (.*)", caplog.text)
+        main(shlex.split(command))
+    [steps] = set(re.findall(r"(\d+) steps instead of", caplog.text))
+    assert len(trained) == int(steps) + 1
+    assert f"The training ends in {tmp_path / 'quickstart_checkpoints' / 'last.ckpt'}: " in caplog.text
 
 
 @pytest.mark.smallest

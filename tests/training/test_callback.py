@@ -12,6 +12,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
+    Callback,
     LearningRateFinder,
     ModelCheckpoint,
 )
@@ -392,13 +393,37 @@ def test_tuners_work_on_the_baseline(first, tmp_path):
 # --- What it says ---
 
 
+class Asks(Callback):
+    """Notes the callback's step within each step."""
+
+    def __init__(self, asked):
+        self.asked, self.steps = asked, []
+
+    def on_before_backward(self, *_):
+        self.steps.append(self.asked.step)
+
+
+def test_the_step_that_is_under_way_is_that_of_the_plan():
+    callback = MultigridCallback()
+    with pytest.raises(RuntimeError, match="plans the training when `fit` begins"):
+        callback.step  # noqa: B018
+    fit(Module(steps_scheduler), callback, asks := Asks(callback))
+    assert asks.steps == [step for epoch in range(4) for step in callback.run.plan.epoch(epoch)]
+    with pytest.raises(RuntimeError, match="No step is under way"):
+        callback.step  # noqa: B018
+
+
 def test_plan_phases_and_times_are_said(caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(Module(steps_scheduler), MultigridCallback())
+        fit(module := Module(steps_scheduler), MultigridCallback())
     text = caplog.text
+    steps_of_plan = [step for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)]
     assert str(Plan(PLAN, CLIPS)) in text
     for index in {step.phase for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)}:
-        assert text.count(f"Phase {index + 1} of {len(PLAN.phases)}: {PLAN.phases[index].shape}") == 1
+        phase = PLAN.phases[index]
+        [lr] = re.findall(f"Phase {index + 1} of {len(PLAN.phases)}: {phase.shape}, .* LR from (.*), scale", text)
+        first = next(step for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch) if step.phase == index)
+        assert float(lr) == pytest.approx(module.lrs[steps_of_plan.index(first)], rel=5e-3)
     assert "Time per shape of mini-batch" in text
     steps, seen = len(planned()), sum(clips for clips, *_ in planned())
     (total,) = [line for line in text.splitlines() if line.split()[:1] == ["all"]]
@@ -527,7 +552,8 @@ def test_of_the_callback_and_its_baseline_a_trainer_has_one(names):
             Module,
             {"train": loader(number=15)},
             r"An epoch would have 1\.39 optimizer steps, as it makes 1\.5 passes over 15 clips, and a step has 16 of "
-            r"them on average\. That is too few to round them to 1, by 28%\. Use a smaller `batch_size`, or more data",
+            r"them on average\. That is too few to round them to 1, by 28%: at least 18 clips are "
+            r"needed\. Use a smaller `batch_size`, more data, or .* `torch\..*\.ConcatDataset\(\[dataset\] \* 2\)`",
         ),
         (
             Module,

@@ -6,6 +6,8 @@ import pytest
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, ShortCycle
+from lightning_multigrid.schedule import Plan
+from lightning_multigrid.training import check_steps
 from tests.helpers.tiny import CLIPS, Module, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
@@ -99,6 +101,17 @@ def test_a_rounding_of_an_epochs_steps_is_said_above_a_twentieth(number, said, c
     assert found is None or re.search(said, found.group())
 
 
+@pytest.mark.parametrize("clips", [4, 9])
+def test_the_clips_that_are_needed_are_enough_and_one_less_is_not(clips):
+    schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=20))
+    with pytest.raises(ValueError, match="too few to round") as error:
+        check_steps(Plan(schedule, clips))
+    needed = int(re.search(r"at least (\d+) clips", str(error.value))[1])
+    check_steps(Plan(schedule, needed))
+    with pytest.raises(ValueError, match=f"at least {needed} clips are needed"):
+        check_steps(Plan(schedule, needed - 1))
+
+
 @pytest.mark.parametrize("warmup", [0, 2])
 def test_a_schedule_without_stages_is_one_long_cycle_and_then_fine_tuning_for_as_many_steps(warmup):
     callback = MultigridCallback(warmup_epochs=warmup)
@@ -119,6 +132,7 @@ def test_as_many_clips_share_statistics_as_the_scripts_mini_batch_has_but_at_lea
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(module, callback, train=loader(batch, number=400))
     assert callback.run.plan.schedule.sub_batch == shared
-    assert f"BatchNorm has statistics over {shared} clips, in the short cycle over more." in caplog.text
+    beside = "" if batch == shared else f", the script's over {batch}"
+    assert f"BatchNorm has statistics over {shared} clips, in the short cycle over more{beside}." in caplog.text
     fine = {sub for shape, sub in zip(module.shapes, module.sub_batches, strict=True) if shape == (batch, 8, 32)}
     assert fine == {shared}

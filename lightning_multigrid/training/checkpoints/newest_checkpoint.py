@@ -45,6 +45,7 @@ class NewestCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
         )
         self._given, self._seconds, self._written = os.fspath(dirpath), 60 * minutes, 0.0
+        self.command = ""  # that continues the training, if one has started it
         self._trained = False
         self._earlier: dict[Path, float] = {}  # checkpoints of another training, and when each was written
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
@@ -114,13 +115,24 @@ class NewestCheckpoint(ModelCheckpoint):
         self._write(trainer)
 
     @override
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._has_written and trainer.should_stop:
+            tell(f"`ckpt_path='last'` continues from {self._path}{self._way_on}")
+        elif self._has_written:
+            tell(f"The training ends in {self._path}: `validate`, `test` and `predict` take it as `ckpt_path`.")
+
+    @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         # Without a step, a run that can't continue would write over what it should continue from. And ranks may have
         # failed at different steps: they would wait for each other.
         if self._trained and trainer.world_size == 1:
             self._write(trainer)
         if self._trained and self._has_written:
-            tell(f"`ckpt_path='last'` continues from {self._path}.")
+            tell(f"`ckpt_path='last'` continues from {self._path}{self._way_on}")
+
+    @property
+    def _way_on(self) -> str:
+        return f":\n    {self.command}" if self.command else "."
 
     @property
     def _path(self) -> str:

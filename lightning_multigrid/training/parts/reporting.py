@@ -29,8 +29,8 @@ class Reporting(Callback):
     def begin(self, first: Step) -> None:
         self._report.begin(first)
 
-    def announce(self, step: Step) -> None:
-        self._report.announce(step)
+    def announce(self, step: Step, baseline_lr: Any) -> None:
+        self._report.announce(step, baseline_lr)
         shape = step.shape
         values: dict[str, float] = {"clips": shape.clips, "frames": shape.frames, "size": shape.size}
         values |= {"lr_scale": step.lr_scale, "phase": step.phase + 1}

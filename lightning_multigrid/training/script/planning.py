@@ -71,9 +71,14 @@ def _check_rounding(plan: Plan) -> None:
     )
     ways = "`accumulate_grad_batches` or `batch_size`" if plan.accumulate > 1 else "`batch_size`"
     if off > _REFUSED:
+        # Rounded up to the next number, by as much as is allowed.
+        clips = math.ceil(plan.clips * math.ceil(wanted) / (1 + _REFUSED) / wanted)
+        times = math.ceil(Fraction(clips, plan.clips))
         raise ValueError(
-            f"{text}. That is too few to round them to {steps}, by {float(off):.0%}. Use a smaller {ways}, or more "
-            "data. For a quick try of the baseline, leave the callback out."
+            f"{text}. That is too few to round them to {steps}, by {float(off):.0%}: at least {clips} clips are "
+            f"needed. Use a smaller {ways}, more data, or longer epochs, with `max_epochs` divided by {times}: "
+            f"`torch.utils.data.ConcatDataset([dataset] * {times})`. For a quick try of the baseline, leave out the "
+            "callback."
         )
     tell(f"{text}: they are rounded to {steps}, by {float(off):.0%}. A smaller {ways} rounds less.")
 
