@@ -4,6 +4,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator, Sized
 from functools import partial
+from math import ceil
 from typing import Any, Protocol, cast
 
 import torch
@@ -107,6 +108,10 @@ class MultigridLoader(DataLoader[Any]):
 
     def __len__(self) -> int:
         return self.loop.batches if self.loop else len(self.sampler)
+
+    def clips_in_flight(self, clips: int) -> int:
+        """The most clips that lie between workers and training at once, of mini-batches of so many."""
+        return self.num_workers * (self.prefetch_factor or 0) * ceil(clips / self.pieces) + clips
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # This is a generator, so nothing happens before the first `next`. Lightning calls `iter` twice an epoch; at the

@@ -26,6 +26,7 @@ from lightning_multigrid.training.plan_loader import clips_of, plan_loader
 from lightning_multigrid.training.rehearsal.batches import small_batches
 from lightning_multigrid.training.rehearsal.check_grids import check_grids
 from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
+from lightning_multigrid.training.rehearsal.shared_memory import tell_small_shared_memory
 from lightning_multigrid.training.rehearsal.tried import what_was_tried
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.optimizers import lr_rule, tell_own_warmups
@@ -62,6 +63,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     for shape in plan.schedule.grids:
         refuse_tables_in_shards(trainer.strategy, following.resized(*shape.clip))
     with account.during(REHEARSAL):
+        tell_small_shared_memory(loader, trainer.num_devices)  # in which the rehearsal gets its mini-batches, too
         tried, points = what_was_tried(plan.schedule, module), None
         if arguments.rehearse and state.get("tried") != tried:
             points = _try_grids(arguments, trainer, loader)

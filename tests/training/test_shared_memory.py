@@ -1,0 +1,67 @@
+"""Whether the memory in which workers hand mini-batches over is large enough, said before the first step."""
+
+import shutil
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
+from lightning_multigrid.training.rehearsal import shared_memory
+from tests.helpers.tiny import Module, clips, fit
+
+MIB = 1 << 20
+# Two workers read two mini-batches each ahead, and one is in use. The coarse ones have 8 clips, and the bytes of the
+# baseline's 4, beside the labels.
+NEEDED = (2 * 2 + 1) * (4 * 3 * 8 * 32 * 32 * 4 + 8 * 8)
+
+
+class Joined(list):
+    """Samples of a mini-batch that all workers read together."""
+
+    @staticmethod
+    def join(parts):
+        return default_collate([sample for part in parts for sample in part])
+
+
+def told(monkeypatch, tmp_path, free, **arguments):
+    """What a `fit` says of a folder with so many bytes free."""
+    monkeypatch.setattr(shared_memory, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    callback = MultigridCallback(long_cycle=LongCycle(((0.5, 1), (1, 1))), short_cycle=ShortCycle((1,)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(Module(), callback, train=DataLoader(clips(), 4, **{"num_workers": 2, **arguments}), max_epochs=1)
+    return [text for text in (str(one.message) for one in caught) if "hand mini-batches over" in text]
+
+
+def test_too_little_is_said_once_with_what_is_needed(monkeypatch, tmp_path):
+    [text] = told(monkeypatch, tmp_path, NEEDED - 1)
+    assert "which has 2 MiB free. At 8 x 4 x 32, training needs about 2 MiB there, as up to 40 clips of" in text
+    assert "`--shm-size=1g`, or give the loader a smaller `num_workers` or `prefetch_factor`." in text
+
+
+def test_enough_is_not_mentioned(monkeypatch, tmp_path):
+    assert told(monkeypatch, tmp_path, NEEDED) == []
+
+
+def test_what_all_workers_read_together_is_read_ahead_once(monkeypatch, tmp_path):
+    arguments = {"num_workers": 4, "prefetch_factor": 3, "collate_fn": Joined}
+    needed = NEEDED * (3 + 1) // 5
+    assert told(monkeypatch, tmp_path, needed, **arguments) == []
+    [text] = told(monkeypatch, tmp_path, needed - 1, **arguments)
+    assert text.endswith("give the loader a smaller `prefetch_factor`.")
+
+
+@pytest.mark.parametrize("folder", ["missing", "."])
+def test_without_workers_or_such_a_folder_nothing_is_read_for_it(monkeypatch, tmp_path, folder):
+    monkeypatch.setattr(shared_memory, "bytes_of_clips", lambda *_: pytest.fail("A sample was read."))
+    assert told(monkeypatch, tmp_path / folder, 0, num_workers=2 if folder == "missing" else 0) == []
+
+
+def test_what_goes_through_pipes_does_not_count(monkeypatch, tmp_path):
+    arguments = {"collate_fn": lambda samples: [part.numpy() for part in default_collate(samples)]}
+    monkeypatch.setattr(Module, "on_before_batch_transfer", lambda self, batch, _: [*map(torch.from_numpy, batch)])
+    assert told(monkeypatch, tmp_path, 0, **arguments) == []
