@@ -2,10 +2,12 @@
 
 import math
 import struct
+from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from av.filter import Graph
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from torch import Tensor
@@ -18,6 +20,7 @@ Pixels = npt.NDArray[np.uint8]
 _YUV_420 = ("yuv420p", "yuvj420p")
 # Numbers of the matrices, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's converter takes for BT.601.
 _MATRICES: dict[int, Literal["bt601", "bt709"]] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
+_MATRIX, _KINDS = 6, 64  # FFmpeg's AV_FRAME_DATA_DISPLAYMATRIX; more than it has kinds of side data
 _FULL_RANGE = 2  # FFmpeg's AVCOL_RANGE_JPEG
 
 
@@ -41,8 +44,7 @@ class Box(NamedTuple):
 
 def orientation_of(frame: VideoFrame) -> Orientation:
     """How to show a decoded frame, as the `ffmpeg` program does; a ValueError for anything but quarter turns."""
-    side_data: Any = frame.side_data  # typed as if it held motion vectors only
-    if (matrix := side_data.get("DISPLAYMATRIX")) is None:
+    if (matrix := _side_data(frame).get("DISPLAYMATRIX")) is None:
         return Orientation()
     a, b, _, c, d, *_ = struct.unpack("9i", bytes(matrix))  # x' = a x + c y, y' = b x + d y
     turn = round(math.degrees(math.atan2(b * math.hypot(a, c), a * math.hypot(b, d)))) % 360
@@ -51,6 +53,19 @@ def orientation_of(frame: VideoFrame) -> Orientation:
     if turn % 180:
         return Orientation(transposed=True, upside_down=b < 0, mirrored=c < 0)
     return Orientation(transposed=False, upside_down=d < 0, mirrored=a < 0)
+
+
+def _side_data(frame: VideoFrame) -> Any:  # typed as if it held motion vectors only
+    """The side data of a frame; its display matrix alone if PyAV (18.1) gives none, as it doesn't know a kind: EXIF."""
+    try:
+        return frame.side_data
+    except ValueError:
+        graph = Graph()
+        nodes = [graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=Fraction(1))]
+        nodes += [graph.add("sidedata", f"delete:{kind}") for kind in range(_KINDS) if kind != _MATRIX]
+        graph.link_nodes(*nodes, graph.add("buffersink")).configure()
+        graph.push(frame)
+        return graph.pull().side_data
 
 
 def stored(box: Box, turn: Orientation, height: int, width: int) -> Box:

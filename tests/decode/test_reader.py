@@ -14,7 +14,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.frame_table import FrameTable
@@ -108,6 +108,27 @@ def test_frames_are_shown_upright_and_boxes_are_cut_from_what_is_shown(tmp_path,
             assert torch.equal(part, whole[:, top : top + height, left : left + width])
     if not isinstance(rotation, str):
         assert np.array_equal(whole.numpy(), decode_all(path)[[17, 4]])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_jpegs_of_a_video_are_turned_as_their_exif_data_say(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation], exif[ExifTags.Base.Make] = orientation, "maker"
+    block = exif.tobytes()
+    head = b"\xff\xd8\xff\xe1" + (2 + len(block)).to_bytes(2, "big") + block
+    plain = write_video(tmp_path / "plain.avi", FRAMES[:3], codec="mjpeg", pix_fmt="yuvj420p")
+    with av.open(str(plain)) as source, av.open(str(tmp_path / "exif.avi"), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.size:
+                told = av.Packet(head + bytes(packet)[2:])
+                told.pts, told.dts, told.time_base, told.stream = packet.pts, packet.dts, packet.time_base, stream
+                target.mux(told)
+    with VideoReader(plain) as without, VideoReader(tmp_path / "exif.avi", make_table(tmp_path / "exif.avi")) as reader:
+        for number, frame in enumerate(reader.read(range(3))):
+            image = Image.fromarray(without.read([number])[0].numpy())
+            image.info["exif"] = block
+            assert np.array_equal(frame, ImageOps.exif_transpose(image))
 
 
 def test_what_is_turned_by_an_odd_angle_is_refused(tmp_path):
