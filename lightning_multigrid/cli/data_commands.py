@@ -32,6 +32,7 @@ from lightning_multigrid.sources import (
     TableStore,
     VideoList,
     VideoSource,
+    holds_frames,
 )
 from lightning_multigrid.video import VideoDataModule
 
@@ -42,6 +43,7 @@ def prepare_videos(
     datamodule: LightningDataModule | None = None,
     *,
     source: Source | None = None,
+    frame_rate: float | None = None,
     output: str,
     workers: int = CORES,
     timeout: float = TASK_SECONDS,
@@ -69,6 +71,7 @@ def prepare_videos(
         source: The videos: a list of `path label`, a folder with a folder per class, or with `train` and `val` of that
             kind, or a class with its arguments, such as `--source=lightning_multigrid.sources.VideoList
             --source.source=list.csv --source.root=videos`.
+        frame_rate: Images per second, needed if each video of a list or folder is a folder of images.
         output: Folder for all that is written.
         workers: Processes; 0 works in this one, without `timeout`.
         timeout: Seconds after which a video is broken.
@@ -79,7 +82,7 @@ def prepare_videos(
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
         preset: How much time x264 may take. It hardly matters to decoding.
     """
-    splits = _videos("prepare", datamodule, source)
+    splits = _videos("prepare", datamodule, source, frame_rate)
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
     encoding = Encoding(short_side, crf, preset)
@@ -101,6 +104,7 @@ def check_videos(
     datamodule: LightningDataModule | None = None,
     *,
     source: Source | None = None,
+    frame_rate: float | None = None,
     output: str | None = None,
     workers: int = CORES,
     timeout: float = TASK_SECONDS,
@@ -119,12 +123,13 @@ def check_videos(
     Args:
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
+        frame_rate: Images per second, as in `prepare`.
         output: Folder to keep the tables in, as in `index`.
         workers: Processes; 0 works in this one, without `timeout`.
         timeout: Seconds after which a video is broken.
         report: File to write: a CSV of the broken videos.
     """
-    splits, store = _videos("check", datamodule, source), _store(datamodule, output)
+    splits, store = _videos("check", datamodule, source, frame_rate), _store(datamodule, output)
     broken: dict[str, str] = {}
     notes: dict[str, str] = {}
     for manifest in splits.values():
@@ -143,6 +148,7 @@ def index_videos(
     datamodule: LightningDataModule | None = None,
     *,
     source: Source | None = None,
+    frame_rate: float | None = None,
     output: str | None = None,
     workers: int = CORES,
     timeout: float = TASK_SECONDS,
@@ -158,12 +164,13 @@ def index_videos(
     Args:
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
+        frame_rate: Images per second, as in `prepare`.
         output: Folder to keep the tables in, which the data module is given as `index`; by default that of the config,
             or one of the user's caches, where `fit` looks for them.
         workers: Processes; 0 works in this one, without `timeout`.
         timeout: Seconds after which a video is broken.
     """
-    splits = _videos("index", datamodule, source)
+    splits = _videos("index", datamodule, source, frame_rate)
     paths = [path for manifest in splits.values() for path in paths_without_own_table(manifest)]
     if not paths:
         say("Nothing to do: prepared videos have their frame tables, and folders of frames need none.")
@@ -193,20 +200,38 @@ def folder_splits(source: StrPath) -> dict[str, str]:
     return splits if all(map(os.path.isdir, splits.values())) else {}
 
 
-def _videos(command: str, data: LightningDataModule | None, source: Source | None) -> Mapping[str, Manifest]:
+def video_list(source: StrPath, frame_rate: float | None) -> VideoList:
+    """A list or folder of videos as it is given to a command; a ManifestError if a `frame_rate` is missing."""
+    if frame_rate is None and holds_frames(source):
+        raise ManifestError(
+            f"The videos of {os.fspath(source)} are folders of images, which do not say how many are shown per second. "
+            "Give `--frame_rate`, such as `--frame_rate 30`."
+        )
+    return VideoList(source, frame_rate=frame_rate)
+
+
+def _videos(
+    command: str, data: LightningDataModule | None, source: Source | None, frame_rate: float | None
+) -> Mapping[str, Manifest]:
     """Reads the videos of each split that a config names, or of a source."""
     if (source is None) == (data is None):
         raise ArgumentError(
             None,
             f"`{command}` needs either a list or folder, or --config. See `lightning-multigrid {command} --help`",
         )
-    if isinstance(source, VideoSource):
-        return {"": source.read()}
-    if source is not None and (splits := folder_splits(source)):
-        train = VideoList(splits["train"]).read()
-        return {"train": train, "val": VideoList(splits["val"]).read(train.classes)}
+    if source is not None and not isinstance(source, VideoSource):
+        if not (splits := folder_splits(source)):
+            return {"": video_list(source, frame_rate).read()}
+        train = video_list(splits["train"], frame_rate).read()
+        return {"train": train, "val": video_list(splits["val"], frame_rate).read(train.classes)}
+    if frame_rate is not None:
+        raise ArgumentError(
+            None,
+            f"--frame_rate={frame_rate:g} is for a list or folder given by its path. A config, or a class as --source, "
+            "has its own: write it there, as `frame_rate` of `VideoList`",
+        )
     if source is not None:
-        return {"": VideoList(source).read()}
+        return {"": source.read()}
     if not isinstance(data, VideoDataModule):
         raise ManifestError(
             f"`data` is {type(data).__name__}, a VideoDataModule is required. Give a list or folder of videos instead."

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 import yaml
 
-from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side
+from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, video_list
 from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import is_url, new_file, write_csv
 from lightning_multigrid.prepare import Look, look_at
-from lightning_multigrid.sources import Manifest, ManifestError, VideoList, class_sizes, holds_frames
+from lightning_multigrid.sources import Manifest, ManifestError, class_sizes
 from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -52,12 +52,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     files = [str(path), *lists.values()]
     if there := ", ".join(filter(os.path.exists, files)):
         raise ValueError(f"`init` would write over {there}. Move it away, or give another `--output`.")
-    if frame_rate is None and holds_frames(source):
-        raise ManifestError(
-            f"The videos of {source} are folders of images, which do not say how many are shown per second. Give "
-            "`--frame_rate`, such as `--frame_rate 30`."
-        )
-    manifest = VideoList(source, frame_rate=frame_rate).read()
+    manifest = video_list(source, frame_rate).read()
     if not manifest.labelled:
         raise ManifestError(
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."

@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from lightning_multigrid.cli.main import main
+from lightning_multigrid.decode import VideoReader
 from lightning_multigrid.prepare import Encoding, prepare
 from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.videos import numbered_frames, write_video
@@ -102,6 +104,42 @@ def test_the_short_side_of_a_config_is_what_its_clips_need(source, capsys, data,
     command = ["prepare", f"--config={source / 'config.yaml'}", f"--data.train={source / 'train'}", *QUICK]
     main([*command, f"--output={source / 'out'}"])
     assert f"\nShort side: {pixels:.0f} pixels or less." in capsys.readouterr().out
+
+
+@pytest.fixture
+def frames(tmp_path):
+    """A folder per class, in which each video is a folder of images."""
+    for name in ("run/a", "swim/b"):
+        (tmp_path / "frames" / name).mkdir(parents=True)
+        for number, frame in enumerate(numbered_frames(8, 48, 64)):
+            Image.fromarray(frame).save(tmp_path / "frames" / name / f"{number}.png")
+    return tmp_path / "frames"
+
+
+def test_folders_of_frames_are_taken_at_a_rate(frames, capsys, tmp_path):
+    main(["prepare", str(frames), "--frame_rate=12", f"--output={tmp_path / 'out'}", *QUICK])
+    assert capsys.readouterr().out.startswith("2 videos prepared: ")
+    with VideoReader(VideoList(tmp_path / "out").read().path(0)) as video:
+        assert (len(video), video.rate) == (8, 12)
+    main(["index", str(frames), "--frame_rate=12"])
+    assert "folders of frames need none" in capsys.readouterr().out
+    (frames / "run" / "a" / "5.png").write_bytes(b"no image")
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", str(frames), "--frame_rate=12", *SERIAL])
+    assert "5.png is no image" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["prepare", "--output=out"], ["check"], ["index"]])
+def test_folders_of_frames_need_a_rate(command, frames, capsys, monkeypatch):
+    monkeypatch.chdir(frames.parent)
+    with pytest.raises(SystemExit, match="1"):
+        main([command[0], "frames", *command[1:]])
+    assert "The videos of frames are folders of images" in capsys.readouterr().err
+    given = "--source=lightning_multigrid.sources.VideoList", "--source.source=frames"
+    with pytest.raises(SystemExit, match="2"):
+        main([command[0], *given, "--frame_rate=12", *command[1:]])
+    assert "--frame_rate=12 is for a list or folder given by its path. A config" in capsys.readouterr().err
+    main([command[0], *given, "--source.frame_rate=12", *command[1:], *SERIAL])
 
 
 def test_official_annotations(source, capsys):
