@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 START, END = "<!-- made by tables.py: -->", "<!-- end -->"
@@ -81,6 +82,28 @@ def decode(report: Report) -> Rows:
         }
 
 
+def prepare(report: Report) -> Rows:
+    """Medians over all copies against the default, and the least and the greatest of any."""
+    copies = report["files"].values()
+    columns = "dB at equal bytes", "bytes at equal PSNR", "CPU s to encode", "CPU ms of a clip"
+    names = "psnr_at_equal_bytes", "bytes_at_equal_psnr", "encode", "clip"
+    for setting in [*next(iter(copies))["against"]][1:]:
+        cells = {"copies": str(len(copies)), "setting": setting}
+        for column, name in zip(columns, names, strict=True):
+            of = [file["against"][setting][name] for file in copies]
+            cells[column] = f"{median(of):.2f} ({min(of):.2f} to {max(of):.2f})"
+        yield cells
+    for crf, row in report["by_crf"].items():
+        yield {
+            "copies": str(len(copies)),
+            "setting": f"medium, crf {crf}",
+            "dB": f"{row['psnr']:+.2f}",
+            "bytes": f"{row['bytes']:.2f}",
+            "CPU s to encode": f"{row['encode_s']:.2f}",
+            "CPU ms of a clip": f"{row['clip_ms']:.2f}",
+        }
+
+
 def fit(report: Report) -> Rows:
     for row in report["rows"]:
         yield {
@@ -129,6 +152,7 @@ KINDS: dict[str, tuple[str, Callable[[Report], Rows]]] = {
         "Mini-batches ready for the device: clips per second, and in brackets per CPU second (`benchmark_loader.py`)",
         loader,
     ),
+    "prepare": ("Settings of `prepare` against its default (`benchmark_prepare.py`)", prepare),
     "fit": ("A real `fit` on prepared videos (`benchmark_fit.py`)", fit),
     "overhead": ("What the callback costs (`benchmark_overhead.py`)", overhead),
 }

@@ -80,7 +80,7 @@ def prepare_videos(
         short_side: Pixels of the shorter side, even; smaller videos keep their size. None is what the config's clips
             and views need, or 256 without a config.
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
-        preset: How much time x264 may take. It hardly matters to decoding.
+        preset: How much time x264 may take. Faster ones make more bytes (docs/speed.md), and decode no faster.
     """
     splits = _videos("prepare", datamodule, source, frame_rate)
     if short_side is None:

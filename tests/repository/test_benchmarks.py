@@ -1,6 +1,7 @@
 """The benchmarks run, compare like with like, and write what they print. Their times are not tested."""
 
 import json
+import math
 import os
 import re
 import runpy
@@ -16,6 +17,7 @@ from lightning_multigrid import BatchShape, MultigridSchedule
 from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
 from lightning_multigrid.schedule import Plan
 from tests.helpers.recipe_sources import settings
+from tests.helpers.videos import numbered_frames, write_video
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 RESULTS = BENCHMARKS / "results"
@@ -229,3 +231,27 @@ def test_the_glossary_has_the_words_of_its_picture(tmp_path):
     figure = drawing["figure"]()
     drawn = " ".join(text.get_text() for axes in figure.axes for text in axes.texts)
     assert [word for word in words if word not in drawn] == []
+
+
+def test_settings_of_prepare_are_compared_at_equal_bytes(script, tmp_path, capsys):
+    file, videos = tmp_path / "prepare.json", tmp_path / "videos"
+    videos.mkdir()
+    write_video(videos / "a.mp4", numbered_frames(20, 48, 64))
+    (videos / "b.mp4").write_bytes(b"no video")
+    benchmark = script("benchmark_prepare")
+    benchmark["main"]([str(videos), "--short-sides", "32", "--json", str(file)])
+    report = json.loads(file.read_text())
+    assert "b.mp4: " in capsys.readouterr().out
+    [found] = report["files"].values()
+    assert {row["crf"] for rows in found["settings"].values() for row in rows} == {18, 21, 24}
+    assert {*found["against"]["medium"].values()} == {0, 1}  # against itself
+    tables = runpy.run_path(str(RESULTS / "tables.py"))
+    [printed] = tables["made_of"](tmp_path, tables["KINDS"])
+    assert "| medium, crf 18 |" in printed
+    # Twice the bytes for each 3 dB: with a quarter more bytes at each `crf`, it is log2(1.25) * 3 dB worse.
+    rows = [{"crf": 21 + 6 * n, "bytes": 2.0**-n, "psnr": 40 - 3 * n, "encode_s": 1, "clip_ms": 1} for n in (-1, 0, 1)]
+    more = [row | {"bytes": 1.25 * row["bytes"], "encode_s": 2} for row in rows]
+    of = benchmark["compared"]({"medium": rows, "more": more})["more"]
+    assert of == pytest.approx(
+        {"psnr_at_equal_bytes": -3 * math.log2(1.25), "bytes_at_equal_psnr": 1.25, "encode": 2, "clip": 1}
+    )

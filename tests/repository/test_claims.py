@@ -8,7 +8,7 @@ import re
 import runpy
 from functools import cache
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 import pytest
 
@@ -210,6 +210,31 @@ def indexing():
     ]
 
 
+def preparing():
+    """What other settings of `prepare` save, and cost."""
+    of = report("prepare")
+    against = [file["against"]["veryfast"] for file in of["files"].values()]
+    less = 100 - 100 * median(file["encode"] for file in against)
+    loses = [-file["psnr_at_equal_bytes"] for file in against]
+    more = 100 * median(file["bytes_at_equal_psnr"] for file in against) - 100
+    fine, coarse = (of["by_crf"][crf] for crf in ("18", "24"))
+    refs, parts = (
+        median(file["against"][f"medium, {one}"]["psnr_at_equal_bytes"] for file in of["files"].values())
+        for one in ("refs=1", "partitions=none")
+    )
+    return [
+        f"`--preset veryfast` takes {less:.0f} % less CPU time. But with as many bytes its PSNR is {min(loses):.1f} to "
+        f"{max(loses):.1f} dB lower, and for the same PSNR it takes {more:.0f} % more bytes.",
+        f"`--crf 18` instead of 21 takes {fine['bytes']:.2f} times the bytes for {fine['psnr']:.1f} dB more, "
+        f"{fine['encode_s']:.2f} times the CPU time, and {fine['clip_ms']:.2f} times that of a clip. `--crf 24` takes "
+        f"{coarse['bytes']:.2f}, {coarse['encode_s']:.2f} and {coarse['clip_ms']:.2f} times, for {-coarse['psnr']:.1f} "
+        "dB less.",
+        f"medians of {len(against)} copies of {len({name.rpartition(' at ')[0] for name in of['files']})} videos",
+        f"A single reference frame changed {abs(refs):.1f} dB and saved little time; blocks without partitions lost "
+        f"{-parts:.1f} dB.",
+    ]
+
+
 def speed():
     loops = report("overhead_cpu")["loops"]
     prepared = report("loader")["rows"][-1]
@@ -219,6 +244,7 @@ def speed():
         *whole_training(),
         *decoding(),
         *indexing(),
+        *preparing(),
         f"and loading them {prepared['ours / pyslowfast on original (CPU)']:.0f} times.",
         f"Lightning with the callback took {loops['callback_ms_per_step']:.1f} ms more than a bare loop, "
         f"{100 * loops['callback_ratio'] - 100:.1f} % of steps of {loops['step_ms']:.0f} ms",
