@@ -63,9 +63,9 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     for shape in plan.schedule.grids:
         refuse_tables_in_shards(trainer.strategy, following.resized(*shape.clip))
     with account.during(REHEARSAL):
-        tell_small_shared_memory(loader, trainer.num_devices)  # in which the rehearsal gets its mini-batches, too
         tried, points = what_was_tried(plan.schedule, module), None
         if arguments.rehearse and state.get("tried") != tried:
+            tell_small_shared_memory(loader, trainer.num_devices)  # in which the rehearsal gets its mini-batches, too
             points = _try_grids(arguments, trainer, loader)
     faster = str(getattr(loader.clip_dataset, "ways_out", "clips that are stored smaller"))  # than by more workers
     report = RunReport(plan, loader.num_workers, faster, Clock(module.device), account)

@@ -12,6 +12,7 @@ from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.training.rehearsal import shared_memory
 from tests.helpers.tiny import Module, clips, fit
 
+pytestmark = pytest.mark.rehearsed
 MIB = 1 << 20
 # Two workers read two mini-batches each ahead, and one is in use. The coarse ones have 8 clips, and the bytes of the
 # baseline's 4, beside the labels.
@@ -59,6 +60,12 @@ def test_what_all_workers_read_together_is_read_ahead_once(monkeypatch, tmp_path
 def test_without_workers_or_such_a_folder_nothing_is_read_for_it(monkeypatch, tmp_path, folder):
     monkeypatch.setattr(shared_memory, "bytes_of_clips", lambda *_: pytest.fail("A sample was read."))
     assert told(monkeypatch, tmp_path / folder, 0, num_workers=2 if folder == "missing" else 0) == []
+
+
+def test_a_run_that_is_not_rehearsed_reads_nothing_for_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(shared_memory, "bytes_of_clips", lambda *_: pytest.fail("A sample was read."))
+    monkeypatch.setattr(shared_memory, "_FOLDER", str(tmp_path))
+    fit(Module(), MultigridCallback(rehearse=False), train=DataLoader(clips(), 4, num_workers=2), max_epochs=1)
 
 
 def test_what_goes_through_pipes_does_not_count(monkeypatch, tmp_path):
