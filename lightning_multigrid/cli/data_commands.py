@@ -4,7 +4,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from jsonargparse import ArgumentError
 from lightning.pytorch import LightningDataModule
@@ -15,6 +15,8 @@ from lightning_multigrid.files import StrPath, printable
 from lightning_multigrid.prepare import (
     TASK_SECONDS,
     Encoding,
+    Planes,
+    bytes_of_planes,
     check,
     index,
     paths_without_own_table,
@@ -50,10 +52,11 @@ def prepare_videos(
     part: str | None = None,
     max_bad_fraction: float = 0.25,
     short_side: int | None = None,
+    store: Literal["h264", "planes"] = "h264",
     crf: float = Encoding.crf,
     preset: str = Encoding.preset,
 ) -> None:
-    """Transcodes a dataset for training: small videos that decode several times faster, their list and frame tables.
+    """Writes a dataset anew for training: small videos that are read several times faster, their list and frame tables.
 
         lightning-multigrid prepare videos --output prepared
         lightning-multigrid prepare --config recipe.yaml --output prepared
@@ -79,13 +82,17 @@ def prepare_videos(
         max_bad_fraction: Exit with 1 if a larger share of videos is broken.
         short_side: Pixels of the shorter side, even; smaller videos keep their size. None is what the config's clips
             and views need, or 256 without a config.
+        store: What is written of each video: `h264`, or `planes`, its decoded frames. Those are read many times faster
+            again, and lose nothing more, but take about 1.5 bytes for each pixel of each frame: it says how many GB.
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
         preset: How much time x264 may take. Faster ones make more bytes (docs/speed.md), and decode no faster.
     """
+    if store == "planes" and (crf, preset) != (Encoding.crf, Encoding.preset):
+        raise ArgumentError(None, "`crf` and `preset` are of H.264, and planes have neither. Leave them out")
     splits = _videos("prepare", datamodule, source, frame_rate)
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
-    encoding = Encoding(short_side, crf, preset)
+    encoding = Planes(short_side) if store == "planes" else Encoding(short_side, crf, preset)
     options = {"part": part, "workers": workers, "timeout": timeout, "max_bad_fraction": max_bad_fraction}
     written: dict[str, str] = {}
     for split, manifest in splits.items():
@@ -173,7 +180,7 @@ def index_videos(
     splits = _videos("index", datamodule, source, frame_rate)
     paths = [path for manifest in splits.values() for path in paths_without_own_table(manifest)]
     if not paths:
-        say("Nothing to do: prepared videos have their frame tables, and folders of frames need none.")
+        say("Nothing to do: prepared videos need no frame tables, and neither do folders of frames.")
         return
     store = _store(datamodule, output)
     done = index(paths, store, workers, timeout)
@@ -239,8 +246,12 @@ def _videos(
     return {str(split): manifest for split, manifest in data.manifests().items()}
 
 
-def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding, **options: Any) -> None:
+def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding | Planes, **options: Any) -> None:
     """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
+    if isinstance(encoding, Planes):
+        paths = list(dict.fromkeys(manifest.paths()))
+        size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.frame_rate))
+        say(f"The planes of {len(paths):,} videos take about {size}.")
     with progress_bar() as bar:
         looks = f"looking for {len(manifest):,} videos"
         task = bar.add_task(os.path.basename(os.path.normpath(folder)), total=None, count=looks)

@@ -62,7 +62,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     sources = {"train": source, "val": val} if val is not None else lists
     folder = f"{stem}_checkpoints"
     clip = _clip(looks)
-    frames, rate, short = (f"{median(column):.4g}" for column in zip(*looks, strict=True))
+    frames, rate, short = (f"{median(column):.4g}" for column in _columns(looks))
     values = {
         **clip,
         **_training(len(train), len(held)),
@@ -116,9 +116,14 @@ def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:
     write_csv(path, written)
 
 
+def _columns(looks: Sequence[Look]) -> tuple[list[float], ...]:
+    """Frames, frames per second and short sides."""
+    return [look.frames for look in looks], [look.rate for look in looks], [look.short_side for look in looks]
+
+
 def _clip(looks: Sequence[Look]) -> dict[str, int]:
     machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
-    _, rate, short = (median(column) for column in zip(*looks, strict=True))
+    _, rate, short = map(median, _columns(looks))
     shortest = sorted(look.frames for look in looks)[len(looks) // 10]
     frames = next((number for number in (16, 8, 4) if number <= min(shortest, machine["frames"])), 2)
     return {

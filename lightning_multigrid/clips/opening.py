@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from lightning_multigrid.decode import Box, Damage, FrameFolder, FrameTable, VideoError, VideoReader, read_kept
+from lightning_multigrid.decode import Box, Damage, FrameTable, Video, VideoError, VideoReader, open_video, read_kept
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.sources import Manifest
 
@@ -26,7 +26,7 @@ class Stretch:
     or the video's rate is unknown. The `rate` is that of the whole video.
     """
 
-    def __init__(self, video: VideoReader | FrameFolder, path: str, seconds: tuple[float, float] = WHOLE) -> None:
+    def __init__(self, video: Video, path: str, seconds: tuple[float, float] = WHOLE) -> None:
         self.path, self._video = path, video
         self.rate, self.height, self.width = video.rate, video.height, video.width
         self._frames = range(len(video))
@@ -75,11 +75,9 @@ class Stretch:
     def read(
         self, indices: Sequence[int], box: Box | None = None, pixels: Literal["rgb", "yuv"] = "rgb"
     ) -> Tensor | YuvClip:
-        """Reads frames as `VideoReader.read` does, or with `yuv` as its `read_yuv` does, where the video has it."""
+        """Reads frames as `VideoReader.read` does, or with `yuv` as its `read_yuv` does."""
         of_video = [self._frames[index] for index in indices]
-        if pixels == "yuv" and isinstance(self._video, VideoReader):
-            return self._video.read_yuv(of_video, box)
-        return self._video.read(of_video, box)
+        return self._video.read_yuv(of_video, box) if pixels == "yuv" else self._video.read(of_video, box)
 
 
 @contextmanager
@@ -88,8 +86,8 @@ def open_row(manifest: Manifest, row: int) -> Iterator[Stretch]:
 
     A kept frame table that does not fit the video is removed, so that the next `index` makes it again.
     """
-    path, rate = manifest.path(row), manifest.frame_rate
-    with VideoReader(path, frame_table(manifest, row)) if rate is None else FrameFolder(path, rate) as video:
+    path = manifest.path(row)
+    with open_video(path, manifest.frame_rate, frame_table(manifest, row)) as video:
         try:
             yield Stretch(video, path, manifest.stretch(row))
         finally:

@@ -9,10 +9,13 @@ from lightning_multigrid.decode.frame_pixels import Box, is_full_range
 from lightning_multigrid.decode.frame_table import Damage, FrameTable, Orientation
 from lightning_multigrid.decode.full_decode import FullDecode, make_table
 from lightning_multigrid.decode.kept import make_kept, read_kept
+from lightning_multigrid.decode.open_video import Video, open_video, open_whole, read_frames
 from lightning_multigrid.decode.own_table import append_table, own_table
-from lightning_multigrid.decode.reader import VideoReader, read_frames
+from lightning_multigrid.decode.plane_file import PlaneFile, PlaneWriter, is_plane_file, planes_bytes
+from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import OURS, BrokenVideosError, VideoError, VideoFile
 
 __all__ = ["OURS", "Box", "BrokenVideosError", "Damage", "FrameFolder", "FrameTable", "FullDecode", "Orientation"]
-__all__ += ["VideoError", "VideoFile", "VideoReader", "append_table", "is_full_range", "make_kept", "make_table"]
-__all__ += ["own_table", "read_frames", "read_kept"]
+__all__ += ["PlaneFile", "PlaneWriter", "Video", "VideoError", "VideoFile", "VideoReader", "append_table"]
+__all__ += ["is_full_range", "is_plane_file", "make_kept", "make_table", "open_video", "open_whole", "own_table"]
+__all__ += ["planes_bytes", "read_frames", "read_kept"]

@@ -44,6 +44,10 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
     def __len__(self) -> int:
         return len(self._listing.names)
 
+    @property
+    def declared_frames(self) -> int:
+        return len(self)
+
     def __iter__(self) -> Iterator[VideoFrame]:
         """Yields all frames, as a `FullDecode` does."""
         for index in range(len(self)):
@@ -73,6 +77,10 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
                 shown = image.crop((left, top, left + width, top + height)).convert("RGB")
                 clip[members] = torch.from_numpy(np.array(shown))
         return clip
+
+    def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
+        """The same as `read`: images are RGB."""
+        return self.read(indices, box)
 
     def _size_of(self, name: str) -> tuple[int, int]:
         with self._opened(name) as image:

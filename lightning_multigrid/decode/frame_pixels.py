@@ -88,9 +88,14 @@ def is_full_range(frame: VideoFrame) -> bool:
     return frame.format.name.startswith("yuvj") or int(frame.color_range) == _FULL_RANGE
 
 
+def matrix_of(number: int) -> Literal["bt601", "bt709"] | None:
+    """The matrix of a number of ITU-T H.273; None if clips can't have it as planes."""
+    return _MATRICES.get(number)
+
+
 def yuv_format(frame: VideoFrame, frames: int, box: Box) -> YuvFormat | None:
     """The format of a clip of frames like this one; None unless it is progressive YUV 4:2:0 of 8 bits."""
-    matrix = _MATRICES.get(int(frame.colorspace))
+    matrix = matrix_of(int(frame.colorspace))
     if frame.format.name not in _YUV_420 or matrix is None or frame.interlaced_frame:
         return None
     if any(plane.line_size < 0 for plane in frame.planes):  # stored upside down, as AMV does

@@ -152,10 +152,7 @@ class FrameTable:
 
         Frames without times are taken to last equally long. An unknown rate is a ZeroDivisionError.
         """
-        if len(self.times) < 2 or not 0 < frame < len(self):
-            return frame / self.rate
-        first, time, last = (int(self.times[place]) for place in (0, frame, -1))
-        return (time - first) * (len(self) - 1) / ((last - first) * self.rate)
+        return seconds_of(frame, len(self), self.times, self.rate)
 
     def to_bytes(self) -> bytes:
         """Packs the table, into about 20 bytes a frame: a safetensors file, and behind it the checksum of that."""
@@ -272,6 +269,18 @@ def _narrow(column: Integers) -> Integers:
         return np.empty(0, np.uint8)
     low, high = int(column.min()), int(column.max())
     return column.astype(np.result_type(np.min_scalar_type(low), np.min_scalar_type(high)))
+
+
+def seconds_of(frame: int, frames: int, times: Integers, rate: float) -> float:
+    """Seconds from the first of so many frames to another one, or to the end of the last; `times` are in any unit.
+
+    >>> [seconds_of(frame, 3, np.array([5, 6, 9]), rate=1.0) for frame in range(4)]
+    [0.0, 0.5, 2.0, 3.0]
+    """
+    if len(times) < 2 or not 0 < frame < frames:
+        return frame / rate
+    first, time, last = (int(times[place]) for place in (0, frame, -1))
+    return (time - first) * (frames - 1) / ((last - first) * rate)
 
 
 def kind_of(frame: VideoFrame) -> tuple[str | int | bool, ...]:

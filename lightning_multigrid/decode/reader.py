@@ -42,20 +42,6 @@ def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[
     return places
 
 
-def read_frames(path: StrPath, indices: Sequence[int]) -> Tensor:
-    """Reads frames of a video as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
-
-    Frames are counted from 0 as a decoder that reads the file from its beginning gives them out, which is the order in
-    which they are shown; repeats and any order are allowed. What a damaged file has lost is not counted.
-
-    Raises:
-        IndexError: If the video has no such frame.
-        VideoError: If the file can't be read as a video, or a frame can't be decoded.
-    """
-    with VideoReader(path) as video:
-        return video.read(indices)
-
-
 class VideoReader(AbstractContextManager["VideoReader"]):
     """A video file, open for reading until `close` or the end of a `with`. Its length is its number of frames.
 

@@ -5,6 +5,7 @@ Begin with `durable.py` for writing, `input_file.py` for reading, and `remote_fi
 
 from lightning_multigrid.files.arguments import (
     FRAME_SUFFIXES,
+    PLANES_SUFFIX,
     VIDEO_SUFFIXES,
     StrPath,
     cache_folder,
@@ -25,7 +26,7 @@ from lightning_multigrid.files.input_file import Cursor, InputFile
 from lightning_multigrid.files.remote_file import FileState, RemoteFile, open_input, read_remote, state_of
 from lightning_multigrid.files.urls import is_url, joined, name_below, name_in_url, url_fault
 
-__all__ = ["FRAME_SUFFIXES", "VIDEO_SUFFIXES", "Cursor", "FileState", "InputFile", "OutputError", "RemoteFile"]
-__all__ += ["StrPath", "cache_folder", "is_url", "joined", "name_below", "name_in_url", "new_file", "open_input"]
-__all__ += ["output_errors", "path_argument", "printable", "quoted", "read_remote", "remove_partial", "require"]
-__all__ += ["state_of", "temporary_name", "url_fault", "write_csv"]
+__all__ = ["FRAME_SUFFIXES", "PLANES_SUFFIX", "VIDEO_SUFFIXES", "Cursor", "FileState", "InputFile", "OutputError"]
+__all__ += ["RemoteFile", "StrPath", "cache_folder", "is_url", "joined", "name_below", "name_in_url", "new_file"]
+__all__ += ["open_input", "output_errors", "path_argument", "printable", "quoted", "read_remote", "remove_partial"]
+__all__ += ["require", "state_of", "temporary_name", "url_fault", "write_csv"]

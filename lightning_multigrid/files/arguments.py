@@ -7,9 +7,13 @@ from pathlib import Path
 StrPath = str | os.PathLike[str]
 _LONGEST_QUOTE = 80
 
+PLANES_SUFFIX = ".planes"
+"""Of the files of decoded planes that `prepare` writes."""
+
 VIDEO_SUFFIXES = (
     *(".3gp", ".asf", ".avi", ".flv", ".gif", ".m2ts", ".m4v", ".mjpeg", ".mjpg", ".mkv", ".mov", ".mp4", ".mpeg"),
     *(".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv"),
+    PLANES_SUFFIX,
 )
 FRAME_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 

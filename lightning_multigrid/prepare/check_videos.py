@@ -1,15 +1,28 @@
 """Whether the videos of a manifest can be read, and what they are like."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from statistics import mean
 from typing import NamedTuple
 
-from lightning_multigrid.decode import FrameFolder, FrameTable, FullDecode, VideoError
+from lightning_multigrid.decode import (
+    FrameFolder,
+    FrameTable,
+    FullDecode,
+    PlaneFile,
+    VideoError,
+    open_whole,
+    planes_bytes,
+)
+from lightning_multigrid.prepare.index_before_fit import paths_without_own_table
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
 from lightning_multigrid.prepare.progress import shown
 from lightning_multigrid.prepare.tables import index, kept_table
+from lightning_multigrid.prepare.transcode import Planes
 from lightning_multigrid.sources import Manifest, ManifestError, TableStore
 
+_LOOKED_AT = 32  # videos, to know the bytes of all
 _USUAL_RATE = 30.0  # frames per second, where a file doesn't say
 
 
@@ -40,14 +53,16 @@ def check(manifest: Manifest, store: TableStore, workers: int = 0, timeout: floa
     starts: dict[str, list[float]] = {}
     for row in range(len(manifest)):
         starts.setdefault(manifest.path(row), []).append(manifest.stretch(row)[0])
-    if manifest.frame_rate is None and not manifest.prepared:
-        broken = index(starts, store, workers, timeout).broken
-        results = {path: _of_table(path, starts[path], store) for path in starts if path not in broken}
-    else:
-        tasks = run_tasks(partial(_of_decode, manifest.frame_rate), starts.items(), workers, timeout)
-        done = {path: result for (path, _), result in shown("check", tasks, len(starts))}
-        broken = {path: result.reason for path, result in done.items() if isinstance(result, TaskFailure)}
-        results = {path: result for path, result in done.items() if path not in broken}
+    without_table = paths_without_own_table(manifest)
+    broken = index(without_table, store, workers, timeout).broken
+    results = {path: _of_table(path, starts[path], store) for path in without_table if path not in broken}
+    rest = {path: starts[path] for path in starts if path not in results and path not in broken}
+    tasks = run_tasks(partial(_of_decode, manifest.frame_rate), rest.items(), workers, timeout)
+    for (path, _), result in shown("check", tasks, len(rest)):
+        if isinstance(result, TaskFailure):
+            broken[path] = result.reason
+        else:
+            results[path] = result
     broken |= {path: fault for path, (fault, _) in results.items() if fault}
     return Checked(broken, {path: lacks for path, (_, lacks) in results.items() if lacks and path not in broken})
 
@@ -61,13 +76,13 @@ def _of_table(path: str, starts: Sequence[float], store: TableStore) -> tuple[st
 
 def _of_decode(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> tuple[str, str]:
     path, starts = task
-    with FullDecode(path) if frame_rate is None else FrameFolder(path, frame_rate) as decode:
+    with open_whole(path, frame_rate) as decode:
         for _ in decode:
             pass
         return _fault(decode.table(entries=False) if isinstance(decode, FullDecode) else decode, starts), ""
 
 
-def _fault(video: FrameTable | FrameFolder, starts: Sequence[float]) -> str:
+def _fault(video: FrameTable | FrameFolder | PlaneFile, starts: Sequence[float]) -> str:
     """What is wrong with a video whose stretches start there, in s; empty if nothing is."""
     if video.damage:
         return str(video.damage)
@@ -80,11 +95,16 @@ def _fault(video: FrameTable | FrameFolder, starts: Sequence[float]) -> str:
 
 
 class Look(NamedTuple):
-    """What a video, or its stretch, is like: frames and frames per second, as the file says; short side in pixels."""
+    """What a video, or its stretch, is like: frames and frames per second, as the file says; a frame in pixels."""
 
     frames: int
     rate: float
-    short_side: int
+    height: int
+    width: int
+
+    @property
+    def short_side(self) -> int:
+        return min(self.height, self.width)
 
 
 def look_at(manifest: Manifest, most: int) -> tuple[list[Look], dict[int, str]]:
@@ -96,10 +116,10 @@ def look_at(manifest: Manifest, most: int) -> tuple[list[Look], dict[int, str]]:
     number = min(most, len(manifest))
     for row in (place * len(manifest) // number for place in range(number)):
         try:
-            length, rate, short_side = _look_at(manifest.path(row), manifest.frame_rate)
+            look = _look_at(manifest.path(row), manifest.frame_rate)
             start, end = manifest.stretch(row)
-            shown = max(1, round((min(end, length / rate) - start) * rate))
-            looks.append(Look(shown, rate, short_side))
+            shown = max(1, round((min(end, look.frames / look.rate) - start) * look.rate))
+            looks.append(look._replace(frames=shown))
         except VideoError as error:
             broken[row] = str(error)
     if not looks:
@@ -107,13 +127,23 @@ def look_at(manifest: Manifest, most: int) -> tuple[list[Look], dict[int, str]]:
     return looks, broken
 
 
+def bytes_of_planes(paths: Sequence[str], planes: Planes, frame_rate: float | None = None) -> int:
+    """About how many bytes some videos take as planes: by the frames of up to 32 of them, evenly spaced.
+
+    Videos that can't be begun are taken to be like the others.
+    """
+    found, number = [], min(_LOOKED_AT, len(paths))
+    for path in (paths[place * len(paths) // number] for place in range(number)):
+        with suppress(VideoError):
+            look = _look_at(path, frame_rate)
+            found.append(planes_bytes(look.frames, *planes.size(look.height, look.width)))
+    return round(len(paths) * mean(found)) if found else 0
+
+
 def _look_at(path: str, frame_rate: float | None) -> Look:
     """Looks at a video file, or at a folder of frames if these have a rate."""
-    if frame_rate is not None:
-        folder = FrameFolder(path, frame_rate)
-        return Look(len(folder), frame_rate, min(folder.height, folder.width))
-    with FullDecode(path) as decode:
-        frames = iter(decode)
+    with open_whole(path, frame_rate) as video:
+        frames = iter(video)
         next(frames)
-        length = decode.declared_frames or 1 + sum(1 for _ in frames)
-        return Look(length, decode.rate or _USUAL_RATE, min(decode.height, decode.width))
+        length = video.declared_frames or 1 + sum(1 for _ in frames)
+        return Look(length, video.rate or _USUAL_RATE, video.height, video.width)

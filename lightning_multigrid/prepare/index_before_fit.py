@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from lightning_multigrid.decode import is_plane_file
 from lightning_multigrid.files import OutputError, StrPath, cache_folder, is_url
 from lightning_multigrid.prepare.processes import usable_cores
 from lightning_multigrid.prepare.tables import index, without_table
@@ -59,7 +60,8 @@ def tables_folder() -> str:
 
 
 def paths_without_own_table(manifest: Manifest) -> list[str]:
-    """The videos of a manifest that was not prepared, each once; none if it is of folders of frames."""
+    """The videos of a manifest that was not prepared, each once; none if it is of folders of frames, and no planes."""
     if manifest.frame_rate is not None or manifest.prepared:
         return []
-    return list(dict.fromkeys(manifest.path(row) for row in range(len(manifest))))
+    paths = dict.fromkeys(manifest.path(row) for row in range(len(manifest)))
+    return [path for path in paths if not is_plane_file(path)]

@@ -1,17 +1,19 @@
-"""Re-encodes a dataset so that it decodes several times faster: every video small and known to be readable.
+"""Writes a dataset anew so that it is read several times faster: every video small and known to be readable.
 
-The output folder holds `videos/`, named as the sources are, each with its frame table at its end, from which the same
-command knows later what is done; `manifest.json`, which `VideoDataModule` takes; `report.csv`, which says what was
+The output folder holds `videos/`, named as the sources are. Each says at its end what it was made from, by which the
+same command knows later what is done; `manifest.json`, which `VideoDataModule` takes; `report.csv`, which says what was
 broken and why. Part K of N makes some of the videos, and a report of its own. A video has its name only once it is
 whole and on the disk, so several may work on one folder: each takes the videos in an order of its own, and looks for
 the prepared one before it makes it.
 """
 
+import errno
 import hashlib
 import json
 import os
 import random
 import re
+import shutil
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -20,9 +22,10 @@ from itertools import islice
 
 import av
 
-from lightning_multigrid.decode import BrokenVideosError, own_table
+from lightning_multigrid.decode import BrokenVideosError, PlaneFile, VideoError, is_plane_file, own_table
 from lightning_multigrid.files import (
     InputFile,
+    OutputError,
     StrPath,
     is_url,
     output_errors,
@@ -34,9 +37,10 @@ from lightning_multigrid.files import (
     state_of,
     write_csv,
 )
+from lightning_multigrid.prepare.check_videos import bytes_of_planes
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
 from lightning_multigrid.prepare.progress import Progress
-from lightning_multigrid.prepare.transcode import ENCODER, Encoding, TranscodeJob, transcode
+from lightning_multigrid.prepare.transcode import ENCODER, Encoding, Planes, TranscodeJob, transcode
 from lightning_multigrid.sources import MANIFEST_NAME, Manifest, renamed, save_manifest
 
 REPORT_NAME = "report.csv"
@@ -60,7 +64,7 @@ class Summary:
 def prepare(
     manifest: Manifest,
     output: StrPath,
-    encoding: Encoding = Encoding(),
+    encoding: Encoding | Planes = Encoding(),
     *,
     part: str | None = None,
     workers: int = 0,
@@ -68,12 +72,12 @@ def prepare(
     max_bad_fraction: float = 0.25,
     progress: Callable[[Progress], None] = lambda now: None,
 ) -> Summary:
-    """Re-encodes the videos of a manifest, except those that are there already.
+    """Writes the videos of a manifest anew, except those that are there already.
 
     Args:
         manifest: The videos.
         output: Folder for all that is written. Nothing outside it is touched, whatever the manifest says.
-        encoding: How videos are encoded.
+        encoding: How videos are encoded, or stored as planes.
         part: Do only part K of N, given as `K/N`: every N-th video. A `prepare` of all then does what is left, and
             writes the manifest.
         workers: Processes; 0 works in this one.
@@ -83,16 +87,18 @@ def prepare(
 
     Raises:
         BrokenVideosError: If too many videos are broken; the others are there nevertheless, and so is the report.
-        OutputError: If the disk is full, or refuses something. The same command goes on from what is there.
+        OutputError: If the disk is full, or has no room for the planes, or refuses something. The same command goes on
+            from what is there.
         ValueError: If an argument is outside its range, two videos would share a name, or this FFmpeg has no encoder.
     """
     number, parts = (1, 1) if part is None else _part(part)
     require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "in [0, 1]")
-    av.Codec(ENCODER, "w")  # a ValueError if FFmpeg has none
+    if isinstance(encoding, Encoding):
+        av.Codec(ENCODER, "w")  # a ValueError if FFmpeg has none
     root = os.path.realpath(path_argument("output", output))
     folder = os.path.join(root, "videos")
     sources = [manifest.path(row) for row in range(len(manifest))]
-    names = dict(list(names_of(sources, manifest.root).items())[number - 1 :: parts])
+    names = dict(list(names_of(sources, manifest.root, encoding.suffix).items())[number - 1 :: parts])
     with output_errors(root):
         os.makedirs(root, exist_ok=True)
         remove_partial(root)
@@ -111,6 +117,8 @@ def prepare(
             if _own_origin(target) != made_from:
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 jobs.append(TranscodeJob(source, target, encoding, manifest.frame_rate, made_from))
+        if isinstance(encoding, Planes):
+            _check_room(root, bytes_of_planes([job.source for job in jobs], encoding, manifest.frame_rate))
         random.Random().shuffle(jobs)  # other processes may do the same
         made = 0
         now = Progress(len(jobs))
@@ -147,12 +155,22 @@ def prepare(
     return Summary(path, report, made, len(good) - made, broken, size)
 
 
-def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
+def _check_room(folder: str, needed: int) -> None:
+    """Raises an `OutputError` if the disk of a folder has no room for so many bytes."""
+    if needed > (free := shutil.disk_usage(folder).free):
+        raise OutputError(
+            errno.ENOSPC,
+            f"Planes of the videos that are not there yet take about {needed / 1e9:.1f} GB, and the disk of {folder} "
+            f"has {free / 1e9:.1f} GB free. Free some space, give a smaller `short_side`, or write H.264.",
+        )
+
+
+def names_of(sources: Sequence[str], root: str, suffix: str) -> dict[str, str]:
     """Returns a path for each source, a whole path, below the folder of prepared videos; a ValueError if two share one.
 
-    >>> names_of(["/in/run/a.avi", "/other/b.mp4"], "/in")
+    >>> names_of(["/in/run/a.avi", "/other/b.mp4"], "/in", ".mp4")
     {'/in/run/a.avi': 'run/a.avi.mp4', '/other/b.mp4': 'outside/other/b.mp4'}
-    >>> names_of(["https://host/in/a.mp4", "https://other/b.mp4"], "https://host/in")
+    >>> names_of(["https://host/in/a.mp4", "https://other/b.mp4"], "https://host/in", ".mp4")
     {'https://host/in/a.mp4': 'a.mp4', 'https://other/b.mp4': 'outside/https/other/b.mp4'}
     """
     names: dict[str, str] = {}
@@ -161,7 +179,7 @@ def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
         path = source if is_url(source) else os.path.normpath(source)
         inside = path.removeprefix(os.path.join(root, ""))
         name = inside if inside != path else os.path.join("outside", path.replace("://", "/").lstrip(os.sep))
-        names[source] = name if name.lower().endswith(".mp4") else f"{name}.mp4"
+        names[source] = name if name.lower().endswith(suffix) else f"{name}{suffix}"
         # The same for all names that a file system may take for one: some ignore case, or know only one form of `é`.
         known = unicodedata.normalize("NFC", unicodedata.normalize("NFC", names[source]).casefold())
         if (other := taken.setdefault(known, source)) != source:
@@ -181,7 +199,7 @@ def _part(text: str) -> tuple[int, int]:
     return number, parts
 
 
-def _made_from(source: str, encoding: Encoding) -> str:
+def _made_from(source: str, encoding: Encoding | Planes) -> str:
     """What a prepared video is made of and how: its source as it is now, and the settings."""
     found = state_of(source)
     # Whole paths stay private; a digest tells them apart.
@@ -201,10 +219,13 @@ def _make(job: TranscodeJob) -> bool:
 def _own_origin(path: str) -> str | None:
     """What a prepared video says that it was made from; None if it isn't there, or not whole."""
     try:
+        if is_plane_file(path):
+            with PlaneFile(path) as planes:
+                return planes.made_from
         with closing(InputFile(path)) as file:
             table = own_table(file)
             return table.made_from if table is not None and table.file_size == file.size else None
-    except OSError:
+    except (OSError, VideoError):
         return None
 
 

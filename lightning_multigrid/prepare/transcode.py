@@ -1,12 +1,15 @@
-"""Re-encodes a video so that clips of it decode fast: same frames, same times, upright, small, of square pixels.
+"""Writes a video anew so that clips of it are read fast: same frames, same times, upright, small, of square pixels.
 
-Packets cost time (see `decode`), so they become few and cheap: short groups of pictures, many pictures that no other
-one refers to, and no costly coding tools (arithmetic coding, loop filter, weighted prediction).
+As H.264, packets cost time (see `decode`), so they become few and cheap: short groups of pictures, many pictures that
+no other one refers to, and no costly coding tools (arithmetic coding, loop filter, weighted prediction). As planes,
+frames are stored as the encoder would get them, and nothing is decoded any more.
 """
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import BinaryIO, Final
+from typing import BinaryIO, ClassVar, Final
 
 import av
 import numpy as np
@@ -14,15 +17,15 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 
 from lightning_multigrid.decode import (
-    FrameFolder,
-    FullDecode,
     Orientation,
+    PlaneWriter,
     VideoError,
     append_table,
     is_full_range,
     make_table,
+    open_whole,
 )
-from lightning_multigrid.files import new_file, require
+from lightning_multigrid.files import PLANES_SUFFIX, new_file, require
 
 ENCODER: Final = "libx264"
 _PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
@@ -43,6 +46,7 @@ class Encoding:
     short_side: int = 256
     crf: float = 21.0
     preset: str = "medium"
+    suffix: ClassVar[str] = ".mp4"
 
     def __post_init__(self) -> None:
         even = self.short_side >= 16 and self.short_side % 2 == 0
@@ -76,63 +80,122 @@ class Encoding:
 
 
 @dataclass(frozen=True)
+class Planes:
+    """How videos are stored as decoded planes: no second loss, and clips that need no decoder, for many bytes.
+
+    Args:
+        short_side: That of an `Encoding`.
+    """
+
+    short_side: int = 256
+    suffix: ClassVar[str] = PLANES_SUFFIX
+
+    def __post_init__(self) -> None:
+        Encoding(self.short_side)  # a ValueError for the same values
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """Returns the height and width for a video of this size: those of an `Encoding`."""
+        return Encoding(self.short_side).size(height, width)
+
+
+@dataclass(frozen=True)
 class TranscodeJob:
     """A video, or with `frame_rate` a folder of frames, and its new `target`, whose folder exists."""
 
     source: str
     target: str
-    encoding: Encoding
+    encoding: Encoding | Planes
     frame_rate: float | None = None
-    made_from: str = ""  # for the table of the target
+    made_from: str = ""  # for the table or the end of the target
 
 
 def transcode(job: TranscodeJob) -> None:
-    """Re-encodes a video: frame i of the target is frame i of the source, shown at the same time after the first.
+    """Writes a video anew: frame i of the target is frame i of the source, shown at the same time after the first.
 
-    The source is decoded once, the target once more for its table, which stands behind it. A `VideoError` if the source
-    can't be read, or is damaged; then there is no target.
+    The source is decoded once, an encoded target once more for its table, which stands behind it. A `VideoError` if the
+    source can't be read, or is damaged; then there is no target.
     """
     with new_file(job.target) as file:
         try:
-            written, start = _encode(job, file)
+            if isinstance(job.encoding, Planes):
+                _store(job, file)
+            else:
+                _encode(job, job.encoding, file)
         except av.FFmpegError as error:
             raise VideoError(job.source, f"cannot be encoded ({error.strerror})") from error
-        file.flush()
-        table = make_table(file.name)
-        if (len(table), table.height, table.width) != written:
-            raise VideoError(job.source, f"its {written[0]} frames became {len(table)}, or of another size")
-        append_table(file, replace(table, start=start, made_from=job.made_from))
 
 
-def _encode(job: TranscodeJob, file: BinaryIO) -> tuple[tuple[int, int, int], float]:
-    """Writes all frames of a video or a folder of them; returns their number, height and width, and their start."""
+def _store(job: TranscodeJob, file: BinaryIO) -> None:
+    """Writes the planes of all frames."""
+    with _Pictures(job) as pictures:
+        planes = PlaneWriter(file)
+        for picture in pictures:
+            planes.add(picture)
+        planes.end(float(pictures.rate), pictures.start, job.made_from)
+
+
+def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
+    """Encodes all frames, and writes the table of what came out behind them."""
     number = height = width = 0
-    scaler = VideoReformatter()
-    with FullDecode(job.source) if job.frame_rate is None else FrameFolder(job.source, job.frame_rate) as source:
-        # Frames per second for the encoder, which uses them only to share out the bytes among frames.
-        rate = Fraction(min(max(source.rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
-        clock = _Clock(1 / rate)
-        # Neither the muxer's version nor the time of day goes into the file.
-        with av.open(file, "w", format="mp4", options={"fflags": "+bitexact"}) as container:
-            stream = container.add_stream(ENCODER, rate=rate, options=job.encoding.options())
-            for number, frame in enumerate(source, 1):
-                turn = source.orientation  # known once the first frame is there
-                ticks = clock.ticks(frame)  # before the frame is scaled, which may leave it as it is
+    # Neither the muxer's version nor the time of day goes into the file.
+    container_options = {"fflags": "+bitexact"}
+    with _Pictures(job) as pictures:
+        with av.open(file, "w", format="mp4", options=container_options) as container:
+            stream = container.add_stream(ENCODER, rate=pictures.rate, options=encoding.options())
+            for number, picture in enumerate(pictures, 1):
                 if number == 1:
-                    height, width = job.encoding.size(source.height, source.width)
-                picture = _picture(scaler, frame, (width, height) if turn.transposed else (height, width), turn)
-                if number == 1:
+                    height, width = picture.height, picture.width
                     codec = stream.codec_context
-                    codec.width, codec.height, codec.pix_fmt = picture.width, picture.height, "yuv420p"
+                    codec.width, codec.height, codec.pix_fmt = width, height, "yuv420p"
                     codec.thread_count = 1  # there are other processes; and equal input makes equal bytes
                     codec.colorspace, codec.color_range = picture.colorspace, ColorRange.MPEG
-                    stream.time_base = codec.time_base = clock.base
-                picture.pts, picture.time_base = ticks, clock.base
+                    stream.time_base = codec.time_base = picture.time_base
                 container.mux(stream.encode(picture))
             container.mux(stream.encode())
+        start = pictures.start
+    file.flush()
+    table = make_table(file.name)
+    if (len(table), table.height, table.width) != (number, height, width):
+        raise VideoError(job.source, f"its {number} frames became {len(table)}, or of another size")
+    append_table(file, replace(table, start=start, made_from=job.made_from))
+
+
+class _Pictures(AbstractContextManager["_Pictures"]):
+    """All frames of a video or a folder of them as they are stored: scaled, upright, with their times.
+
+    A `VideoError` at the end if the video is damaged.
+
+    Attributes:
+        rate: Frames per second, as the source says.
+    """
+
+    def __init__(self, job: TranscodeJob) -> None:
+        self._source, self._encoding = open_whole(job.source, job.frame_rate), job.encoding
+        self._path = job.source
+        # An encoder uses it only to share out the bytes among frames.
+        self.rate = Fraction(min(max(self._source.rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
+
+    def __exit__(self, *error: object) -> None:
+        self._source.__exit__(*error)
+
+    def __iter__(self) -> Iterator[VideoFrame]:
+        source, clock, scaler = self._source, _Clock(1 / self.rate), VideoReformatter()
+        height = width = 0
+        for frame in source:
+            turn = source.orientation  # known once the first frame is there
+            ticks = clock.ticks(frame)  # before the frame is scaled, which may leave it as it is
+            if not height:
+                height, width = self._encoding.size(source.height, source.width)
+            picture = _picture(scaler, frame, (width, height) if turn.transposed else (height, width), turn)
+            picture.pts, picture.time_base = ticks, clock.base
+            yield picture
         if source.damage:
-            raise VideoError(job.source, str(source.damage))
-        return (number, height, width), source.start
+            raise VideoError(self._path, str(source.damage))
+
+    @property
+    def start(self) -> float:
+        """Seconds from the start of the source to its first frame, once that was decoded."""
+        return self._source.start
 
 
 class _Clock:

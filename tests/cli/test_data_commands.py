@@ -76,6 +76,20 @@ data.init_args.train:
         assert f"\n    {split}: {source / 'out' / split / 'manifest.json'}\n" in printed
 
 
+def test_prepare_writes_planes_and_says_their_bytes(source, capsys):
+    command = ["prepare", str(source / "train"), f"--output={source / 'out'}", "--store=planes", *SERIAL]
+    for made in ("3 videos prepared: ", "0 videos prepared, 3 were there: "):
+        main(command)
+        printed = capsys.readouterr().out
+        said, size = re.match(r"The planes of 3 videos take about (.*)\.\n.*: (.*)\.\n", printed).groups()
+        assert made in printed
+        assert [f"{float(text.split()[0]):.0f} {text.split()[1]}" for text in (said, size)] == ["167 kB", "168 kB"]
+    main(["check", str(source / "out"), *SERIAL])
+    main(["index", str(source / "out"), *SERIAL])
+    printed = capsys.readouterr().out
+    assert printed.startswith("3 videos checked, 0 broken.\nNothing to do: prepared videos need no frame tables")
+
+
 def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     (source / "both").mkdir()
     for split in ("train", "val"):
@@ -181,6 +195,12 @@ def test_check_notes_what_a_container_lacks(source, capsys):
     [
         (["prepare", "--source=x"], 2, "output"),
         (["prepare", "--output=x"], 2, "`prepare` needs either a list .* or --config"),
+        (
+            ["prepare", "x", "--output=y", "--store=planes", "--crf=18"],
+            2,
+            "`crf` and `preset` are of H.264, and planes",
+        ),
+        (["prepare", "x", "--output=y", "--store=jpeg"], 2, "jpeg"),
         (["check", "--source=a", f"--config={RECIPE}"], 2, "`check` needs either a list .* or --config"),
         (["check", "--source=nothing"], 1, "nothing can't be read: No such file"),
         (["check", "--speed=3"], 2, "speed"),
@@ -233,7 +253,7 @@ def test_prepared_videos_need_no_index(source, capsys):
     main(["prepare", str(source / "val"), f"--output={source / 'out'}", *QUICK])
     capsys.readouterr()
     main(["index", str(source / "out"), *SERIAL])
-    assert capsys.readouterr().out.startswith("Nothing to do: prepared videos have their frame tables")
+    assert capsys.readouterr().out.startswith("Nothing to do: prepared videos need no frame tables")
 
 
 def test_a_cache_that_cannot_be_written_is_said_in_a_sentence(source, capsys):

@@ -10,20 +10,29 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_multigrid.clips.sampling import ClipSampling
+from lightning_multigrid.clips.video_dataset import VideoDataset
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
+from lightning_multigrid.loading import ClipRequest
+from lightning_multigrid.pixels import YuvClip
+from lightning_multigrid.prepare.check_videos import bytes_of_planes, check
+from lightning_multigrid.prepare.index_before_fit import paths_without_own_table
 from lightning_multigrid.prepare.prepare_videos import names_of, prepare
-from lightning_multigrid.prepare.transcode import Encoding
+from lightning_multigrid.prepare.transcode import Encoding, Planes
 from lightning_multigrid.sources.builder import renamed
 from lightning_multigrid.sources.manifest_file import load_manifest
 from lightning_multigrid.sources.official import Charades
+from lightning_multigrid.sources.table_store import TableStore
 from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.broken_files import broken_files
 from tests.helpers.preparing import FAST, check_whole, contents, start, videos
@@ -343,7 +352,7 @@ PATHS = st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: os.path.join("
 @given(st.lists(PATHS, max_size=6))
 def test_names_lie_inside_and_are_different_or_refused(paths):
     try:
-        names = names_of([*paths, *paths], root="/data")
+        names = names_of([*paths, *paths], "/data", ".mp4")
     except ValueError:  # two would share a name
         return
     assert list(names) == list(dict.fromkeys(paths))
@@ -358,11 +367,78 @@ def test_names_lie_inside_and_are_different_or_refused(paths):
 def test_names_that_some_file_systems_take_for_one(pair):
     """The file system of a Mac knows no case, and one form of an accent only."""
     with pytest.raises(ValueError, match="would have one name in the output, or on some disks. Rename one"):
-        names_of([f"/data/{name}" for name in pair], root="/data")
+        names_of([f"/data/{name}" for name in pair], "/data", ".mp4")
 
 
 def test_what_lies_elsewhere_keeps_its_whole_path():
-    assert names_of(["/other/a.avi", "/data/b.mp4"], root="/data") == {
+    assert names_of(["/other/a.avi", "/data/b.mp4"], "/data", ".mp4") == {
         "/other/a.avi": "outside/other/a.avi.mp4",
         "/data/b.mp4": "b.mp4",
     }
+
+
+# --- Planes ---
+
+
+def test_clips_of_planes_are_those_of_copies_without_loss(tmp_path):
+    """Of whole videos and of stretches, which lie in other folders; and they need no index."""
+    videos(tmp_path / "in", ["a.mp4", "b.avi"])
+    lines = ["path,label,start,end", "a.mp4,0,0.1,0.5", "b.avi,1,,", "a.mp4,1,0.3,"]
+    (tmp_path / "in" / "list.csv").write_text("\n".join(lines))
+    source, found = VideoList(tmp_path / "in" / "list.csv").read(), []
+    for name, encoding in (("planes", Planes(32)), ("copies", Encoding(32, crf=0, preset="ultrafast"))):
+        prepare(source, tmp_path / name, encoding)
+        made = VideoList(tmp_path / name).read()
+        assert paths_without_own_table(made) == []
+        for pixels in ("yuv", "rgb"):
+            data = VideoDataset(made, ClipSampling(frames=4, size=16, stride=2), pixels)
+            for row, grid in product(range(len(made)), [(4, 16), (2, 8)]):
+                found.append(data.read_clip(ClipRequest(row, *grid, seed=row + 7)))
+                assert not found[-1].broken
+    for clip, other in zip(found[: len(found) // 2], found[len(found) // 2 :], strict=True):
+        assert (clip.labels, clip.flip) == (other.labels, other.flip)
+        one, two = (crop.data if isinstance(crop, YuvClip) else crop for crop in (clip.crop, other.crop))
+        assert torch.equal(one, two)
+
+
+def test_planes_that_were_damaged_are_found_and_made_again(tmp_path):
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
+    assert prepare(source, tmp_path / "out", Planes(32)).made == 2
+    assert prepare(source, tmp_path / "out", Planes(32)).kept == 2
+    rows, store = VideoList(tmp_path / "out").read(), TableStore(tmp_path / "tables")
+    assert check(rows, store).broken == {}
+    whole = Path(rows.path(0)).read_bytes()
+    Path(rows.path(0)).write_bytes(whole[:2000] + b"?" + whole[2001:])
+    assert "rows 16 to 31 of frame 0 are not those written" in check(rows, store).broken[rows.path(0)]
+    Path(rows.path(0)).write_bytes(whole[:-1])
+    assert "cut short" in check(rows, store).broken[rows.path(0)]
+    assert prepare(source, tmp_path / "out", Planes(32)).made == 1
+    assert Path(rows.path(0)).read_bytes() == whole
+
+
+def test_files_of_planes_may_be_listed_as_any_videos(tmp_path):
+    prepare(videos(tmp_path / "in", ["run/a.mp4", "swim/b.mp4"]), tmp_path / "out", Planes(32))
+    rows = VideoList(tmp_path / "out" / "videos").read()
+    assert [os.path.basename(path) for path in rows.paths()] == ["a.mp4.planes", "b.mp4.planes"]
+    assert paths_without_own_table(rows) == []
+    assert check(rows, TableStore(tmp_path / "tables")).broken == {}
+    assert not (tmp_path / "tables").exists()
+
+
+def test_planes_are_refused_where_the_disk_has_no_room(tmp_path, monkeypatch):
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
+    (tmp_path / "in" / "c.mp4").write_bytes(b"no video")
+    needed = 20 * 48 * (64 * 3 // 2) + 20 * 3 * 8  # of a video: planes, and the checks of three bands
+    paths = [*source.paths(), str(tmp_path / "in" / "c.mp4")]
+    assert bytes_of_planes(paths, Planes()) == 3 * needed
+    room = shutil.disk_usage(tmp_path)._replace(free=2 * needed - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: room)
+    with pytest.raises(OutputError, match=r"take about 0.0 GB, and the disk of .* has 0.0 GB free. Free some space"):
+        prepare(source, tmp_path / "out", Planes())
+    assert list((tmp_path / "out").rglob("*.planes")) == []
+    assert prepare(source, tmp_path / "out", FAST).made == 2
+
+
+def test_a_short_side_that_planes_do_not_have():
+    with pytest.raises(ValueError, match="`short_side` must be an even number of at least 16 pixels, got 31"):
+        Planes(31)

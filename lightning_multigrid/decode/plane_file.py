@@ -1,0 +1,255 @@
+"""Videos as decoded planes: a clip is read from the rows that it shows, without a decoder.
+
+A file holds all frames behind each other, each as bands of 16 rows with a checksum, and at its end what they are::
+
+    frame 0                                    frame 1                    the end
+    band 0                band 1      ...      band 0  ...                times | made_from | head
+    16 x W Y, 8 x W/2 Cb, 8 x W/2 Cr, check
+
+So a crop is one read for each frame, and what is read of it is checked. The last band is filled up to 16 rows. The
+check is XXH3 of a band, with its place in the file as the seed: rows that stand elsewhere don't fit.
+
+Legend: T frames, H W pixels of a frame.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from fractions import Fraction
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+import xxhash
+from av.video.frame import VideoFrame
+from av.video.reformatter import ColorRange
+from torch import Tensor
+
+from lightning_multigrid.decode.frame_pixels import Box, chroma_box, matrix_of, plane_pixels, rgb_frame
+from lightning_multigrid.decode.frame_table import MAX_PIXELS, Damage, Orientation, seconds_of
+from lightning_multigrid.decode.packets import kept
+from lightning_multigrid.decode.reader import places_of
+from lightning_multigrid.decode.video_file import VideoError, VideoFile
+from lightning_multigrid.files import PLANES_SUFFIX, InputFile, StrPath
+from lightning_multigrid.pixels import YuvClip, YuvFormat
+
+_ROWS = 16  # of luma in a band
+_CHECK = 8  # bytes of a checksum
+_MAGIC = b"LMplane1"
+_HEAD = struct.Struct("<8s7Q2d")  # and the checksum of all behind the frames
+_LIKELY = 1 << 13  # bytes that are read at first: the end of a video of half a minute
+_LONGEST = 1 << 27  # bytes of the end
+_WAY_OUT = "Remove it, and run `lightning-multigrid prepare` again, which makes only what is missing"
+
+
+class PlaneHead(NamedTuple):
+    """What the frames of a file are, apart from their times."""
+
+    frames: int
+    height: int
+    width: int
+    matrix: int  # its number in ITU-T H.273
+    ticks: int  # the clock: a tick lasts `ticks / per` seconds
+    per: int
+    rate: float  # mean frames per second
+    start: float  # seconds from the start of the source to its first frame
+
+    @property
+    def band(self) -> int:
+        """Bytes of a band."""
+        return _ROWS * self.width * 3 // 2 + _CHECK
+
+    @property
+    def bands(self) -> int:
+        """Of a frame."""
+        return -(-self.height // _ROWS)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there are such files."""
+        even = self.height % 2 == self.width % 2 == 0
+        sizes = even and self.height > 0 < self.width and self.height * self.width <= MAX_PIXELS and self.frames > 0
+        colours = self.matrix < 2**8 and 0 < self.ticks < 2**31 and 0 < self.per < 2**31
+        return sizes and colours and 0 < self.rate < math.inf and 0 <= self.start < math.inf
+
+
+def planes_bytes(frames: int, height: int, width: int) -> int:
+    """Bytes that the planes of a video take, without its end.
+
+    >>> planes_bytes(frames=10, height=128, width=170) / (10 * 128 * 170)  # a byte and a half for each pixel
+    1.502941...
+    """
+    head = PlaneHead(frames, height, width, 0, 1, 1, 1.0, 0.0)
+    return frames * head.bands * head.band
+
+
+class PlaneWriter:
+    """Writes frames of YUV 4:2:0, upright and of limited range, to a new file; all have the size of the first."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._times: list[int] = []
+        self._first: VideoFrame | None = None
+
+    def add(self, frame: VideoFrame) -> None:
+        assert frame.format.name == "yuv420p"
+        assert frame.pts is not None
+        first = self._first = self._first or frame
+        assert (frame.height, frame.width) == (first.height, first.width)
+        rows = -(-frame.height // _ROWS) * _ROWS
+        planes = []
+        for plane, down in zip(frame.planes, (1, 2, 2), strict=True):
+            whole = np.zeros((rows // down, frame.width // down), np.uint8)
+            whole[: plane.height] = plane_pixels(plane, Box(0, 0, plane.height, plane.width))
+            planes.append(whole.reshape(rows // _ROWS, -1))
+        place = len(self._times) * (rows // _ROWS)
+        for number, band in enumerate(np.concatenate(planes, axis=1)):
+            data = band.tobytes()
+            self._file.write(data + xxhash.xxh3_64_digest(data, place + number))
+        self._times.append(frame.pts)
+
+    def end(self, usual: float, start: float, made_from: str) -> PlaneHead:
+        """Writes what the frames are; `usual` is the rate of a video of one frame, in frames per second."""
+        assert self._first is not None
+        first, times = self._first, self._times
+        clock = first.time_base
+        assert clock is not None
+        rate = float((len(times) - 1) / ((times[-1] - times[0]) * clock)) if len(times) > 1 else usual
+        size, colours = (first.height, first.width), int(first.colorspace)
+        head = PlaneHead(len(times), *size, colours, clock.numerator, clock.denominator, rate, start)
+        text = made_from.encode()
+        data = np.array(times, "<i8").tobytes() + text + _HEAD.pack(_MAGIC, len(text), *head)
+        self._file.write(data + xxhash.xxh3_64_digest(data))
+        return head
+
+
+class PlaneFile(AbstractContextManager["PlaneFile"]):
+    """A file of planes, open for reading until the end of a `with`, with the attributes of a `VideoReader`.
+
+    Its length is its number of frames. A `VideoError` if it is no such file, or cut short, or its end is damaged.
+
+    Attributes:
+        file: The open file.
+        made_from: The video that it was prepared from, and how, as `prepare` says it.
+    """
+
+    def __init__(self, path: StrPath) -> None:
+        self.path = os.fspath(path)
+        self.damage, self.orientation, self.slow = Damage(), Orientation(), ""
+        self._opened = VideoFile(self.path)
+        self.file: InputFile = self._opened.bytes
+        try:
+            with self._opened.faults():
+                self._read_end()
+        except BaseException:
+            self._opened.close()
+            raise
+        self.rate, self.start = self._head.rate, self._head.start
+        self.height, self.width = self._head.height, self._head.width
+
+    def __exit__(self, *error: object) -> None:
+        self._opened.close()
+
+    def __len__(self) -> int:
+        return self._head.frames
+
+    def __iter__(self) -> Iterator[VideoFrame]:
+        """Yields all frames with their times, as a `FullDecode` does."""
+        for index in range(len(self)):
+            frame = self._frame(index)
+            frame.pts, frame.time_base = int(self._times[index]), Fraction(self._head.ticks, self._head.per)
+            yield frame
+
+    @property
+    def declared_frames(self) -> int:
+        return len(self)
+
+    def time_of(self, frame: int) -> float:
+        """Seconds from the first frame to another one, or to the end of the last."""
+        return seconds_of(frame, len(self), self._times, self.rate)
+
+    def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
+        """Reads frames as a uint8 tensor T x H x W x 3 (RGB). Arguments and errors are those of `VideoReader.read`."""
+        box = Box.of(box, self.height, self.width)
+        clip = np.empty((len(indices), box.height, box.width, 3), np.uint8)
+        for index, members in places_of(indices, len(self), self.path).items():
+            shown = rgb_frame(self._frame(index), kept.scaler, self.height, self.width)
+            clip[members] = plane_pixels(shown.planes[0], box, 3)
+        return torch.from_numpy(clip)
+
+    def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
+        """Reads frames as they are stored; as `read` does if their colours are not those of BT.601 or BT.709."""
+        box = Box.of(box, self.height, self.width)
+        matrix = matrix_of(self._head.matrix)
+        if matrix is None:
+            return self.read(indices, box)
+        format = YuvFormat(len(indices), box.height, box.width, box.top % 2, box.left % 2, matrix, False)
+        data = np.empty(format.nbytes, np.uint8)
+        luma, chroma = format.planes(data)
+        part = chroma_box(box)
+        places = places_of(indices, len(self), self.path)
+        for index in sorted(places):
+            planes = self._rows(index, box.top, box.top + box.height)
+            shown = luma, chroma[:, 0], chroma[:, 1]
+            for target, plane, of_plane in zip(shown, planes, (box, part, part), strict=True):
+                top = of_plane.top - box.top // _ROWS * _ROWS * len(plane) // len(planes[0])
+                pixels = plane[top : top + of_plane.height, of_plane.left : of_plane.left + of_plane.width]
+                for place in places[index]:
+                    target[place] = pixels
+        return format.view(torch.from_numpy(data))
+
+    def _rows(self, index: int, top: int, bottom: int) -> tuple[Any, Any, Any]:
+        """Reads the bands of a frame that hold some rows; returns their Y, Cb and Cr, and checks them."""
+        head = self._head
+        first, after = top // _ROWS, -(-bottom // _ROWS)
+        place = index * head.bands + first
+        with self._opened.faults():
+            data = memoryview(self.file.read(place * head.band, (after - first) * head.band))
+        used = head.band - _CHECK
+        for number, at in enumerate(range(0, (after - first) * head.band, head.band)):
+            if xxhash.xxh3_64_digest(data[at : at + used], place + number) != data[at + used : at + head.band]:
+                rows = f"{(first + number) * _ROWS} to {(first + number + 1) * _ROWS - 1}"
+                raise VideoError(self.path, f"damaged: rows {rows} of frame {index} are not those written. {_WAY_OUT}")
+        bands = np.frombuffer(data, np.uint8).reshape(after - first, head.band)
+        luma, chroma = _ROWS * head.width, _ROWS * head.width // 4
+        parts = bands[:, :luma], bands[:, luma : luma + chroma], bands[:, luma + chroma : used]
+        widths = head.width, head.width // 2, head.width // 2
+        y, cb, cr = (part.reshape(-1, width) for part, width in zip(parts, widths, strict=True))
+        return y, cb, cr
+
+    def _frame(self, index: int) -> VideoFrame:
+        y, cb, cr = self._rows(index, 0, self.height)
+        high, wide = self.height, self.width
+        planes = [plane[:rows].reshape(-1) for plane, rows in ((y, high), (cb, high // 2), (cr, high // 2))]
+        frame = VideoFrame.from_ndarray(np.concatenate(planes).reshape(-1, wide), format="yuv420p")
+        frame.colorspace, frame.color_range = self._head.matrix, ColorRange.MPEG
+        return frame
+
+    def _read_end(self) -> None:
+        """Reads what the frames are. Nothing of it is believed before it fits the size of the file."""
+        file, least = self.file, _HEAD.size + _CHECK
+        end = file.read(max(0, file.size - _LIKELY), _LIKELY)
+        if len(end) < least or not end[-least:].startswith(_MAGIC):
+            raise VideoError(self.path, f"cut short, or not a file of planes. {_WAY_OUT}")
+        _, length, *values = _HEAD.unpack(end[-least:-_CHECK])
+        self._head = head = PlaneHead(*values)
+        size = 8 * head.frames + length + least
+        fits = head.is_possible and size <= _LONGEST and head.frames * head.bands * head.band + size == file.size
+        if fits and size > len(end):
+            end = file.read(file.size - size, size)
+        end = end[-size:]
+        if not fits or xxhash.xxh3_64_digest(end[:-_CHECK]) != end[-_CHECK:]:
+            raise VideoError(self.path, f"damaged: its end does not fit the file. {_WAY_OUT}")
+        self._times = np.frombuffer(end, "<i8", head.frames)
+        if not bool((self._times[1:] > self._times[:-1]).all()):
+            raise VideoError(self.path, f"damaged: its times do not ascend. {_WAY_OUT}")
+        self.made_from = end[8 * head.frames : -least].decode("utf-8", "replace")
+
+
+def is_plane_file(path: StrPath) -> bool:
+    """Whether a file is one of planes by its name, as `prepare` gives it."""
+    return os.fspath(path).lower().endswith(PLANES_SUFFIX)
