@@ -1,15 +1,15 @@
 """Exact frames of a video file: those of a full sequential decode, told from others by their checksums.
 
 Begin with its `README.md`, then `frame_table.py` (what is known of a file), `full_decode.py` (how that is found out)
-and `reader.py` (frames by their numbers).
+and `reader.py` (frames by their numbers). `any_video.py` opens videos of any kind.
 """
 
+from lightning_multigrid.decode.any_video import Video, open_video, open_whole, read_frames
 from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import Box, is_full_range
 from lightning_multigrid.decode.frame_table import Damage, FrameTable, Orientation
 from lightning_multigrid.decode.full_decode import FullDecode, make_table
 from lightning_multigrid.decode.kept import make_kept, read_kept
-from lightning_multigrid.decode.open_video import Video, open_video, open_whole, read_frames
 from lightning_multigrid.decode.own_table import append_table, own_table
 from lightning_multigrid.decode.plane_file import PlaneFile, PlaneWriter, is_plane_file, planes_bytes
 from lightning_multigrid.decode.reader import VideoReader

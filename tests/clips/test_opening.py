@@ -219,7 +219,7 @@ def test_a_video_that_is_known_to_be_broken_is_not_opened(indexed, monkeypatch):
     indexed.tables.add(indexed.path(0), make_kept(indexed.path(0)))
     with pytest.raises(VideoError, match="no video") as opened, open_row(replace(indexed, tables=None), 0):
         pass
-    monkeypatch.setattr(opening, "VideoReader", None)
+    monkeypatch.setattr(opening, "open_video", None)
     with pytest.raises(VideoError, match="no video") as known, open_row(indexed, 0):
         pass
     assert (known.value.path, known.value.reason) == (opened.value.path, opened.value.reason)

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_multigrid.clips.opening import Stretch
+from lightning_multigrid.decode.any_video import open_video, open_whole
 from lightning_multigrid.decode.frame_pixels import Box
-from lightning_multigrid.decode.open_video import open_video, open_whole
 from lightning_multigrid.decode.plane_file import PlaneFile, planes_bytes
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.pixels import YuvClip
