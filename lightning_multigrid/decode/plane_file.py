@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from typing import Any, BinaryIO, NamedTuple
@@ -34,7 +34,7 @@ from lightning_multigrid.decode.frame_table import MAX_PIXELS, Damage, Orientati
 from lightning_multigrid.decode.packets import kept
 from lightning_multigrid.decode.reader import places_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
-from lightning_multigrid.files import PLANES_SUFFIX, InputFile, StrPath
+from lightning_multigrid.files import PLANES_SUFFIX, RemoteFile, StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
 
 _ROWS = 16  # of luma in a band
@@ -141,7 +141,7 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
         self.path = os.fspath(path)
         self.damage, self.orientation, self.slow = Damage(), Orientation(), ""
         self._opened = VideoFile(self.path)
-        self.file: InputFile = self._opened.bytes
+        self.file = self._opened.bytes
         try:
             with self._opened.faults():
                 self._read_end()
@@ -176,7 +176,9 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
         """Reads frames as a uint8 tensor T x H x W x 3 (RGB). Arguments and errors are those of `VideoReader.read`."""
         box = Box.of(box, self.height, self.width)
         clip = np.empty((len(indices), box.height, box.width, 3), np.uint8)
-        for index, members in places_of(indices, len(self), self.path).items():
+        places = places_of(indices, len(self), self.path)
+        self._announce(places, 0, self.height)
+        for index, members in places.items():
             shown = rgb_frame(self._frame(index), kept.scaler, self.height, self.width)
             clip[members] = plane_pixels(shown.planes[0], box, 3)
         return torch.from_numpy(clip)
@@ -192,6 +194,7 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
         luma, chroma = format.planes(data)
         part = chroma_box(box)
         places = places_of(indices, len(self), self.path)
+        self._announce(places, box.top, box.top + box.height)
         for index in sorted(places):
             planes = self._rows(index, box.top, box.top + box.height)
             shown = luma, chroma[:, 0], chroma[:, 1]
@@ -202,19 +205,31 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
                     target[place] = pixels
         return format.view(torch.from_numpy(data))
 
+    def _announce(self, frames: Iterable[int], top: int, bottom: int) -> None:
+        """Says which rows are read next, so that a file at a URL is asked for all of them at once."""
+        if isinstance(self.file, RemoteFile):
+            bands = [self._bands(index, top, bottom) for index in frames]
+            size = self._head.band
+            with self._opened.faults():
+                self.file.will_read((of_frame.start * size, of_frame.stop * size) for of_frame in bands)
+
+    def _bands(self, index: int, top: int, bottom: int) -> range:
+        """The bands of a frame, counted in the file, that hold some rows."""
+        first = index * self._head.bands
+        return range(first + top // _ROWS, first - (-bottom // _ROWS))
+
     def _rows(self, index: int, top: int, bottom: int) -> tuple[Any, Any, Any]:
         """Reads the bands of a frame that hold some rows; returns their Y, Cb and Cr, and checks them."""
-        head = self._head
-        first, after = top // _ROWS, -(-bottom // _ROWS)
-        place = index * head.bands + first
+        head, bands = self._head, self._bands(index, top, bottom)
+        first, number_of_bands = top // _ROWS, len(bands)
         with self._opened.faults():
-            data = memoryview(self.file.read(place * head.band, (after - first) * head.band))
+            data = memoryview(self.file.read(bands.start * head.band, number_of_bands * head.band))
         used = head.band - _CHECK
-        for number, at in enumerate(range(0, (after - first) * head.band, head.band)):
-            if xxhash.xxh3_64_digest(data[at : at + used], place + number) != data[at + used : at + head.band]:
+        for number, at in enumerate(range(0, number_of_bands * head.band, head.band)):
+            if xxhash.xxh3_64_digest(data[at : at + used], bands.start + number) != data[at + used : at + head.band]:
                 rows = f"{(first + number) * _ROWS} to {(first + number + 1) * _ROWS - 1}"
                 raise VideoError(self.path, f"damaged: rows {rows} of frame {index} are not those written. {_WAY_OUT}")
-        bands = np.frombuffer(data, np.uint8).reshape(after - first, head.band)
+        bands = np.frombuffer(data, np.uint8).reshape(number_of_bands, head.band)
         luma, chroma = _ROWS * head.width, _ROWS * head.width // 4
         parts = bands[:, :luma], bands[:, luma : luma + chroma], bands[:, luma + chroma : used]
         widths = head.width, head.width // 2, head.width // 2
