@@ -143,6 +143,15 @@ def loader(report: Report) -> Rows:
         yield cells
 
 
+def planes(report: Report) -> Rows:
+    for row in report["rows"]:
+        cells = {name: f"{row[name]['cpu_ms']:.2f} ({row[name]['wall_ms']:.2f})" for name in ("original", "copy")}
+        of_planes = row["planes"]
+        cells["planes"] = f"{of_planes['cpu_ms']:.3f} ({of_planes['wall_ms']:.3f})"
+        times = row["copy"]["cpu_ms"] / of_planes["cpu_ms"]
+        yield {"short side": f"{row['side']}", "frames": f"{row['frames']}"} | cells | {"copy / planes": f"{times:.1f}"}
+
+
 KINDS: dict[str, tuple[str, Callable[[Report], Rows]]] = {
     "speedup": ("Baseline against multigrid, compute alone (`benchmark_speedup.py`)", speedup),
     "norm": ("BatchNorm over sub-mini-batches (`benchmark_norm.py`)", norm),
@@ -153,6 +162,7 @@ KINDS: dict[str, tuple[str, Callable[[Report], Rows]]] = {
         loader,
     ),
     "prepare": ("Settings of `prepare` against its default (`benchmark_prepare.py`)", prepare),
+    "planes": ("CPU ms of a clip, and in brackets wall-clock ms (`benchmark_planes.py`)", planes),
     "fit": ("A real `fit` on prepared videos (`benchmark_fit.py`)", fit),
     "overhead": ("What the callback costs (`benchmark_overhead.py`)", overhead),
 }

@@ -8,18 +8,20 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 from shlex import quote
+from shutil import disk_usage
 from statistics import median
 from string import Template
 from typing import Any
 
 import torch
 import yaml
+from rich import filesize
 
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, video_list
 from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import is_url, new_file, write_csv
-from lightning_multigrid.prepare import Look, look_at
+from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, look_at
 from lightning_multigrid.sources import Manifest, ManifestError, class_sizes
 from lightning_multigrid.video import VideoDataModule
 
@@ -29,6 +31,7 @@ _LARGEST = 16  # the clips of the largest mini-batch, for each of the baseline: 
 _STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # so many steps of the baseline, in 10 to 150 epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
 _PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
+_SMALL = 100 * 10**9  # bytes of planes, above which H.264 is proposed
 _in_yaml = partial(json.dumps, ensure_ascii=False)  # on one line
 
 
@@ -95,7 +98,14 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
             f"warning: Recordings, by the videos' names, that are in training as well as in validation: {cut:,}. "
             "Accuracy on new recordings may be lower. `--val` takes videos of your own choice."
         )
-    if float(short) >= _PAYS * needed_short_side(VideoDataModule(frames=clip["frames"], size=clip["size"])):
+    needed = needed_short_side(VideoDataModule(frames=clip["frames"], size=clip["size"]))
+    planes = bytes_of_planes(list(dict.fromkeys(manifest.paths())), Planes(needed), frame_rate)
+    if planes <= min(_SMALL, disk_usage(path.parent).free // 2):
+        say(
+            f"Their decoded frames take about {filesize.decimal(planes)}: `lightning-multigrid prepare --config "
+            f"{values['path']} --output prepared --store planes` writes them, and clips are read without a decoder."
+        )
+    elif float(short) >= _PAYS * needed:
         say(
             f"The videos are larger than their clips need: `lightning-multigrid prepare --config {values['path']} "
             "--output prepared` writes copies that decode several times faster."

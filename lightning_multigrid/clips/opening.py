@@ -9,7 +9,17 @@ from typing import Literal
 
 from torch import Tensor
 
-from lightning_multigrid.decode import Box, Damage, FrameTable, Video, VideoError, VideoReader, open_video, read_kept
+from lightning_multigrid.decode import (
+    Box,
+    Damage,
+    FrameTable,
+    Video,
+    VideoError,
+    VideoReader,
+    is_plane_file,
+    open_video,
+    read_kept,
+)
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.sources import Manifest
 
@@ -100,9 +110,9 @@ def frame_table(manifest: Manifest, row: int) -> FrameTable | None:
 
     A `VideoError` if the video is known to be broken.
     """
-    if manifest.tables is None:
-        return None
     path = manifest.path(row)
+    if manifest.tables is None or is_plane_file(path):
+        return None
     try:
         return read_kept(path, manifest.tables.read(path))
     except VideoError:

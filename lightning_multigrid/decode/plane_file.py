@@ -220,16 +220,16 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
 
     def _rows(self, index: int, top: int, bottom: int) -> tuple[Any, Any, Any]:
         """Reads the bands of a frame that hold some rows; returns their Y, Cb and Cr, and checks them."""
-        head, bands = self._head, self._bands(index, top, bottom)
-        first, number_of_bands = top // _ROWS, len(bands)
+        head, place = self._head, self._bands(index, top, bottom)
+        first, number = top // _ROWS, len(place)
         with self._opened.faults():
-            data = memoryview(self.file.read(bands.start * head.band, number_of_bands * head.band))
+            data = memoryview(self.file.read(place.start * head.band, number * head.band))
         used = head.band - _CHECK
-        for number, at in enumerate(range(0, number_of_bands * head.band, head.band)):
-            if xxhash.xxh3_64_digest(data[at : at + used], bands.start + number) != data[at + used : at + head.band]:
-                rows = f"{(first + number) * _ROWS} to {(first + number + 1) * _ROWS - 1}"
+        for band, at in enumerate(range(0, number * head.band, head.band)):
+            if xxhash.xxh3_64_digest(data[at : at + used], place.start + band) != data[at + used : at + head.band]:
+                rows = f"{(first + band) * _ROWS} to {(first + band + 1) * _ROWS - 1}"
                 raise VideoError(self.path, f"damaged: rows {rows} of frame {index} are not those written. {_WAY_OUT}")
-        bands = np.frombuffer(data, np.uint8).reshape(number_of_bands, head.band)
+        bands = np.frombuffer(data, np.uint8).reshape(number, head.band)
         luma, chroma = _ROWS * head.width, _ROWS * head.width // 4
         parts = bands[:, :luma], bands[:, luma : luma + chroma], bands[:, luma + chroma : used]
         widths = head.width, head.width // 2, head.width // 2
