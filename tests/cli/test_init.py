@@ -173,7 +173,7 @@ def test_what_init_says_of_broken_and_larger_videos_and_of_paths_with_spaces(vid
         "Their decoded frames take about 331.8 kB: `lightning-multigrid prepare --config first.yaml --output prepared "
     )
     main(["init", "videos", "--output", "first.yaml"])
-    assert f"{few}--store planes` writes them" in capsys.readouterr().out
+    assert f"{few}prepared --store planes` writes them" in capsys.readouterr().out
     monkeypatch.setattr("lightning_multigrid.cli.init._SMALL", 300_000)
     main(["init", "videos", "--output", "new folder/first.yaml"])
     said = capsys.readouterr().out
