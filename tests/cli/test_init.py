@@ -170,7 +170,7 @@ def test_what_init_says_of_broken_and_larger_videos_and_of_paths_with_spaces(vid
     broken = videos / "videos" / "jump" / "0.mp4"
     broken.write_bytes(b"no video")
     few = (
-        "Their decoded frames take about 331.8 kB: `lightning-multigrid prepare --config first.yaml --output prepared "
+        "Their decoded frames take about 835.2 kB: `lightning-multigrid prepare --config first.yaml --output prepared "
     )
     main(["init", "videos", "--output", "first.yaml"])
     assert f"{few}prepared --store planes` writes them" in capsys.readouterr().out
