@@ -136,7 +136,7 @@ def test_folders_of_frames_are_taken_at_a_rate(frames, capsys, tmp_path):
     with VideoReader(VideoList(tmp_path / "out").read().path(0)) as video:
         assert (len(video), video.rate) == (8, 12)
     main(["index", str(frames), "--frame_rate=12"])
-    assert "folders of frames need none" in capsys.readouterr().out
+    assert "neither do folders of frames" in capsys.readouterr().out
     (frames / "run" / "a" / "5.png").write_bytes(b"no image")
     with pytest.raises(SystemExit, match="1"):
         main(["check", str(frames), "--frame_rate=12", *SERIAL])

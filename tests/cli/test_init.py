@@ -169,11 +169,9 @@ def test_what_init_says_of_broken_and_larger_videos_and_of_paths_with_spaces(vid
     monkeypatch.setattr("lightning_multigrid.cli.init.needed_short_side", lambda data: data.size + 4)
     broken = videos / "videos" / "jump" / "0.mp4"
     broken.write_bytes(b"no video")
-    few = (
-        "Their decoded frames take about 835.2 kB: `lightning-multigrid prepare --config first.yaml --output prepared "
-    )
     main(["init", "videos", "--output", "first.yaml"])
-    assert f"{few}prepared --store planes` writes them" in capsys.readouterr().out
+    few = "Their decoded frames take about 835.2 kB: `lightning-multigrid prepare --config first.yaml --output prepared"
+    assert f"{few} --store planes` writes them" in capsys.readouterr().out
     monkeypatch.setattr("lightning_multigrid.cli.init._SMALL", 300_000)
     main(["init", "videos", "--output", "new folder/first.yaml"])
     said = capsys.readouterr().out
