@@ -4,11 +4,12 @@
     python benchmarks/tasks/run.py                          # the tables and figures alone
 
 A page shows a table between `<!-- made by benchmarks/tasks/run.py: TASK ROW ... -->`, of all rows if none is named, and
-`<!-- end -->`. The row of a baseline is named by its length, such as `8_epochs`. "As much time" is CPU time, so that
-trainings may share a machine.
+`<!-- end -->`; `0.3.0/TASK` has what that version trained. The row of a baseline is named by its length, such as
+`8_epochs`. "As much time" is CPU time, so that trainings may share a machine.
 """
 
 import argparse
+import math
 import re
 import shutil
 import subprocess
@@ -23,11 +24,12 @@ from lightning_multigrid.reports import BASELINE, MULTIGRID, Comparison, RunReco
 HERE = Path(__file__).parent
 RESULTS, ROOT = HERE.parent / "results", HERE.parents[1]
 PAGES = ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))
-MARKED = re.compile(r"(<!-- made by benchmarks/tasks/run\.py: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- made by benchmarks/tasks/run\.py: ([\w./ ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # Each is a file of `rows`, but the first: the config of the task as it is, with the baseline.
 ROWS = {
-    "default": "**multigrid 1.5x**, the default: short cycle from 32 pixels",
+    "default": "**multigrid**, the default: 1.5x, short cycle from 32 pixels",
     "one_pass": "**one pass** at 1x: half of the steps coarse, half fine",
+    "two_shapes": "one pass at 1x with two coarse shapes: half of the frames, then all",
     "short_cycle_off": "multigrid 1.5x without the short cycle",
     "short_cycle_off_2x": "multigrid 2x without the short cycle",
     "long_cycle_off": "multigrid 1.5x without the long cycle",
@@ -53,8 +55,9 @@ class Training:
 
     @property
     def top1(self) -> str:
+        """The mean over the seeds, with its standard error."""
         ends = [100 * end for end in self.ends]
-        spread = f"±\N{NO-BREAK SPACE}{stdev(ends):.1f}" if len(ends) > 1 else ""
+        spread = f"±\N{NO-BREAK SPACE}{stdev(ends) / math.sqrt(len(ends)):.1f}" if len(ends) > 1 else ""
         return "\N{NO-BREAK SPACE}".join(filter(None, [f"{mean(ends):.1f}", spread]))
 
     def cells(self, baseline: float) -> list[str]:

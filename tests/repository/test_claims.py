@@ -31,18 +31,17 @@ def report(name):
 
 
 @cache
-def tasks():
-    """All trainings of each task, by their row."""
-    script = runpy.run_path(str(RUN))
-    return {task: {one.row: one for one in script["trainings"](task)} for task in script["TASKS"]}
+def trainings(task):
+    """All trainings of a task, by their row."""
+    return {one.row: one for one in runpy.run_path(str(RUN))["trainings"](task)}
 
 
 class Row:
     """A training beside its task's baselines: the whole one, and the shortest that takes at least as much time."""
 
     def __init__(self, task, row):
-        self.one = tasks()[task][row]
-        baselines = [one for name, one in tasks()[task].items() if name.endswith("_epochs")]
+        self.one = trainings(task)[row]
+        baselines = [one for name, one in trainings(task).items() if name.endswith("_epochs")]
         whole = max(baselines, key=lambda one: one.cpu)
         cut = min((one for one in baselines if one.cpu >= self.one.cpu), key=lambda one: one.cpu)
         self.end = 100 * mean(self.one.ends)
@@ -51,12 +50,19 @@ class Row:
         self.above = self.cut_below - self.below
 
 
-def words_of_grid():
-    one_pass, default = Row("grid_words", "one_pass"), Row("grid_words", "default")
+def beside(row):
+    """The default's end, and those of the baseline and of the baseline of as much time."""
+    ends = row.end, row.end + row.below, row.end + row.below - row.cut_below
+    end, whole, cut = (f"{end:.1f} %" for end in ends)
+    return f"it ends at {end} of top-1 instead of {whole}; a baseline of as much time ends at {cut}."
+
+
+def trained():
+    """What the default did on two tasks."""
+    words, shapes = Row("grid_words", "default"), Row("hard_shapes", "default")
     return [
-        f"One pass takes {one_pass.time:.0f} % of the baseline's time and ends {one_pass.below:.1f} points below it; "
-        f"the default takes {default.time:.0f} % and ends {default.below:.1f} points below. A shorter baseline "
-        f"takes {default.time_of_cut:.0f} % and ends {default.cut_below:.0f} points below."
+        f"the training takes {words.time:.0f} % of the baseline's time, and {beside(words)}",
+        f"it takes {shapes.time:.0f} % of the time, and {beside(shapes)}",
     ]
 
 
@@ -71,7 +77,7 @@ def front():
     assert step < contiguous["grids"][0]["ms"]
     _, seconds, ends = gpu_training()
     return [
-        *words_of_grid(),
+        *trained(),
         f"SlowFast's multigrid training takes {step / slowfast['speedup']:.0f} ms for each of the baseline's steps of "
         f"{step:.0f} ms: {slowfast['speedup']:.1f}x faster, with {slowfast['flops_bound']:.1f}x fewer FLOPs. In "
         f"contiguous memory it is {contiguous['speedup']:.1f}x faster",
@@ -133,18 +139,14 @@ def whole_training():
 
 
 def pays():
-    """What each part of the method brings and costs."""
-    names = "grid_words", "hard_shapes"
-    shown = [Row(task, row) for task in names for row in ("one_pass", "default", "short_cycle_off")]
-    above, below, times = ([getattr(row, of) for row in shown] for of in ("above", "below", "time"))
-    off, long_off = ([Row(task, row) for task in names] for row in ("short_cycle_off", "long_cycle_off"))
-    paper, longer = (Row("grid_words", row) for row in ("paper", "paper_2x"))
+    """What each part of the method brings and costs, with 0.3.0."""
+    words, shapes = "0.3.0/grid_words", "0.3.0/hard_shapes"
+    off, long_off = ([Row(task, row) for task in (words, shapes)] for row in ("short_cycle_off", "long_cycle_off"))
+    paper, longer = (Row(words, row) for row in ("paper", "paper_2x"))
     middle = [100 * run.validations[1][2]["val/top1"] for run in off[0].one.runs]
-    transformer = Row("transformer_10", "one_pass")
+    transformer = Row("0.3.0/transformer_10", "one_pass")
     return [
-        f"In {min(times):.0f} to {max(times):.0f} % of the full baseline's time, they ended {min(below):.0f} to "
-        f"{max(below):.0f} points below it, and {min(above):.0f} to {max(above):.0f} points above a baseline that was "
-        "shortened to as much time.",
+        *trained(),
         f"a training takes {min(row.time for row in long_off):.0f} to {max(row.time for row in long_off):.0f} % of the "
         "baseline's time",
         f"On GRID, it ends {off[0].end - paper.end:.0f} points below the training without a short cycle; with twice "
