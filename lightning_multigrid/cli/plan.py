@@ -39,6 +39,7 @@ from lightning_multigrid.training import (
     auto_lr_scaling,
     check_steps,
     lr_rule,
+    make_optimizers,
     make_plan,
     read_recipe,
     replace_loader,
@@ -217,7 +218,7 @@ def preview(
             callback = MultigridCallback(epoch_factor=1, sub_batch=shared, **off)  # type: ignore[arg-type]
         recipe = read_recipe(trainer, _stand_in(data, known), world)
         replace_loader(trainer, _stand_in(data, math.ceil(known / world)), changes)
-        _configure(trainer)
+        make_optimizers(trainer)
         in_epochs = isinstance(module, VideoClassifier) and trainer.max_steps == -1
         if clips is None and not in_epochs and any(c.interval == "step" for c in trainer.lr_scheduler_configs):
             raise MisconfigurationException(
@@ -231,7 +232,7 @@ def preview(
         if in_epochs and recipe.epoch.batches > _CURVE_BATCHES:
             # The module's arguments are in epochs, so shorter epochs give the same curve.
             replace_loader(trainer, _stand_in(data, _CURVE_BATCHES * data.batch_size), changes)
-            _configure(trainer)
+            make_optimizers(trainer)
             quick = replace(plan, batches=_CURVE_BATCHES)
         group = trainer.optimizers[0].param_groups[0]
         configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
@@ -251,13 +252,6 @@ def preview(
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
     return DataLoader(cast("Any", range(clips)), data.batch_size, drop_last=data.drop_last)
-
-
-def _configure(trainer: Trainer) -> None:
-    """Makes the optimizers and schedulers of the module as `fit` does; it may ask for the length of an epoch."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*(does not have many workers|smaller than the logging interval)")
-        trainer.strategy.setup_optimizers(trainer)
 
 
 def _lr_points(

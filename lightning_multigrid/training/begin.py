@@ -7,12 +7,12 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.host import Trainer, tell
-from lightning_multigrid.loading import FixedClips, MultigridLoader, ScriptLoader, StreamSamples
+from lightning_multigrid.host import LightningModule, Trainer, tell
+from lightning_multigrid.loading import ClipDataset, FixedClips, MultigridLoader, ScriptLoader, StreamSamples
 from lightning_multigrid.norm import tracking_layers
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import REHEARSAL, Account, Clock, RunReport, tell_changed_meaning, tell_few_steps
-from lightning_multigrid.schedule import BatchShape, counted
+from lightning_multigrid.schedule import BatchShape, Plan, counted
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.checkpoints.continuation import State
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
@@ -53,7 +53,9 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     tell_left_alone(module)
     source = internals.training_source(trainer).dataloader()
     script = user_loader(source, trainer, arguments.clips_per_epoch)
-    loader = _planned(arguments, trainer, script, state.get("seed"))
+    given = state.get("seed") if arguments.seed is None else arguments.seed
+    seed = internals.global_seed(trainer) if given is None else given
+    loader = plan_loader(*plan_of(arguments, trainer, module, script, trainer.world_size, seed), trainer, script)
     # `trainer.train_dataloader` shall look like the script's loader. One without a batch size can't be copied: then the
     # converted one is shown.
     own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
@@ -88,22 +90,19 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     return run
 
 
-def _planned(
-    arguments: Arguments, trainer: Trainer, script: DataLoader[Any], saved_seed: int | None
-) -> MultigridLoader:
-    """Plans the training of a script on this device; returns the loader of its mini-batches."""
-    recipe = read_recipe(trainer, script, trainer.world_size)
+def plan_of(
+    arguments: Arguments, trainer: Trainer, module: LightningModule, script: DataLoader[Any], world: int, seed: int
+) -> tuple[Plan, ClipDataset]:
+    """Plans the training of a script on so many devices; returns its clips, too."""
+    recipe = read_recipe(trainer, script, world)
     dataset = clips_of(arguments, script)
     shape = BatchShape(cast("int", script.batch_size), dataset.frames, dataset.size)
-    given = saved_seed if arguments.seed is None else arguments.seed
-    seed, world = internals.global_seed(trainer) if given is None else given, trainer.world_size
-    module = trainer.lightning_module
     plan = make_plan(arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world)
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
         check_steps(plan)
     if isinstance(dataset, FixedClips):
         dataset.divisor = plan.schedule.size_divisor
-    return plan_loader(plan, dataset, trainer, script)
+    return plan, dataset
 
 
 def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> PointsOnPlan | None:

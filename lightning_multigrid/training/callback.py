@@ -7,9 +7,10 @@ sub-mini-batch.
 from contextlib import ExitStack
 from typing import Any
 
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
+from lightning_multigrid.host import Callback, LightningDataModule, LightningModule, Trainer, TrainerFn
 from lightning_multigrid.norm import convert_until
 from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle, Step
@@ -17,6 +18,7 @@ from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.baseline import BaselineCallback, refuse_two
 from lightning_multigrid.training.begin import begin_run
 from lightning_multigrid.training.checkpoints.continuation import state_to_continue, tell_other_plan
+from lightning_multigrid.training.plan_ahead import plan_ahead
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.refusals import refuse_unsupported
 
@@ -144,11 +146,28 @@ class MultigridCallback(Arguments, Callback):
         """Trains once from coarse to fine, with one pass over the data for each epoch.
 
         Half of the steps have half of the baseline's frames, 0.71 of its size and four times its clips; the other half
-        is on its own grid. There is no short cycle. For the small models that were measured it cost less accuracy than
-        the paper's cycles in as much time (docs/pays.md). `arguments` are other arguments of the class.
+        is on its own grid. There is no short cycle. It takes fewer steps than the default (docs/pays.md). `arguments`
+        are other arguments of the class.
         """
         coarse = LongCycle(((0.5, 0.5**0.5),))
         return cls(one_pass=True, epoch_factor=1, long_cycle=coarse, short_cycle=ShortCycle((1,)), **arguments)
+
+    def plan(
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        data: DataLoader[Any] | LightningDataModule | None = None,
+    ) -> Plan:
+        """Prints the plan of `trainer.fit(module, data)`, and returns it. Nothing is trained, and nothing changed.
+
+        A data module is set up for that, as by `fit`. The Trainer need not have the callback. Without a `seed` of the
+        callback, the plan has 0: it orders the data, and changes no shape and no LR.
+
+        Raises:
+            MisconfigurationException, TypeError, ValueError: If `fit` would refuse the script for its settings, its
+                loader or its optimizers. What the rehearsal finds is refused by `fit` alone.
+        """
+        return plan_ahead(self, trainer, module, data)
 
     @property
     def run(self) -> Run:
