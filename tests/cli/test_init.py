@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -84,6 +85,12 @@ def test_folders_of_frames_are_trained_and_predicted_at_the_rate_that_init_is_gi
     quick += ["--config=multigrid.yaml", "--data.num_workers=0", "--trainer.check_val_every_n_epoch=1"]
     main(["fit", *quick])
     (frames / "list.csv").write_text("path,label\nframes/turn/v3,1\n")
+    config = frames / "multigrid.yaml"
+    with_test = re.sub(r"(?m)^    # (?=test|  class_path|  init_args)", "    ", config.read_text())
+    config.write_text(with_test.replace("source: TEST", "source: list.csv"))
+    capsys.readouterr()
+    main(["test", *quick, "--ckpt_path", "multigrid_checkpoints/best.ckpt"])
+    assert "test/top1" in capsys.readouterr().out
     for source, number in (("frames", 20), ("frames/turn", 10), ("frames/turn/v3", 1), ("list.csv", 1)):
         main(["predict", source, *quick, "--ckpt_path", "multigrid_checkpoints/best.ckpt"])
         written = (frames / "predictions.csv").read_text()
