@@ -270,6 +270,6 @@ def test_help_shows_how_it_is_called(command, capsys, monkeypatch):
         main([command, "--help"])
     shown = capsys.readouterr().out
     assert f"    lightning-multigrid {command} videos" in shown
-    assert "\n  -c CONFIG, --config CONFIG\n" in shown
+    assert re.search(r"\n  -c( CONFIG)?, --config CONFIG\n", shown)  # once since Python 3.13
     assert max(map(len, shown.splitlines())) <= 80
     assert "--trainer." not in shown  # what it doesn't use

@@ -158,7 +158,7 @@ def listed(monkeypatch):
 
     os_scandir = os.scandir
     monkeypatch.setattr(folder_listing, "_kept", folder_listing._Kept())
-    monkeypatch.setattr(folder_listing, "_SETTLED", 0)
+    monkeypatch.setattr(folder_listing, "_SETTLED", -3600.0)  # whatever the clock does
     monkeypatch.setattr(os, "scandir", scandir)
     return paths
 
