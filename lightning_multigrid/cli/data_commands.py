@@ -102,7 +102,8 @@ def prepare_videos(
     if part is not None:
         say(f"\nPart {part} is done. After the last part, run this without `--part`.")
         return
-    say(f"\nShort side: {short_side} pixels or less. To train on them, give the data module:\n\ndata:\n  init_args:")
+    say(f"\nThe videos have a short side of {short_side} pixels or less. To train on them, give the data module:")
+    say("\ndata:\n  init_args:")
     for split, path in written.items():
         print(printable(f"    {split or 'train'}: {path}"))
 

@@ -79,6 +79,11 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
         "path": quote(str(path)),
         "best": quote(os.path.join(folder, "best.ckpt")),
     }
+    if manifest.num_classes < 2:
+        raise ManifestError(
+            f"All videos of {source} have one class, at least 2 are required. Give the folder that holds the folders "
+            "of all classes, or a list with the labels of all."
+        )
     text = Template(Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")).substitute(values)
     path.parent.mkdir(parents=True, exist_ok=True)
     for name, rows in zip(lists.values(), (train, held), strict=False):

@@ -3,6 +3,7 @@
 So nothing of it, neither a connection nor fsspec's thread, is there when a loader forks its workers.
 """
 
+import asyncio
 import errno
 import hashlib
 import os
@@ -286,6 +287,6 @@ def _answer(error: BaseException) -> tuple[bool, int, str]:
         return False, errno.EACCES, f"the server refuses it: {error}"
     if isinstance(error, ValueError | ImportError):
         return False, errno.EIO, str(error)
-    if isinstance(error, TimeoutError):
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # two classes in Python 3.10
         return True, errno.ETIMEDOUT, f"the server does not answer within {_SILENCE:g} s"
     return True, errno.EIO, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -47,7 +47,7 @@ def index(paths: Iterable[str], store: TableStore, workers: int = 0, timeout: fl
     if tasks:
         store.begin()
     random.Random().shuffle(tasks)
-    said = f"Each of {len(tasks):,} videos is decoded once, to know its frames. What is made is kept."
+    said = f"Each of {len(tasks):,} videos is decoded once, to know its frames. Their tables are kept for the next run."
     if remote := sum(map(is_url, tasks)):
         said += f" {remote:,} are copied from their URLs for that, one at a time for each process."
     for path, made in shown("index", run_tasks(partial(_make, store), tasks, workers, timeout), len(tasks), said):

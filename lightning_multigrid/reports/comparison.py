@@ -286,9 +286,10 @@ class Comparison:
         faster = self.seconds(BASELINE) / self.seconds(MULTIGRID)
         clock = f"{faster:.2f}x faster by {'CPU time' if self._clock == 'cpu' else 'the wall clock'}"
         ends = {variant: self.ends(variant) for variant in VARIANTS}
+        few = " One seed says little: take three." if min(len(ends[MULTIGRID]), len(ends[BASELINE])) < 2 else ""
         if faster <= 1:
             slower = f"with the callback it is no faster, and takes {1 / faster:.0%} of the baseline's time"
-            return f"Don't: {slower}.{self._reached()}"
+            return f"Don't: {slower}, with the start of the command.{few}{self._reached()}"
         if not ends[MULTIGRID] or not ends[BASELINE] or not all(map(math.isfinite, chain(*ends.values()))):
             return f"{clock}; the ends can't be compared: see the table."
         gain, error = self._gain(BASELINE)
@@ -301,7 +302,6 @@ class Comparison:
             said += _difference(ahead, error)
             if not ahead > error:
                 answer = "Don't" if ahead < -error else "Can't tell"
-        few = " One seed says little: take three." if min(len(ends[MULTIGRID]), len(ends[BASELINE])) < 2 else ""
         return f"{answer}: {said}.{few}{self._reached()}"
 
     def _reached(self) -> str:

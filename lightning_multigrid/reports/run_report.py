@@ -47,7 +47,7 @@ class RunReport:
         self.account.turn(WAITING)
         if self._began is None:
             self._position = self._plan.position(first.place)
-            self._began, self._whole = time.perf_counter(), self._position == 0
+            self._began, self._whole, self._shape = time.perf_counter(), self._position == 0, first.shape
         done = first.place.epoch * self._plan.batches_per_epoch + first.place.batch
         self._left = self._plan.optimizer_steps * self._plan.accumulate - done
 

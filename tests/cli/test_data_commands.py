@@ -117,7 +117,7 @@ def test_the_short_side_of_a_config_is_what_its_clips_need(source, capsys, data,
     (source / "config.yaml").write_text(text)
     command = ["prepare", f"--config={source / 'config.yaml'}", f"--data.train={source / 'train'}", *QUICK]
     main([*command, f"--output={source / 'out'}"])
-    assert f"\nShort side: {pixels:.0f} pixels or less." in capsys.readouterr().out
+    assert f"\nThe videos have a short side of {pixels:.0f} pixels or less." in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -227,6 +227,7 @@ def test_splits_that_are_there_are_taken(videos, capsys):
         (["few"], "for each of the baseline's. Add videos.\n"),
         (["few", "--val=few"], "There are 6 training videos; at least 16 are required"),
         (["enough"], "for each of the baseline's. Add videos, or give validation videos of their own as `--val`.\n"),
+        (["one"], "have one class, at least 2 are required. Give the folder that holds the folders of all classes"),
         (["broken"], "None of 2 videos can be read. The last: "),
         (["pair"], "No class of pair has 5 videos"),
         (["videos", "--outptu=x"], "unrecognized arguments: --outptu=x"),
@@ -235,7 +236,7 @@ def test_splits_that_are_there_are_taken(videos, capsys):
 def test_refusals(videos, capsys, arguments, message):
     for name in ("there.yaml", "their_train.csv", "their_val.csv"):
         (videos / name).write_text("the user's")
-    for name, number in (("few", 6), ("enough", 16), ("pair", 2)):
+    for name, number in (("few", 6), ("enough", 16), ("one", 40), ("pair", 2)):
         folder = videos / name / "jump"
         folder.mkdir(parents=True)
         for index in range(number):

@@ -76,7 +76,7 @@ WORSE = [(50, 0.6), (50, 0.7), (50, 0.65)]
         ),
         (
             {"multigrid": SAME, "baseline": GOOD},
-            r"^Don't: .* it is no faster, and takes 200% of the baseline's time\. .* without it after 50 s: 2\.00x sl",
+            r"^Don't: .* it is no faster, and takes 200% of the baseline's time, .* without it after 50 s: 2\.00x sl",
         ),
         (
             {"multigrid": GOOD[:1], "baseline": SAME[:1]},
