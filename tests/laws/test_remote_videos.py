@@ -14,9 +14,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.clips import ClipSampling, VideoDataset
-from lightning_multigrid.decode import VideoError, VideoReader, make_table, read_frames
+from lightning_multigrid.decode import VideoError, VideoReader, make_table, open_video, read_frames
 from lightning_multigrid.files import remote_file
-from lightning_multigrid.prepare import check, index, prepare
+from lightning_multigrid.prepare import Planes, check, index, prepare
 from lightning_multigrid.sources import TableStore, VideoList, table_store
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.video import VideoDataModule
@@ -74,6 +74,18 @@ def test_a_prepared_video_holds_its_own_table(server):
         assert remote.slow == ""
         assert torch.equal(remote.read([3, 30]), read_frames(server.folder / "prepared/videos/a.mp4", [3, 30]))
     assert len(server.ranges) == 2
+
+
+def test_planes_are_those_of_the_file_at_three_requests_at_most(server):
+    made = prepare(VideoList(server.folder / "list.csv").read(), server.folder / "planes", Planes(32)).manifest
+    name = os.path.relpath(VideoList(made).read().path(0), server.folder)
+    with open_video(f"{server.url}/{name}") as remote, open_video(server.folder / name) as local:
+        for indices in (range(0, 40, 4), [39, 0, 20]):
+            server.forget()
+            clips = [video.read_yuv(indices, (3, 5, 20, 24)) for video in (remote, local)]
+            assert torch.equal(clips[0].data, clips[1].data)
+            assert 1 <= len(server.ranges) <= 3
+        assert torch.equal(remote.read([7]), local.read([7]))
 
 
 def test_whatever_the_server_does_frames_are_right_or_an_error_names_the_file(server):
