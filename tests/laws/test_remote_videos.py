@@ -183,6 +183,7 @@ def batches(source, tables, root=None, **arguments):
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["list.csv", "prepared"])
 def test_a_training_is_that_on_a_disk_and_opens_nothing_before_its_workers(server, tmp_path, source):
     """In a fork, in which fsspec has not begun."""
