@@ -1,13 +1,14 @@
 """Videos at URLs are what they are on a disk, to the bit, at a request or two for a clip, whatever the server does."""
 
+import multiprocessing
 import os
 import random
-import traceback
+import warnings
 from dataclasses import replace
 from itertools import cycle, islice
 from urllib.parse import unquote
 
-import fsspec
+import fsspec.asyn
 import lightning as L
 import pytest
 import torch
@@ -180,31 +181,26 @@ def batches(source, tables, root=None, **arguments):
     return module.seen["train"]
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+def trainings(server, tables, source):
+    """Trains on URLs and on the disk, and says where they differ; run by a process of its own."""
+    warnings.filterwarnings("ignore", "You defined a `validation_step`")
+    remote = batches(f"{server.url}/{source}", tables, num_workers=2)
+    assert fsspec.asyn.iothread[0] is None  # its thread
+    assert remote_file._processes == []
+    local = batches(server.folder / source, tables, num_workers=2)
+    assert len(remote) == len(local) == 6
+    for ours, theirs in zip(remote, local, strict=True):
+        assert torch.equal(ours[0], theirs[0])
+        assert torch.equal(ours[1], theirs[1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["list.csv", "prepared"])
 def test_a_training_is_that_on_a_disk_and_opens_nothing_before_its_workers(server, tmp_path, source):
-    """In a fork, in which fsspec has not begun."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            server.forget()
-            remote = batches(f"{server.url}/{source}", tmp_path / "tables", num_workers=2)
-            assert fsspec.asyn.iothread[0] is None
-            assert remote_file._processes == []
-            local = batches(server.folder / source, tmp_path / "tables", num_workers=2)
-            assert len(remote) == len(local) == 6
-            for ours, theirs in zip(remote, local, strict=True):
-                assert torch.equal(ours[0], theirs[0])
-                assert torch.equal(ours[1], theirs[1])
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+    process = multiprocessing.get_context("spawn").Process(target=trainings, args=(server, tmp_path / "tables", source))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_a_clip_of_a_training_takes_a_request(server, tmp_path, monkeypatch):
