@@ -106,5 +106,7 @@ def _signal_handlers():
 def _log_level_of_lightning():
     # Scripts of `examples` and `benchmarks`, run in this process, make Lightning quiet, for as long as the process
     # lives. They also run in fixtures of a whole class, which begin before this one.
-    logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
+    logger = logging.getLogger("lightning.pytorch")
+    logger.setLevel(logging.INFO)
+    logger.propagate = True  # which it isn't if it was imported before pytest captures logs
     logging.disable(logging.NOTSET)

@@ -7,6 +7,7 @@ import sys
 import warnings
 from functools import partial
 
+import lightning as L
 import pytest
 import torch
 import yaml
@@ -257,7 +258,7 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
 )
 def test_what_is_no_checkpoint_of_this_model_is_refused_in_a_sentence(tmp_path, capsys, kind, said):
     path = tmp_path / "a.ckpt"
-    other = {"state_dict": {"other": torch.zeros(1)}, "pytorch-lightning_version": "2.6.0"}
+    other = {"state_dict": {"other": torch.zeros(1)}, "pytorch-lightning_version": L.__version__}
     torch.save({"a": 1} if kind == "tensors" else other, path)
     if kind in ("text", "cut"):
         path.write_bytes(b"hello" if kind == "text" else path.read_bytes()[:-100])

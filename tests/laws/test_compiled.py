@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from tests.helpers.tiny import Module, fit, loader
+from tests.helpers.versions import not_torch_2_6
 
 CYCLE = LongCycle(((0.25, 0.5), (0.25, 0.75), (0.5, 0.5), (0.5, 0.75), (0.5, 1), (1, 1)))
 
@@ -54,6 +55,7 @@ def train(backend=None, callbacks=(), **arguments):
     return module, plan, steps
 
 
+@not_torch_2_6
 def test_a_graph_for_each_grid_no_other_and_the_losses_of_eager():
     """torch allows 8 graphs of a function by itself, here 2; what comes after them would run eagerly."""
     backend = Counted()

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightning_multigrid import MovingShapesDataModule, MultigridCallback, VideoClassifier
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.pixels import Augmentation, resample_clips
+from tests.helpers.versions import not_torch_2_6
 
 EDITS = Augmentation(rand_augment=2, erasing=0.5)
 
@@ -73,6 +74,7 @@ class Copies(TorchDispatchMode):
         return copied
 
 
+@not_torch_2_6
 def test_what_is_done_to_clips_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)  # which fake tensors can't
     with FakeTensorMode(allow_non_fake_inputs=True), Copies() as copies:

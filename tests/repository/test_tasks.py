@@ -19,6 +19,7 @@ from lightning_multigrid import MultigridCallback
 from lightning_multigrid.cli import main
 from lightning_multigrid.decode import VideoReader
 from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, RunRecord
+from tests.helpers.versions import from_lightning_2_6
 
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "benchmarks" / "tasks"
@@ -112,6 +113,7 @@ def test_rows_share_a_baseline_that_is_trained_once(tasks, tmp_path, monkeypatch
     assert [path.name for path in (tmp_path / "one" / "off").iterdir()] == ["multigrid-0.json"]
 
 
+@from_lightning_2_6
 def test_what_is_there_is_not_repeated(tmp_path, monkeypatch, capsys):
     """If this fails, the arguments of the package have changed: write the configs of the results in today's."""
     shutil.copytree(ROOT / "benchmarks" / "results" / "hard_shapes" / "default", tmp_path / "default")
