@@ -192,18 +192,35 @@ class _Help(DefaultHelpFormatter):
 
 
 def _parser_arguments(command: str) -> dict[str, Any]:
-    """How the parser of a command is made; `exit_on_error` would print the names of all arguments."""
+    """How the parser of a command is made; `exit_on_error` would print the names of all arguments.
+
+    No name may be abbreviated: a slip of the pen would be taken for one.
+    """
     word = f" [{_FIRST_WORDS[command].rpartition('.')[2].upper()}]" if command in _FIRST_WORDS else ""
     config = "" if command in _OF_FILE else " [--config CONFIG]"
     usage = f"lightning-multigrid {command}{word}{config} [options]"
-    arguments: dict[str, Any] = {"exit_on_error": False, "usage": usage, "formatter_class": _Help}
+    arguments: dict[str, Any] = {
+        "exit_on_error": False,
+        "allow_abbrev": False,
+        "usage": usage,
+        "formatter_class": _Help,
+    }
     return arguments | ({"description": _description(command)} if command in _OURS else {})
 
 
-def _refuse_bare_cycles(config: Namespace) -> None:
-    """Refuses null, and a list, for a cycle: jsonargparse (4.53) lets them pass, and then can't make the callback."""
-    callbacks = config.trainer.callbacks or []
-    for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
+def _refuse_callbacks(config: Namespace) -> None:
+    """Refuses two of MultigridCallback, and null or a list for a cycle.
+
+    jsonargparse (4.53) lets such a cycle pass, and then can't make the callback.
+    """
+    given = config.trainer.callbacks or []
+    callbacks = given if isinstance(given, list) else [given]
+    of_multigrid = [path for one in callbacks if "MultigridCallback" in (path := one.get("class_path", "")).split(".")]
+    if len(of_multigrid) > 1:
+        raise ValueError(
+            f"A training takes one MultigridCallback, got {' and '.join(of_multigrid)}. Leave out the others."
+        )
+    for callback in callbacks:
         for name, none in (("short_cycle", "[1]"), ("long_cycle", "[[1, 1]]")):
             arguments = callback.get("init_args") or {}
             if name in arguments and not isinstance(arguments[name], (Namespace, dict, str)):
@@ -237,7 +254,7 @@ class _ConfigCLI(LightningCLI):
     def __init__(self, command: str, words: Sequence[str]) -> None:
         self.command, self.ours, self.words = command, _OURS.get(command), words
         of_command = _parser_arguments(command)
-        of_program = {"prog": "lightning-multigrid", "exit_on_error": False, command: of_command}
+        of_program = {"prog": "lightning-multigrid", "exit_on_error": False, "allow_abbrev": False, command: of_command}
         super().__init__(
             LightningModule,
             LightningDataModule,
@@ -281,7 +298,7 @@ class _ConfigCLI(LightningCLI):
             # From here to the next hook, Lightning (2.5.5) would let the hyperparameters in the file override what is
             # typed, and import the classes that they name.
             self.config[self.command].ckpt_path = None
-        _refuse_bare_cycles(self.config if self.ours else self.config[self.command])
+        _refuse_callbacks(self.config if self.ours else self.config[self.command])
 
     def before_instantiate_classes(self) -> None:
         if self.ckpt_path:

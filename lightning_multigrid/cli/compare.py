@@ -33,6 +33,7 @@ def compare(
     `config` is a whole config of `fit`, as plain values. Runs of another config in the folder are a `ValueError`.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    say("If it is stopped, the same command goes on with the runs that are missing.")
 
     def train(variant: str, config: Config) -> None:
         for seed in range(seeds):
@@ -109,8 +110,8 @@ def shorten(config: Config, share: float) -> Config | None:
 
 def _share(comparison: Comparison) -> float:
     """The share of the baseline's epochs that takes as much time as multigrid."""
-    # To start is nearly all computing, so its wall clock is its CPU time, too. A command starts before its `fit`.
-    start = mean(run.seconds - sum(run.account.values()) + run.account["start"] for run in comparison.runs[BASELINE])
+    # To start is nearly all computing, so its wall clock is its CPU time, too.
+    start = mean(run.start for run in comparison.runs[BASELINE])
     share = (comparison.seconds(MULTIGRID) - start) / (comparison.seconds(BASELINE) - start)
     return min(1.0, max(0.0, share))
 

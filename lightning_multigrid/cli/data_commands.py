@@ -19,6 +19,7 @@ from lightning_multigrid.prepare import (
     bytes_of_planes,
     check,
     index,
+    of_videos,
     paths_without_own_table,
     prepare,
     progress_bar,
@@ -147,7 +148,7 @@ def check_videos(
         write_report(report, broken)
     _name({path: f"note: {lacks}" for path, lacks in notes.items()} | broken)
     checked = {manifest.path(row) for manifest in splits.values() for row in range(len(manifest))}
-    say(f"{len(checked):,} videos checked, {len(broken):,} broken.")
+    say(f"{of_videos(len(checked))} checked, {len(broken):,} broken.")
     if broken:
         raise SystemExit(1)
 
@@ -252,15 +253,15 @@ def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding | Planes,
     if isinstance(encoding, Planes):
         paths = list(dict.fromkeys(manifest.paths()))
         size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.frame_rate))
-        say(f"The planes of {len(paths):,} videos take about {size}.")
+        say(f"The planes of {of_videos(len(paths))} take about {size}.")
     with progress_bar() as bar:
-        looks = f"looking for {len(manifest):,} videos"
+        looks = f"looking for {of_videos(len(manifest))}"
         task = bar.add_task(os.path.basename(os.path.normpath(folder)), total=None, count=looks)
         options["progress"] = lambda now: bar.update(task, completed=now.done, total=now.total, count=str(now))
         summary = prepare(manifest, folder, encoding, **options)
-    there = f", {summary.kept:,} were there" if summary.kept else ""
+    there = f", {summary.kept:,} there before" if summary.kept else ""
     broken = f"; broken and left out: {len(summary.broken):,}, {summary.report} says why" if summary.broken else ""
-    say(f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{broken}.")
+    say(f"{of_videos(summary.made)} prepared{there}: {filesize.decimal(summary.bytes)}{broken}.")
 
 
 def needed_short_side(data: LightningDataModule) -> int:

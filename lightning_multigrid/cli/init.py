@@ -21,7 +21,7 @@ from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_s
 from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import is_url, new_file, write_csv
-from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, look_at
+from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, look_at, of_videos
 from lightning_multigrid.sources import Manifest, ManifestError, class_sizes
 from lightning_multigrid.video import VideoDataModule
 
@@ -47,6 +47,11 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     """
     if is_url(source):
         raise ManifestError(f"`init` looks at videos on a disk, and {source} is a URL. Write a config that names it.")
+    if val is not None and os.path.realpath(source) == os.path.realpath(val):
+        raise ValueError(
+            f"`--val` is {val}, the videos of training, whose accuracy would say little. Give others, or leave `--val` "
+            "out: then a fifth of each class is held out."
+        )
     path = Path(output)
     if val is None and (splits := folder_splits(source)):
         source, val = splits["train"], splits["val"]
@@ -54,7 +59,8 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     lists = {split: f"{stem}_{split}.csv" for split in ("train", "val")} if val is None else {}
     files = [str(path), *lists.values()]
     if there := ", ".join(filter(os.path.exists, files)):
-        raise ValueError(f"`init` would write over {there}. Move it away, or give another `--output`.")
+        them = "them" if "," in there else "it"
+        raise ValueError(f"`init` would write over {there}. Move {them} away, or give another `--output`.")
     manifest = video_list(source, frame_rate).read()
     if not manifest.labelled:
         raise ManifestError(
@@ -90,17 +96,17 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
         _write_list(manifest, rows, name)
     with new_file(str(path)) as file:
         file.write(text.encode())
-    say(f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.")
+    say(f"{of_videos(len(manifest))} of {manifest.num_classes} classes{values['found']}.")
     say(f"Classes: {class_sizes(manifest, manifest.num_classes)}.\nWritten: {', '.join(files)}.")
     if broken:
         say(
-            f"warning: {len(broken)} of {len(looks) + len(broken)} videos that were looked at are broken, such as "
+            f"warning: Broken of the {of_videos(len(looks) + len(broken))} that were looked at: {len(broken)}, such as "
             f"{next(iter(broken.values()))}. Training takes others in their place. `lightning-multigrid check "
             f"--config {values['path']}` names all."
         )
     if cut:
         say(
-            f"warning: Recordings, by the videos' names, that are in training as well as in validation: {cut:,}. "
+            f"warning: By the videos' names, training and validation share recordings: {cut:,}. "
             "Accuracy on new recordings may be lower. `--val` takes videos of your own choice."
         )
     needed = needed_short_side(VideoDataModule(frames=clip["frames"], size=clip["size"]))

@@ -21,7 +21,7 @@ from lightning_multigrid.host.package import (
     is_a,
     is_overridden,
 )
-from lightning_multigrid.host.telling import tell, terminal_columns, wrapped
+from lightning_multigrid.host.telling import tell, tell_above_bar, terminal_columns, wrapped
 
 __all__ = [
     "BasePredictionWriter",
@@ -32,4 +32,4 @@ __all__ = [
     "LightningModule",
 ]
 __all__ += ["MisconfigurationException", "ModelCheckpoint", "OptimizerLRScheduler", "TorchCheckpointIO", "Trainer"]
-__all__ += ["TrainerFn", "is_a", "is_overridden", "tell", "terminal_columns", "wrapped"]
+__all__ += ["TrainerFn", "is_a", "is_overridden", "tell", "tell_above_bar", "terminal_columns", "wrapped"]

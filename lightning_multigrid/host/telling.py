@@ -3,6 +3,7 @@
 import shutil
 import sys
 from textwrap import wrap
+from typing import Any
 
 from lightning_utilities.core.rank_zero import rank_zero_info
 
@@ -10,6 +11,15 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 def tell(text: str) -> None:
     """Says something on the first rank, by Lightning's logger."""
     rank_zero_info(wrapped(text, terminal_columns(sys.stderr)))
+
+
+def tell_above_bar(trainer: Any, text: str) -> None:
+    """Says something on the first rank while a progress bar may be on the terminal, whose line would be broken."""
+    bar = trainer.progress_bar_callback
+    if bar is None:
+        tell(text)
+    elif trainer.is_global_zero:
+        bar.print(wrapped(text, terminal_columns(sys.stdout)))
 
 
 def terminal_columns(stream: object) -> int | None:

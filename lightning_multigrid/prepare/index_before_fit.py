@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from lightning_multigrid.decode import is_plane_file
 from lightning_multigrid.files import OutputError, StrPath, cache_folder, is_url
 from lightning_multigrid.prepare.processes import usable_cores
+from lightning_multigrid.prepare.progress import of_videos
 from lightning_multigrid.prepare.tables import index, without_table
 from lightning_multigrid.sources import Manifest, TableStore
 
@@ -50,8 +51,8 @@ def index_in_subprocess(paths: Sequence[str], folder: StrPath) -> str:
     if remote:
         store.recall()
     there, broken = map(int, run.stdout.split()[-2:])
-    said = f", {broken:,} videos are broken" if broken else ""
-    return f"Frame tables of {there:,} videos are in {os.fspath(folder)}{said}." if there or broken else ""
+    said = f"; broken: {of_videos(broken)}" if broken else ""
+    return f"Frame tables of {of_videos(there)} are in {os.fspath(folder)}{said}." if there or broken else ""
 
 
 def tables_folder() -> str:

@@ -12,6 +12,15 @@ from rich.progress import Progress as Bar
 from lightning_multigrid.prepare.processes import TaskFailure
 
 
+def of_videos(number: int) -> str:
+    """So many videos.
+
+    >>> of_videos(1), of_videos(1200)
+    ('1 video', '1,200 videos')
+    """
+    return f"{number:,} video{'s' * (number != 1)}"
+
+
 @dataclass
 class Progress:
     """Where a `prepare` is."""
@@ -21,7 +30,7 @@ class Progress:
     broken: int = 0  # videos that are broken
 
     def __str__(self) -> str:
-        return f"{self.done:,} of {self.total:,} videos" + (f", {self.broken:,} broken" if self.broken else "")
+        return f"{self.done:,} of {of_videos(self.total)}" + (f", {self.broken:,} broken" if self.broken else "")
 
 
 def progress_bar() -> Bar:

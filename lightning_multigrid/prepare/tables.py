@@ -8,7 +8,7 @@ from functools import partial
 from lightning_multigrid.decode import FrameTable, VideoError, make_kept, read_kept
 from lightning_multigrid.files import is_url, state_of
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
-from lightning_multigrid.prepare.progress import shown
+from lightning_multigrid.prepare.progress import of_videos, shown
 from lightning_multigrid.sources import TableStore, content_key
 
 _SAMPLE = 100  # tables that tell for all whether another FFmpeg made them
@@ -23,9 +23,9 @@ class Indexed:
     broken: dict[str, str] = field(default_factory=dict)  # path and reason of each video that can't be read
 
     def __str__(self) -> str:
-        there = f", {self.kept:,} were there" if self.kept else ""
+        there = f", {self.kept:,} there before" if self.kept else ""
         broken = f", {len(self.broken):,} broken" if self.broken else ""
-        return f"Frame tables of {self.made:,} videos made{there}{broken}."
+        return f"Frame tables of {of_videos(self.made)} made{there}{broken}."
 
 
 def index(paths: Iterable[str], store: TableStore, workers: int = 0, timeout: float = TASK_SECONDS) -> Indexed:
@@ -47,9 +47,9 @@ def index(paths: Iterable[str], store: TableStore, workers: int = 0, timeout: fl
     if tasks:
         store.begin()
     random.Random().shuffle(tasks)
-    said = f"Each of {len(tasks):,} videos is decoded once, to know its frames. Their tables are kept for the next run."
+    said = f"Each of {of_videos(len(tasks))} is decoded once, to know its frames. Tables are kept for the next run."
     if remote := sum(map(is_url, tasks)):
-        said += f" {remote:,} are copied from their URLs for that, one at a time for each process."
+        said += f" Copied from URLs for that, one at a time for each process: {remote:,}."
     for path, made in shown("index", run_tasks(partial(_make, store), tasks, workers, timeout), len(tasks), said):
         if isinstance(made, TaskFailure):
             done.broken[path] = made.reason

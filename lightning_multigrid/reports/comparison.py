@@ -30,6 +30,7 @@ MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
 _Clock = Literal["wall", "cpu"]
 # Metrics that are the share of clips that are right: `val/top1`, `val_acc`, `accuracy`.
+_LONG_START = 0.25  # of a command: then a comparison says little of a long training
 _SHARE = re.compile(r"(?<![a-z])(top[-_]?\d|acc(uracy)?(?![a-z]))", re.IGNORECASE)
 
 
@@ -59,6 +60,11 @@ class RunRecord:
     @property
     def seconds(self) -> float:
         return sum(self.account.values()) if self.command is None else self.command
+
+    @property
+    def start(self) -> float:
+        """The seconds before the first step: a command starts before its `fit`."""
+        return self.seconds - sum(self.account.values()) + self.account.get(START, 0.0)
 
     @classmethod
     def read(cls, file: Path) -> RunRecord:
@@ -288,8 +294,10 @@ class Comparison:
         ends = {variant: self.ends(variant) for variant in VARIANTS}
         few = " One seed says little: take three." if min(len(ends[MULTIGRID]), len(ends[BASELINE])) < 2 else ""
         if faster <= 1:
-            slower = f"with the callback it is no faster, and takes {1 / faster:.0%} of the baseline's time"
-            return f"Don't: {slower}, with the start of the command.{few}{self._reached()}"
+            slower = f"with the callback, the command takes {1 / faster:.0%} of the baseline's time"
+            if (start := mean(run.start / run.seconds for run in self.runs[MULTIGRID])) < _LONG_START:
+                return f"Don't: {slower}.{few}{self._reached()}"
+            return f"Can't tell: {slower}, but its start is {start:.0%} of it. Train longer.{few}{self._reached()}"
         if not ends[MULTIGRID] or not ends[BASELINE] or not all(map(math.isfinite, chain(*ends.values()))):
             return f"{clock}; the ends can't be compared: see the table."
         gain, error = self._gain(BASELINE)

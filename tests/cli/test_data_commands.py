@@ -51,7 +51,7 @@ def test_prepare_a_folder(source, capsys):
     assert printed.endswith(f"data:\n  init_args:\n    train: {output / 'manifest.json'}\n")
     assert VideoList(output).read().classes == ("run", "swim")
     main(["prepare", *arguments, *SERIAL])
-    assert capsys.readouterr().out.startswith("0 videos prepared, 3 were there: ")
+    assert capsys.readouterr().out.startswith("0 videos prepared, 3 there before: ")
     assert prepare(VideoList(source / "train").read(), output, encoding).kept == 3
 
 
@@ -78,7 +78,7 @@ data.init_args.train:
 
 def test_prepare_writes_planes_and_says_their_bytes(source, capsys):
     command = ["prepare", str(source / "train"), f"--output={source / 'out'}", "--store=planes", *SERIAL]
-    for made in ("3 videos prepared: ", "0 videos prepared, 3 were there: "):
+    for made in ("3 videos prepared: ", "0 videos prepared, 3 there before: "):
         main(command)
         printed = capsys.readouterr().out
         said, size = re.match(r"The planes of 3 videos take about (.*)\.\n.*: (.*)\.\n", printed).groups()
@@ -161,7 +161,7 @@ def test_official_annotations(source, capsys):
     (source / "classInd.txt").write_text("1 run\n2 swim\n")
     arguments = [f"--source.annotations={source / 'trainlist01.txt'}", f"--source.videos={source / 'train'}"]
     main(["check", "--source=lightning_multigrid.sources.UCF101", *arguments, *SERIAL])
-    assert capsys.readouterr().out == "1 videos checked, 0 broken.\n"
+    assert capsys.readouterr().out == "1 video checked, 0 broken.\n"
 
 
 def test_check_says_what_is_broken(source, capsys):
@@ -172,7 +172,7 @@ def test_check_says_what_is_broken(source, capsys):
     assert printed.out == "4 videos checked, 1 broken.\n"
     assert f"{source / 'train' / 'run' / 'e.mp4'}: no video, or damaged" in printed.err
     main(["index", str(source / "val"), *SERIAL])
-    assert capsys.readouterr().out.startswith("Frame tables of 1 videos made. ")
+    assert capsys.readouterr().out.startswith("Frame tables of 1 video made. ")
     main(["check", str(source / "val"), *SERIAL])
     assert capsys.readouterr().err == ""  # no bar, either
     with open(source / "broken.csv", newline="") as file:
@@ -226,7 +226,7 @@ def test_other_data_is_refused(source, capsys):
 def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, cache):
     (source / "train" / "run" / "e.mp4").write_bytes(b"no video")
     broken = f"{source / 'train' / 'run' / 'e.mp4'}: no video"
-    for made in ("3 videos made, 1 broken", "0 videos made, 3 were there, 1 broken"):
+    for made in ("3 videos made, 1 broken", "0 videos made, 3 there before, 1 broken"):
         with pytest.raises(SystemExit, match="1"):
             main(["index", str(source / "train"), *SERIAL])
         printed = capsys.readouterr()
@@ -235,7 +235,7 @@ def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, c
         assert broken in printed.err
     (source / "train" / "run" / "e.mp4").unlink()
     main(["index", str(source / "train"), *SERIAL])
-    assert "0 videos made, 3 were there" in capsys.readouterr().out
+    assert "0 videos made, 3 there before" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("index", "options", "folder"), [("own", [], "own"), ("own", ["--output=other"], "other")])

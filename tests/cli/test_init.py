@@ -182,8 +182,8 @@ def test_what_init_says_of_broken_and_larger_videos_and_of_paths_with_spaces(vid
     monkeypatch.setattr("lightning_multigrid.cli.init._SMALL", 300_000)
     main(["init", "videos", "--output", "new folder/first.yaml"])
     said = capsys.readouterr().out
-    assert f"warning: 1 of 24 videos that were looked at are broken, such as {broken}: " in said
-    assert "in training as well as in validation: 1." in said
+    assert f"warning: Broken of the 24 videos that were looked at: 1, such as {broken}: " in said
+    assert "training and validation share recordings: 1." in said
     assert "larger than their clips need: `lightning-multigrid prepare --config 'new folder/first.yaml'" in said
     assert "lightning-multigrid plan --measure --config 'new folder/first.yaml'\n" in said
     assert "--ckpt_path 'new folder/first_checkpoints/best.ckpt'\n" in said
@@ -219,14 +219,15 @@ def test_splits_that_are_there_are_taken(videos, capsys):
     ("arguments", "message"),
     [
         (["videos", "--output", "there.yaml"], "`init` would write over there.yaml. Move it away"),
-        (["videos", "--output", "their.yaml"], "would write over their_train.csv, their_val.csv. Move it away"),
+        (["videos", "--output", "their.yaml"], "would write over their_train.csv, their_val.csv. Move them away"),
         (["nowhere"], "nowhere"),
         (["https://host/list.csv"], "`init` looks at videos on a disk, and https://host/list.csv is a URL."),
         (["few/jump"], "few/jump have no labels. Give a list of `path label`, or a folder per class"),
         (["few"], "There are 5 training videos, beside 1 held out for validation; at least 16 are required, as"),
         (["few"], "for each of the baseline's. Add videos.\n"),
-        (["few", "--val=few"], "There are 6 training videos; at least 16 are required"),
+        (["few", "--val=videos"], "There are 6 training videos; at least 16 are required"),
         (["enough"], "for each of the baseline's. Add videos, or give validation videos of their own as `--val`.\n"),
+        (["few", "--val=./few"], "`--val` is ./few, the videos of training, whose accuracy would say little. Give"),
         (["one"], "have one class, at least 2 are required. Give the folder that holds the folders of all classes"),
         (["broken"], "None of 2 videos can be read. The last: "),
         (["pair"], "No class of pair has 5 videos"),
@@ -244,7 +245,7 @@ def test_refusals(videos, capsys, arguments, message):
     (videos / "broken.csv").write_text("a.mp4 0\nb.mp4 0\n")
     (videos / "a.mp4").touch()
     (videos / "b.mp4").touch()
-    arguments = ["broken.csv", "--val=broken.csv"] if arguments == ["broken"] else arguments
+    arguments = ["broken.csv", "--val=videos"] if arguments == ["broken"] else arguments
     with pytest.raises(SystemExit):
         main(["init", *arguments])
     said = capsys.readouterr().err

@@ -343,6 +343,8 @@ def test_show_without_the_callback_draws_the_baseline(videos, capsys):
         (["--trainer.callbacks.short_cycle=null"], "Write `short_cycle: {factors: ...}`, with `factors: [1]` for"),
         (["--trainer.callbacks.long_cycle=[[1, 1]]"], "`long_cycle` of MultigridCallback has arguments of its own"),
         (["--trainer.acceleratr=gpu"], "unrecognized arguments: --trainer.acceleratr=gpu\n"),
+        (["--trainer.max_epoch=3"], "unrecognized arguments: --trainer.max_epoch=3\n"),  # no abbreviation
+        (["--trainer.callbacks+=lightning_multigrid.MultigridCallback"], "A training takes one MultigridCallback, got"),
         pytest.param(
             ["--trainer.accelerator=gpu"],
             "No supported gpu backend found!\n",

@@ -44,7 +44,7 @@ def test_many_are_made_in_processes_of_another_program(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "usable_cores", lambda: 1)
     monkeypatch.setattr(module, "index", None)
     said = index_in_subprocess(paths, tmp_path / "tables")
-    assert said == f"Frame tables of 2 videos are in {tmp_path / 'tables'}, 1 videos are broken."
+    assert said == f"Frame tables of 2 videos are in {tmp_path / 'tables'}; broken: 1 video."
     assert TableStore(tmp_path / "tables").missing(paths) == []
     assert index_in_subprocess(paths, tmp_path / "tables") == ""
 

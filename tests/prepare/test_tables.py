@@ -37,7 +37,7 @@ def test_what_is_missing_is_made_and_what_is_there_is_kept(paths, store, workers
     assert [len(FrameTable.from_bytes(table)) for table in made[:3]] == [12, 12, 12]
     again = index(paths, store, workers)
     assert (again.made, again.kept, again.broken) == (0, 3, done.broken)
-    assert str(again) == "Frame tables of 0 videos made, 3 were there, 1 broken."
+    assert str(again) == "Frame tables of 0 videos made, 3 there before, 1 broken."
 
 
 def test_that_a_video_is_broken_is_found_out_once(paths, store, monkeypatch):

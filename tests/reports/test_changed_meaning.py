@@ -45,6 +45,7 @@ def test_what_a_script_uses_is_named_once(tmp_path, caplog):
 def test_what_a_time_limit_means_is_said(tmp_path, caplog):
     run(tmp_path, max_time="02:00:00:00")
     assert "The time limit of 2 days, 0:00:00 changes no phase: they are shares of" in caplog.text
+    assert "but the time limit ends" not in caplog.text
 
 
 def test_a_plain_script_and_a_baseline_hear_nothing(tmp_path, caplog):

@@ -12,7 +12,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer, tell
+from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer, tell, tell_above_bar
 from lightning_multigrid.training.trainer.lightning_internals import slurms_checkpoint
 
 
@@ -98,7 +98,10 @@ class NewestCheckpoint(ModelCheckpoint):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         self._trained = True
         if self._earlier:
-            _keep(self._earlier, Path(str(self.dirpath)))
+            if kept := _keep(self._earlier, Path(str(self.dirpath))):
+                argument = "--ckpt_path" if self.command else "ckpt_path"
+                ways_on = f"Give `{argument}` a file of it to continue that; another time, give {self._last}."
+                tell_above_bar(trainer, f"{kept} {ways_on}")
             self._earlier = {}
         # A clock of its own: Lightning's (2.6.6) stands still with manual optimization. One rank decides for all.
         due = time.monotonic() - self._written >= self._seconds
@@ -117,7 +120,7 @@ class NewestCheckpoint(ModelCheckpoint):
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._has_written and trainer.should_stop:
-            tell(f"`ckpt_path='last'` continues from {self._path}{self._way_on}")
+            tell(f"{self._last} continues from {self._path}{self._way_on}")
         elif self._has_written:
             tell(f"The training ends in {self._path}: `validate`, `test` and `predict` take it as `ckpt_path`.")
 
@@ -128,7 +131,11 @@ class NewestCheckpoint(ModelCheckpoint):
         if self._trained and trainer.world_size == 1:
             self._write(trainer)
         if self._trained and self._has_written:
-            tell(f"`ckpt_path='last'` continues from {self._path}{self._way_on}")
+            tell(f"{self._last} continues from {self._path}{self._way_on}")
+
+    @property
+    def _last(self) -> str:
+        return "`--ckpt_path last`" if self.command else "`ckpt_path='last'`"
 
     @property
     def _way_on(self) -> str:
@@ -153,16 +160,13 @@ def _checkpoints(folder: Path) -> dict[Path, float]:
     return {path: path.stat().st_mtime for path in folder.glob("*.ckpt")} if folder.is_dir() else {}
 
 
-def _keep(earlier: Mapping[Path, float], folder: Path) -> None:
-    """Moves checkpoints that another training has left to the first free folder `earlier-N`."""
+def _keep(earlier: Mapping[Path, float], folder: Path) -> str:
+    """Moves checkpoints that another training has left to the first free folder `earlier-N`, and says so."""
     left = [path for path, written in _checkpoints(folder).items() if earlier.get(path) == written]
     if not left:
-        return
+        return ""
     kept = next(path for number in itertools.count(1) if not (path := folder / f"earlier-{number}").exists())
     kept.mkdir()
     for path in left:
         path.replace(kept / path.name)
-    tell(
-        f"{folder} had {len(left)} checkpoint{'s' * (len(left) > 1)} of an earlier training, now in {kept}. Give "
-        "`ckpt_path` a file of it to continue that; another time, give `ckpt_path='last'`."
-    )
+    return f"{folder} had {len(left)} checkpoint{'s' * (len(left) > 1)} of an earlier training, now in {kept}."

@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
-from lightning_multigrid.host import LightningModule, Trainer, is_a, terminal_columns, wrapped
+from lightning_multigrid.host import LightningModule, Trainer, is_a, tell_above_bar, terminal_columns
 from lightning_multigrid.reports import RunReport
 from lightning_multigrid.training.trainer.changes import Changes
 
@@ -19,7 +19,7 @@ def show_on_bar(trainer: Trainer, report: RunReport, changes: Changes) -> None:
     if bar is None:
         return
     if trainer.is_global_zero:
-        changes.set_attribute(report, "tell", lambda text: bar.print(wrapped(text, terminal_columns(sys.stdout))))
+        changes.set_attribute(report, "tell", partial(tell_above_bar, trainer))
     of_lightning = "configure_columns" not in {name for kind in type(bar).__mro__[:-1] for name in _own(kind)}
     rich = is_a(bar, "callbacks.RichProgressBar") and of_lightning
     if rich:

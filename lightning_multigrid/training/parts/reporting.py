@@ -4,7 +4,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer
+from lightning_multigrid.host import Callback, LightningModule, Trainer, is_a
 from lightning_multigrid.reports import CHECKPOINTS, REST, START, VALIDATION, RunReport
 from lightning_multigrid.schedule import Step
 from lightning_multigrid.training.parts.progress_bar import end_bar, show_on_bar
@@ -30,11 +30,16 @@ class Reporting(Callback):
         self._report.begin(first)
 
     def announce(self, step: Step, baseline_lr: Any) -> None:
-        self._report.announce(step, baseline_lr)
+        self._report.announce(step, baseline_lr, self._limit)
         shape = step.shape
         values: dict[str, float] = {"clips": shape.clips, "frames": shape.frames, "size": shape.size}
         values |= {"lr_scale": step.lr_scale, "phase": step.phase + 1}
         log_values(self._trainer, lambda: {f"multigrid/{name}": value for name, value in values.items()})
+
+    def _limit(self) -> float | None:
+        callbacks = self._trainer.callbacks  # type: ignore[attr-defined]
+        timer = next((callback for callback in callbacks if is_a(callback, "callbacks.Timer")), None)
+        return None if timer is None else timer.time_remaining("train")
 
     def ended(self, step: Step, following: Step) -> None:
         times = self._report.ended(step, following)
