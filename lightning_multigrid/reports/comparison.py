@@ -169,8 +169,8 @@ def _share_done(trainer: Trainer, batch_idx: int) -> float:
 
 
 def _of_seeds(values: Sequence[float]) -> float:
-    """The variance of their mean; NaN of a single one."""
-    return variance(values) / len(values) if len(values) > 1 else math.nan
+    """The variance of their mean; NaN of a single one, or where one is not finite."""
+    return variance(values) / len(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
 
 
 def _text(values: Sequence[float], error: float, digits: int = 4) -> str:

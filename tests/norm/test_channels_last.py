@@ -25,6 +25,7 @@ from lightning_multigrid.norm.channels_last import RowGroups, grouped_batch_norm
 from tests.helpers.norms import groups_of, loop_of_batchnorm
 from tests.helpers.processes import start_method
 from tests.helpers.sampling import sampled
+from tests.helpers.versions import not_torch_2_6
 
 # Of the interpreter of Triton 3.2, in NumPy 1.26.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
@@ -330,6 +331,7 @@ def _triton_runs(monkeypatch):
 
 
 @pytest.mark.usefixtures("_triton_runs")
+@not_torch_2_6
 @pytest.mark.parametrize(
     ("shape", "dtype", "contiguous", "expected"),
     [
@@ -352,6 +354,7 @@ def test_kernels_are_for_channels_last_memory_of_a_gpu(shape, dtype, contiguous,
 
 
 @pytest.mark.usefixtures("_asked_anew")
+@not_torch_2_6
 def test_the_switch_turns_them_off_and_says_so_once(monkeypatch):
     monkeypatch.setenv("LIGHTNING_MULTIGRID_TRITON", "0")
     with FakeTensorMode():
