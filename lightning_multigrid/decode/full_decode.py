@@ -188,7 +188,9 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         first, tick = self._seen.times[0], self._stream.time_base
         if first == _UNKNOWN or tick is None:
             return 0.0
-        return float(max(Fraction(0), first * tick - Fraction(self._container.start_time or 0, av.time_base)))
+        # PyAV 17 lets a file begin with sound before 0, which no player plays.
+        begins = Fraction(max(0, self._container.start_time or 0), av.time_base)
+        return float(max(Fraction(0), first * tick - begins))
 
     def table(self, *, entries: bool) -> FrameTable:
         """The table of a file that was decoded to its end.
