@@ -10,6 +10,7 @@ A page shows a table between `<!-- made by benchmarks/tasks/run.py: TASK ROW ...
 
 import argparse
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -36,7 +37,8 @@ ROWS = {
     "paper": "multigrid 1.5x, the paper's short cycle: from half of the size",
     "paper_2x": "multigrid 2x, the paper's short cycle",
 }
-TASKS = "grid_words", "grid_words_64", "hard_shapes", "hard_shapes_40", "transformer_10"
+ON_GRID_WORDS = "grid_planes", "grid_48", "grid_many", "grid_few"  # a part of a config that goes on that of the task
+TASKS = "grid_words", *ON_GRID_WORDS, "grid_words_64", "hard_shapes", "hard_shapes_40", "transformer_10"
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,13 @@ def draw(task: str, file: Path) -> None:
     figure.savefig(file, dpi=150)
 
 
+def configs_of(task: str) -> list[Path]:
+    """The configs of a task's baseline, which add up."""
+    if task in ON_GRID_WORDS:
+        return [HERE / "grid_words.yaml", HERE / "on_grid_words" / f"{task}.yaml"]
+    return [HERE / f"{task}.yaml"]
+
+
 def train(task: str, seeds: int) -> None:
     """Trains what is missing of each row, in the folder that one is in."""
     first, *_ = (RESULTS / task / row for row in ROWS)
@@ -128,11 +137,13 @@ def train(task: str, seeds: int) -> None:
         if folder != first:
             for file in first.glob(f"{BASELINE}-*.json"):
                 shutil.copy(file, folder)
-        configs = [HERE / f"{task}.yaml", *(HERE / "rows").glob(f"{row}.yaml")]
+        configs = [*configs_of(task), *(HERE / "rows").glob(f"{row}.yaml")]
         command = [sys.executable, "-m", "lightning_multigrid", "compare", "--clock", "cpu", "--seeds", str(seeds)]
         command += ["--output", str(folder), *(word for file in configs for word in ("--config", str(file)))]
         try:
-            subprocess.run(command, check=True)
+            # `fine_tuning.py` has a model of its own.
+            paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+            subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": paths})
         finally:
             if folder != first:
                 for file in folder.glob(f"{BASELINE}-*.json"):

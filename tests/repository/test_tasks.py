@@ -7,17 +7,20 @@ import runpy
 import shutil
 import subprocess
 from inspect import signature
+from itertools import product
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import lightning_multigrid
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.cli import main
 from lightning_multigrid.decode import VideoReader
+from lightning_multigrid.models import small_cnn
 from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, RunRecord
 from tests.helpers.versions import from_lightning_2_6
 
@@ -48,6 +51,29 @@ def test_words_are_cut_without_loss(script, tmp_path):
             assert (frame.reshape(-1, 36)[128:] == given.reshape(-1, 48)[128:, 6:42]).all()
         with VideoReader(target / name) as reader:
             assert (len(reader), reader.height, reader.width) == (end - start, 64, 72)
+
+
+def test_fine_tuning_takes_other_words_and_all_weights_but_the_last_layer(tmp_path):
+    script = runpy.run_path(str(TASKS / "fine_tuning.py"))
+    for part, word, number in product(("train", "val"), ("a", "b", "c", "d"), range(12)):
+        (tmp_path / part / word).mkdir(parents=True, exist_ok=True)
+        (tmp_path / part / word / f"{number:02}.mp4").touch()
+    script["main"]([str(tmp_path)])
+    for name, words in {"first": "ac", "other": "bd"}.items():
+        for part in ("train", "val"):
+            rows = [line.split() for line in (tmp_path / f"{name}_{part}.txt").read_text().splitlines()]
+            assert rows == [[f"{part}/{word}/{number:02}.mp4", word] for word in words for number in range(12)]
+    few = (tmp_path / "few_train.txt").read_text().splitlines()
+    assert few == (tmp_path / "other_train.txt").read_text().splitlines()[::8]
+
+    model, path = small_cnn(num_classes=4), tmp_path / "weights.ckpt"
+    torch.save({"state_dict": {f"model.{name}": value for name, value in model.state_dict().items()}}, path)
+    tuned = script["pretrained_cnn"](str(path), num_classes=3).state_dict()
+    same = [name for name, value in model.state_dict().items() if torch.equal(value, tuned[name])]
+    assert tuned.keys() - same == {"projection.weight", "projection.bias"}
+    torch.save({"state_dict": {"other": torch.zeros(1)}}, path)
+    with pytest.raises(ValueError, match="lacks stem.weight, .*Give a checkpoint of `small_cnn`"):
+        script["pretrained_cnn"](str(path), num_classes=3)
 
 
 def test_configs_and_their_rows_have_arguments_of_the_package():
@@ -98,7 +124,7 @@ def test_a_table_has_all_trainings_by_their_time_or_those_of_some_rows(tasks, tm
 def test_rows_share_a_baseline_that_is_trained_once(tasks, tmp_path, monkeypatch):
     called = []
 
-    def run(command, check):
+    def run(command, check, env):
         folder = Path(command[command.index("--output") + 1])
         called.append((command, sorted(path.name for path in folder.iterdir())))
         record(folder, BASELINE, 0, 0.7, 8, 200)
