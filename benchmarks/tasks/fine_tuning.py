@@ -2,7 +2,7 @@
 
     python benchmarks/tasks/fine_tuning.py grid_words     # writes the lists into the folder that `grid_words.py` made
     lightning-multigrid fit --config $TASKS/grid_words.yaml --config $TASKS/on_grid_words/pretraining.yaml
-    python benchmarks/tasks/run.py grid_few
+    python benchmarks/tasks/run.py grid_few --rows default
 
 `$TASKS` is `benchmarks/tasks`; all run in the folder that holds `grid_words`. The words are sorted, and those at even
 places are the half of the pre-training. `few` has every eighth video of the others.

@@ -1,6 +1,7 @@
 """Trains the rows of a task by `lightning-multigrid compare`, and writes their table into the pages that show it.
 
     python benchmarks/tasks/run.py grid_words --seeds 3     # in the folder of its videos; what is there is not repeated
+    python benchmarks/tasks/run.py grid_planes --rows default
     python benchmarks/tasks/run.py                          # the tables and figures alone
 
 A page shows a table between `<!-- made by benchmarks/tasks/run.py: TASK ROW ... -->`, of all rows if none is named, and
@@ -128,10 +129,10 @@ def configs_of(task: str) -> list[Path]:
     return [HERE / f"{task}.yaml"]
 
 
-def train(task: str, seeds: int) -> None:
-    """Trains what is missing of each row, in the folder that one is in."""
+def train(task: str, seeds: int, rows: Sequence[str] | None = None) -> None:
+    """Trains what is missing of each row, or of these, in the folder that one is in."""
     first, *_ = (RESULTS / task / row for row in ROWS)
-    for row in ROWS:
+    for row in ROWS if rows is None else rows:
         folder = RESULTS / task / row
         folder.mkdir(parents=True, exist_ok=True)
         if folder != first:
@@ -154,9 +155,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", nargs="?", choices=TASKS, help="train what is missing of it")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", nargs="+", choices=ROWS, help="those to train; by default all")
     options = parser.parse_args(given)
     if options.task:
-        train(options.task, options.seeds)
+        train(options.task, options.seeds, options.rows)
     pages = {page: page.read_text() for page in PAGES}
     for task in TASKS:
         if any(f"images/{task}.png" in text for text in pages.values()):

@@ -47,20 +47,22 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     """
     if is_url(source):
         raise ManifestError(f"`init` looks at videos on a disk, and {source} is a URL. Write a config that names it.")
-    if val is not None and os.path.realpath(source) == os.path.realpath(val):
+    splits = folder_splits(source)
+    if val is not None and os.path.realpath(splits.get("train", source)) == os.path.realpath(val):
+        held_out = f"{splits['val']} is taken" if splits else "a fifth of each class is held out"
         raise ValueError(
             f"`--val` is {val}, the videos of training, whose accuracy would say little. Give others, or leave `--val` "
-            "out: then a fifth of each class is held out."
+            f"out: then {held_out}."
         )
     path = Path(output)
-    if val is None and (splits := folder_splits(source)):
+    if val is None and splits:
         source, val = splits["train"], splits["val"]
     stem = str(path.with_suffix(""))
     lists = {split: f"{stem}_{split}.csv" for split in ("train", "val")} if val is None else {}
     files = [str(path), *lists.values()]
-    if there := ", ".join(filter(os.path.exists, files)):
-        them = "them" if "," in there else "it"
-        raise ValueError(f"`init` would write over {there}. Move {them} away, or give another `--output`.")
+    if there := list(filter(os.path.exists, files)):
+        them = "them" if len(there) > 1 else "it"
+        raise ValueError(f"`init` would write over {', '.join(there)}. Move {them} away, or give another `--output`.")
     manifest = video_list(source, frame_rate).read()
     if not manifest.labelled:
         raise ManifestError(

@@ -16,7 +16,7 @@ def tell(text: str) -> None:
 def tell_above_bar(trainer: Any, text: str) -> None:
     """Says something on the first rank while a progress bar may be on the terminal, whose line would be broken."""
     bar = trainer.progress_bar_callback
-    if bar is None:
+    if bar is None or getattr(bar, "is_disabled", False):  # a script's own bar may not know it
         tell(text)
     elif trainer.is_global_zero:
         bar.print(wrapped(text, terminal_columns(sys.stdout)))

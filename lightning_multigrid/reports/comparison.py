@@ -29,8 +29,8 @@ from lightning_multigrid.schedule import duration, text_table
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
 _Clock = Literal["wall", "cpu"]
-# Metrics that are the share of clips that are right: `val/top1`, `val_acc`, `accuracy`.
 _LONG_START = 0.25  # of a command: then a comparison says little of a long training
+# Metrics that are the share of clips that are right: `val/top1`, `val_acc`, `accuracy`.
 _SHARE = re.compile(r"(?<![a-z])(top[-_]?\d|acc(uracy)?(?![a-z]))", re.IGNORECASE)
 
 
@@ -294,10 +294,15 @@ class Comparison:
         ends = {variant: self.ends(variant) for variant in VARIANTS}
         few = " One seed says little: take three." if min(len(ends[MULTIGRID]), len(ends[BASELINE])) < 2 else ""
         if faster <= 1:
-            slower = f"with the callback, the command takes {1 / faster:.0%} of the baseline's time"
-            if (start := mean(run.start / run.seconds for run in self.runs[MULTIGRID])) < _LONG_START:
+            slower = f"with the callback it takes {1 / faster:.0%} of the baseline's time"
+            steps, of_baseline = (mean(run.seconds - run.start for run in self.runs[v]) for v in (MULTIGRID, BASELINE))
+            start = mean(run.start / run.seconds for run in self.runs[MULTIGRID])
+            if start < _LONG_START or steps >= of_baseline:
                 return f"Don't: {slower}.{few}{self._reached()}"
-            return f"Can't tell: {slower}, but its start is {start:.0%} of it. Train longer.{few}{self._reached()}"
+            return (
+                f"Can't tell: {slower}, but {start:.0%} of that passes before the first step, and the rest takes "
+                f"{steps / of_baseline:.0%} of the baseline's. Train longer.{few}{self._reached()}"
+            )
         if not ends[MULTIGRID] or not ends[BASELINE] or not all(map(math.isfinite, chain(*ends.values()))):
             return f"{clock}; the ends can't be compared: see the table."
         gain, error = self._gain(BASELINE)

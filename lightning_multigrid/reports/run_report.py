@@ -78,6 +78,8 @@ class RunReport:
         said = f" About {duration(left)} left"
         if limit is None or limit >= left:
             return f"{said}."
+        if limit <= 0:
+            return f"{said}, but the time limit has passed."
         phases, end = self._schedule.phases, self._schedule.baseline.epochs
         stopped = self._position + (end - self._position) * Fraction(limit / left)
         number = sum(phase.start_epoch <= stopped for phase in phases)

@@ -128,6 +128,9 @@ def test_a_phase_that_a_time_limit_does_not_reach_is_said(clock):
     for limit in (None, 1.5 * left, float(middle / (last.end_epoch - 1)) * left):
         report._phase = -1
         report.announce(step, 0.1, lambda limit=limit: limit)
+    report._phase = -1
+    report.announce(step, 0.1, lambda: -1.0)
+    assert said.pop().endswith(" left, but the time limit has passed.")
     assert said[0].endswith(" left.")
     assert said[0] == said[1]
     assert (

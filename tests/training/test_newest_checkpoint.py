@@ -8,7 +8,7 @@ import time
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from torch.multiprocessing import start_processes
@@ -210,6 +210,23 @@ def test_a_second_ctrl_c_waits_for_no_step(tmp_path):
 def test_slurms_signal_to_any_device_writes_after_the_same_step_and_training_goes_on(tmp_path):
     kept = signal_ranks(requeue_on_rank, 1, [signal.SIGUSR1], tmp_path)
     assert kept["hpc_ckpt_1"] == 3 < kept["last"]
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_training_that_begins_anew_says_where_it_has_put_what_was_there(silent, tmp_path, caplog):
+    """A bar that is off prints nothing above it."""
+    bar = [TQDMProgressBar(refresh_rate=0)] * silent
+    for _ in range(2):
+        fit(
+            Module(),
+            NewestCheckpoint(tmp_path),
+            *bar,
+            max_epochs=1,
+            enable_checkpointing=True,
+            enable_progress_bar=silent,
+        )
+    assert f"{tmp_path} had 1 checkpoint of an earlier training, now in {tmp_path}/earlier-1. Give" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")

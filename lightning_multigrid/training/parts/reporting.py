@@ -37,6 +37,9 @@ class Reporting(Callback):
         log_values(self._trainer, lambda: {f"multigrid/{name}": value for name, value in values.items()})
 
     def _limit(self) -> float | None:
+        """The seconds that a time limit leaves; None if there is none, or a least length may go beyond it."""
+        if self._trainer.min_epochs or self._trainer.min_steps:
+            return None
         callbacks = self._trainer.callbacks  # type: ignore[attr-defined]
         timer = next((callback for callback in callbacks if is_a(callback, "callbacks.Timer")), None)
         return None if timer is None else timer.time_remaining("train")
