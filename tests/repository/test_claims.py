@@ -226,7 +226,7 @@ def planes():
         f"A whole training on words of GRID takes {whole:.2f} of the CPU time of before, and with the callback "
         f"{default:.2f}",
         f"A clip takes {min(times):.1f} to {max(times):.1f} times less CPU time than from copies: 4 frames at 128 "
-        f"pixels {first[0]} ms instead of {first[1]}, 32 frames at 256 pixels {last[0]} instead of {last[1]}"
+        f"pixels {first[0]} ms instead of {first[1]}, 32 frames at 256 pixels {last[0]} instead of {last[1]}",
     ]
 
 
