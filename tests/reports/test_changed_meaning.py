@@ -48,6 +48,13 @@ def test_what_a_time_limit_means_is_said(tmp_path, caplog):
     assert "but the time limit ends" not in caplog.text
 
 
+@pytest.mark.parametrize(("least", "said"), [(None, True), (2, False)])
+def test_a_limit_that_ends_the_training_earlier_is_said_with_the_phases(least, said, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(callbacks.Timer, "time_remaining", lambda *_: 1e-3)
+    run(tmp_path, max_time="02:00:00:00", min_epochs=least)
+    assert ("left, but the time limit ends the training in 0.0 s, in phase 2." in caplog.text) == said
+
+
 def test_a_plain_script_and_a_baseline_hear_nothing(tmp_path, caplog):
     run(tmp_path, enable_checkpointing=True)
     run(tmp_path, callbacks.EarlyStopping("val", patience=5), multigrid=MultigridCallback.baseline())
