@@ -144,7 +144,7 @@ def test_the_command_that_ctrl_c_prints_continues_the_quick_start(tmp_path, monk
         finally:
             signal.signal(signal.SIGINT, handler)
         trained.append("stopped")
-        [command] = re.findall(r"`ckpt_path='last'` continues from .*:\n    lightning-multigrid (.*)", caplog.text)
+        [command] = re.findall(r"`--ckpt_path last` continues from .*:\n    lightning-multigrid (.*)", caplog.text)
         main(shlex.split(command))
     [steps] = set(re.findall(r"(\d+) steps instead of", caplog.text))
     assert len(trained) == int(steps) + 1
