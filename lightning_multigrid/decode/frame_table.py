@@ -176,8 +176,6 @@ class FrameTable:
             coding, extradata = about["coding"], columns.pop("extradata").tobytes()
             about["coding"] = Coding(**coding | {"colours": tuple(coding["colours"]), "extradata": extradata})
             about["orientation"], about["damage"] = Orientation(*about["orientation"]), Damage(*about["damage"])
-            if about["made_from"]:  # of videos that 0.3.0 prepared it isn't known
-                about.setdefault("start", 0.0)
             given: dict[str, Any] = {**about, **columns}
             table = cls(**given)
         # Of another version of this package, or of a program that can compute the checksum.
