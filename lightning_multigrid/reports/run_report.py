@@ -83,7 +83,7 @@ class RunReport:
         phases, end = self._schedule.phases, self._schedule.baseline.epochs
         stopped = self._position + (end - self._position) * Fraction(limit / left)
         number = sum(phase.start_epoch <= stopped for phase in phases)
-        return f"{said}, but the time limit ends the training in {duration(limit)}, in phase {number}."
+        return f"{said}, but the time limit is over in {duration(limit)}, in phase {number}."
 
     def ended(self, step: Step, following: Step) -> list[StepTime]:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""

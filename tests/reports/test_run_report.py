@@ -133,10 +133,7 @@ def test_a_phase_that_a_time_limit_does_not_reach_is_said(clock):
     assert said.pop().endswith(" left, but the time limit has passed.")
     assert said[0].endswith(" left.")
     assert said[0] == said[1]
-    assert (
-        f"left, but the time limit ends the training in {duration(limit)}, in phase {len(PLAN.schedule.phases)}."
-        in said[2]
-    )
+    assert f"left, but the time limit is over in {duration(limit)}, in phase {len(PLAN.schedule.phases)}." in said[2]
 
 
 # --- In a real training ---
