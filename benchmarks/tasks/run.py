@@ -33,13 +33,18 @@ ROWS = {
     "one_pass": "**one pass** at 1x: half of the steps coarse, half fine",
     "two_shapes": "one pass at 1x with two coarse shapes: half of the frames, then all",
     "short_cycle_off": "multigrid 1.5x without the short cycle",
-    "short_cycle_off_2x": "multigrid 2x without the short cycle",
     "long_cycle_off": "multigrid 1.5x without the long cycle",
     "paper": "multigrid 1.5x, the paper's short cycle: from half of the size",
-    "paper_2x": "multigrid 2x, the paper's short cycle",
+    "fine_33": "multigrid 1.5x, a third of the steps fine",
+    "fine_67": "multigrid 1.5x, two thirds of the steps fine",
+    "factor_1": "multigrid 1x",
+    "factor_2": "multigrid 2x",
+    "lr_sqrt": "multigrid 1.5x, the LR by the square root of the clips",
+    "lr_none": "multigrid 1.5x, the script's LR",
 }
-ON_GRID_WORDS = "grid_planes", "grid_48", "grid_many", "grid_few"  # a part of a config that goes on that of the task
-TASKS = "grid_words", *ON_GRID_WORDS, "grid_words_64", "hard_shapes", "hard_shapes_40", "transformer_10"
+# Parts of a config, which go on that of `grid_words`.
+ON_GRID_WORDS = "grid_planes", "grid_48", "grid_64", "grid_many", "grid_few"
+TASKS = "grid_words", *ON_GRID_WORDS, "hard_shapes", "transformer_10"
 
 
 @dataclass(frozen=True)
