@@ -46,7 +46,7 @@ from lightning_multigrid.sources import MANIFEST_NAME, Manifest, renamed, save_m
 REPORT_NAME = "report.csv"
 
 # Part of what makes two prepared files equal; raise it when `transcode` makes other files of the same settings.
-_VERSION = 5
+_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def prepare(
             if not is_url(source) and os.path.realpath(source).startswith(os.path.join(root, "")):
                 raise ValueError(f"{source} lies in the output folder {root}. Give a folder of its own as `output`.")
             try:
-                made_from = origins[source] = _made_from(source, encoding)
+                made_from = origins[source] = _made_from(source, encoding, manifest.frame_rate)
             except OSError as error:
                 broken[source] = error.strerror or str(error)
                 continue
@@ -199,13 +199,20 @@ def _part(text: str) -> tuple[int, int]:
     return number, parts
 
 
-def _made_from(source: str, encoding: Encoding | Planes) -> str:
+def _made_from(source: str, encoding: Encoding | Planes, frame_rate: float | None) -> str:
     """What a prepared video is made of and how: its source as it is now, and the settings."""
     found = state_of(source)
     # Whole paths stay private; a digest tells them apart.
-    digest = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
-    about = {"source": digest, "bytes": found.size, "changed": found.changed}
+    about: dict[str, object] = {"source": _digest(source), "bytes": found.size, "changed": found.changed}
+    if not is_url(source) and os.path.isdir(source):  # which doesn't change when an image is written over
+        with os.scandir(source) as entries:
+            states = sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in entries)
+        about |= {"frame_rate": frame_rate, "images": _digest(repr(states))}
     return json.dumps({"version": _VERSION, **asdict(encoding), **about})
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
 
 
 def _make(job: TranscodeJob) -> bool:

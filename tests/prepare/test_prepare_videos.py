@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.video_dataset import VideoDataset
@@ -168,6 +169,24 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
     assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=30)).made == 3  # other settings
     with pytest.raises(ValueError, match=r"`max_bad_fraction` must be in \[0, 1\], got 2"):
         prepare(source, tmp_path / "out", FAST, max_bad_fraction=2)
+
+
+def test_folders_of_frames_are_made_anew_at_another_rate_or_of_other_images(tmp_path):
+    folder = tmp_path / "in" / "run" / "clip"
+    folder.mkdir(parents=True)
+
+    def made(rate, shade):
+        for number in range(3):
+            Image.new("RGB", (32, 32), (shade,) * 3).save(folder / f"{number}.png")
+            os.utime(folder / f"{number}.png", ns=(0, shade))  # a coarse clock would not tell
+        summary = prepare(VideoList(tmp_path / "in", frame_rate=rate).read(), tmp_path / "out", FAST)
+        with VideoReader(tmp_path / "out" / "videos" / "run" / "clip.mp4") as video:
+            return summary.made, round(video.rate), int(video.read([0]).float().mean())
+
+    assert made(30, 100) == (1, 30, 100)
+    assert made(30, 100) == (0, 30, 100)
+    assert made(10, 100) == (1, 10, 100)
+    assert made(10, 200) == (1, 10, 200)
 
 
 def test_nothing_is_written_outside_the_output_folder(tmp_path):
