@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from fractions import Fraction
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from lightning_multigrid.decode.video_file import VideoError
 
 # The formats that Pillow may read, whatever the name of a file: some of its others run programs.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
+_TICK = Fraction(1, 90_000)  # seconds; rates of videos are multiples of it, or nearly
 
 
 class FrameFolder(AbstractContextManager["FrameFolder"]):
@@ -51,7 +53,9 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
     def __iter__(self) -> Iterator[VideoFrame]:
         """Yields all frames, as a `FullDecode` does."""
         for index in range(len(self)):
-            yield VideoFrame.from_ndarray(self.read([index])[0].numpy(), format="rgb24")
+            frame = VideoFrame.from_ndarray(self.read([index])[0].numpy(), format="rgb24")
+            frame.pts, frame.time_base = round(self.time_of(index) / _TICK), _TICK
+            yield frame
 
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last."""

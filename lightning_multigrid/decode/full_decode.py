@@ -17,6 +17,7 @@ import numpy as np
 from av.packet import Packet
 from av.video.frame import VideoFrame
 
+from lightning_multigrid.decode.frame_clock import FrameClock
 from lightning_multigrid.decode.frame_pixels import orientation_of
 from lightning_multigrid.decode.frame_table import MADE_BY, Coding, Damage, FrameTable, Integers, checksum
 from lightning_multigrid.decode.packets import decode_packets, give_number, needed_packets, number_of
@@ -25,6 +26,7 @@ from lightning_multigrid.files import StrPath
 
 _UNKNOWN = -(2**63)
 _WINDOW = 64  # bytes behind the place that FFmpeg tells of a packet, in which its data may begin: heads of blocks
+_MATRICES = *range(8), 9  # of colours, which FFmpeg converts to RGB
 _WIDEST = 8  # of pixels; what says to be wider is a mistake
 _RETRIES = 2  # decodes of the whole file that trying entries anew may cost
 _APART = 16  # from one frame that is tried to the next, with what is droppable left out
@@ -154,6 +156,9 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         # Frames without a display matrix ask for no turn. `side_data` (PyAV 18.1) would keep each frame in memory.
         elif round(frame.rotation / 90) % 4 not in (0, self.orientation.quarter_turns):
             raise VideoError(self.file.path, f"frame {len(seen.times)} is to be turned otherwise than the first")
+        if not frame.format.is_rgb and frame.colorspace not in _MATRICES:
+            matrix = f"colours of the matrix {frame.colorspace} of ITU-T H.273, which FFmpeg can't convert to RGB"
+            raise VideoError(self.file.path, f"has {matrix}. Make it BT.709, for instance")
         seen.packets.append(len(seen.sizes) - 1 if count < 0 else count)
         seen.checksums.append(checksum(frame))
         seen.times.append(_UNKNOWN if frame.pts is None else frame.pts)
@@ -199,12 +204,11 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         beginning.
         """
         seen, codec = self._seen, self._stream.codec_context
-        times = np.array(seen.times)
-        rate = self.rate
-        if _UNKNOWN in seen.times or not bool((times[1:] > times[:-1]).all()):
-            times = times[:0]
-        if len(times) > 1 and self._stream.time_base is not None:
-            rate = float((len(times) - 1) / (int(times[-1] - times[0]) * self._stream.time_base))
+        rate, tick, times = self.rate, self._stream.time_base, list[int]()
+        if tick and any(time != _UNKNOWN for time in seen.times):
+            clock = FrameClock(tick, Fraction(1 / rate) if rate else tick, base=tick)
+            times = [clock.ticks(None if time == _UNKNOWN else time) for time in seen.times]
+            rate = float((len(times) - 1) / (times[-1] * tick)) if len(times) > 1 else rate
         colours = int(codec.colorspace), int(codec.color_range), int(codec.color_primaries), int(codec.color_trc)
         coded = codec.name, codec.width, codec.height, codec.codec_tag, codec.bits_per_coded_sample
         table = FrameTable(
@@ -224,7 +228,7 @@ class FullDecode(AbstractContextManager["FullDecode"]):
             packets=np.array(seen.packets),
             entries=np.zeros(len(seen.packets), np.int64),
             checksums=np.array(seen.checksums),
-            times=times,
+            times=np.array(times, np.int64),
             positions=np.array(seen.positions),
             sizes=np.array(seen.sizes),
             droppable=np.empty(0, np.int64),

@@ -17,6 +17,7 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 
 from lightning_multigrid.decode import (
+    FrameClock,
     Orientation,
     PlaneWriter,
     VideoError,
@@ -29,6 +30,7 @@ from lightning_multigrid.files import PLANES_SUFFIX, new_file, require
 
 ENCODER: Final = "libx264"
 _PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
+_UNNAMED = 2  # a matrix, as ITU-T H.273 counts them
 _FINEST_CLOCK = 90_000  # ticks per second of the output's clock, at most; a coarser clock of a source is kept
 
 
@@ -179,15 +181,22 @@ class _Pictures(AbstractContextManager["_Pictures"]):
         self._source.__exit__(*error)
 
     def __iter__(self) -> Iterator[VideoFrame]:
-        source, clock, scaler = self._source, _Clock(1 / self.rate), VideoReformatter()
-        height = width = 0
+        source, scaler, clock = self._source, VideoReformatter(), None
         for frame in source:
-            turn = source.orientation  # known once the first frame is there
-            ticks = clock.ticks(frame)  # before the frame is scaled, which may leave it as it is
-            if not height:
+            if clock is None:
+                turn = source.orientation  # known once the first frame is there
                 height, width = self._encoding.size(source.height, source.width)
-            picture = _picture(scaler, frame, (width, height) if turn.transposed else (height, width), turn)
-            picture.pts, picture.time_base = ticks, clock.base
+                size = (width, height) if turn.transposed else (height, width)
+                # A copy has one matrix. RGB gets the one that readers take where none is named.
+                first = frame.colorspace
+                matrix = Colorspace.ITU601 if frame.format.is_rgb or first == _UNNAMED else first
+                # The frames that come out last don't have a tick.
+                base = max(frame.time_base, Fraction(1, _FINEST_CLOCK)) if frame.time_base else 1 / self.rate
+                clock = FrameClock(frame.time_base or None, 1 / self.rate, base)
+            ticks = clock.ticks(frame.pts)  # before the frame is scaled, which may leave it as it is
+            same = frame.colorspace == first and not frame.format.is_rgb
+            picture = _picture(scaler, frame, size, turn, None if same else matrix)
+            picture.pts, picture.time_base = ticks, base
             yield picture
         if source.damage:
             raise VideoError(self._path, str(source.damage))
@@ -198,31 +207,9 @@ class _Pictures(AbstractContextManager["_Pictures"]):
         return self._source.start
 
 
-class _Clock:
-    """When frames are shown, in ticks of `base` seconds from the first: as in the source, but each at another time.
-
-    Frames without a time are taken to last `usual` seconds.
-    """
-
-    def __init__(self, usual: Fraction) -> None:
-        self.base = self._usual = usual
-        self._tick: Fraction | None = None  # of the source; the frames that come out last don't have it
-        self._before: Fraction | None = None
-        self._ticks, self._seconds = -1, Fraction(0)
-
-    def ticks(self, frame: VideoFrame) -> int:
-        if self._ticks < 0 and frame.time_base:
-            self._tick = frame.time_base
-            self.base = max(self._tick, Fraction(1, _FINEST_CLOCK))
-        time = None if self._tick is None or frame.pts is None else frame.pts * self._tick
-        if self._ticks >= 0:
-            self._seconds += self._usual if time is None or self._before is None else time - self._before
-        self._before = time
-        self._ticks = max(self._ticks + 1, round(self._seconds / self.base))
-        return self._ticks
-
-
-def _picture(scaler: VideoReformatter, frame: VideoFrame, size: tuple[int, int], turn: Orientation) -> VideoFrame:
+def _picture(
+    scaler: VideoReformatter, frame: VideoFrame, size: tuple[int, int], turn: Orientation, matrix: int | None
+) -> VideoFrame:
     """A frame ready to be encoded: of some rows and columns as it is stored, upright, yuv420p of limited range."""
     scaled = scaler.reformat(
         frame,
@@ -232,8 +219,7 @@ def _picture(scaler: VideoReformatter, frame: VideoFrame, size: tuple[int, int],
         interpolation=Interpolation.BICUBIC,
         src_color_range=ColorRange.JPEG if is_full_range(frame) else ColorRange.MPEG,
         dst_color_range=ColorRange.MPEG,
-        # RGB has no matrix; it gets the one that readers take where none is named.
-        dst_colorspace=Colorspace.ITU601 if frame.format.is_rgb else None,
+        dst_colorspace=matrix,
         threads=1,
     )
     upright = _upright(scaled, turn)

@@ -139,6 +139,14 @@ def test_what_is_turned_by_an_odd_angle_is_refused(tmp_path):
         VideoReader(tmp_path / "odd.mp4")
 
 
+@pytest.mark.parametrize("matrix", [8, 12])
+def test_colours_that_ffmpeg_does_not_convert_are_refused(tmp_path, matrix):
+    name = {8: "YCgCo", 12: "chroma-derived-nc"}[matrix]
+    path = write_video(tmp_path / "a.mkv", FRAMES[:3], options={"x264-params": f"colormatrix={name}"})
+    with pytest.raises(VideoError, match=rf"has colours of the matrix {matrix} of ITU-T H\.273, which FFmpeg can't c"):
+        make_table(path)
+
+
 @pytest.mark.parametrize(("pix_fmt", "bits"), [("gray16le", 16), ("gray10le", 10), ("gbrp12le", 12)])
 def test_more_than_8_bits_that_are_not_yuv_are_refused(pix_fmt, bits, tmp_path):
     path = write_video(tmp_path / "thermal.mkv", FRAMES[:3], codec="ffv1", pix_fmt=pix_fmt)

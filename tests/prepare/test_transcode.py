@@ -8,14 +8,16 @@ import av
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn.functional import interpolate
 
+from lightning_multigrid.decode import open_video
 from lightning_multigrid.decode.full_decode import FullDecode, make_table
 from lightning_multigrid.decode.own_table import own_table
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.files import InputFile, OutputError
-from lightning_multigrid.prepare.transcode import Encoding, TranscodeJob, transcode
+from lightning_multigrid.prepare.transcode import Encoding, Planes, TranscodeJob, transcode
 from tests.helpers.broken_files import broken_files
 from tests.helpers.codings import damage, written
 from tests.helpers.videos import number_of, numbered_frames, write_video
@@ -90,6 +92,49 @@ def test_times_of_a_variable_rate_are_kept(tmp_path):
         np.testing.assert_allclose(shown / shown[-1], np.array(times) / 100, atol=1e-6)
 
 
+def at_one_time_twice(folder):
+    """Two frames have one time, in milliseconds of a Matroska file."""
+    source = write_video(folder / "a.mkv", numbered_frames(10), options={"bf": "0"})
+    with av.open(str(source)) as given, av.open(str(folder / "b.mkv"), "w") as made:
+        stream = made.add_stream_from_template(given.streams.video[0])
+        for packet in given.demux(video=0):
+            if packet.size:
+                packet.pts = packet.dts = 100 if packet.pts == 133 else packet.pts
+                packet.stream = stream
+                made.mux(packet)
+    return folder / "b.mkv"
+
+
+def one_behind_another(folder):
+    """Two recordings, whose times both begin with 0."""
+    parts = [write_video(folder / f"{name}.ts", numbered_frames(30)).read_bytes() for name in "ab"]
+    (folder / "both.ts").write_bytes(b"".join(parts))
+    return folder / "both.ts"
+
+
+def with_a_gap(folder):
+    """Images with gaps in their numbers."""
+    for number, frame in zip((0, 1, 2, 10, 11, 40, 41), numbered_frames(7), strict=True):
+        Image.fromarray(frame).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize("encoding", [Encoding(preset="ultrafast"), Planes()])
+@pytest.mark.parametrize("make", [at_one_time_twice, one_behind_another, with_a_gap])
+def test_frames_are_shown_when_those_of_the_source_are(tmp_path, make, encoding):
+    (tmp_path / "in").mkdir()
+    source, rate = make(tmp_path / "in"), 30.0 if make is with_a_gap else None
+    table = None if rate else make_table(source)
+    target = tmp_path / f"target{encoding.suffix}"
+    transcode(TranscodeJob(str(source), str(target), encoding, frame_rate=rate))
+    with open_video(source, rate, table) as one, open_video(target) as other:
+        times = [[video.time_of(frame) for frame in range(len(video))] for video in (one, other)]
+    assert np.diff(times[0]).min() > 0
+    np.testing.assert_allclose(times[0], times[1], atol=1e-4)
+    last = {at_one_time_twice: 9 / 30, one_behind_another: 59 / 30, with_a_gap: 41 / 30}[make]
+    assert times[0][-1] == pytest.approx(last, abs=2e-3)
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_short_videos(tmp_path, count):
     source = write_video(tmp_path / "a.mp4", numbered_frames(count))
@@ -140,9 +185,31 @@ def test_the_matrix_is_kept(tmp_path):
     assert psnr(pixels(source), pixels(tmp_path / "b.mp4")) > 35
 
 
-def test_folders_of_frames(tmp_path):
-    from PIL import Image
+@pytest.mark.parametrize("first", ["undef", "bt470bg"])
+@pytest.mark.parametrize("encoding", [Encoding(preset="ultrafast", crf=5), Planes()])
+def test_a_matrix_that_changes_does_not_change_the_colours(tmp_path, first, encoding):
+    parts = []
+    for name, number in {first: 5, "bt709": 1}.items():
+        frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), (220, 40, 60), np.uint8), format="rgb24")
+        frame = frame.reformat(format="yuv420p", dst_colorspace=number)
+        frame.colorspace = 2 if name == "undef" else number
+        with av.open(str(tmp_path / f"{name}.ts"), "w") as container:
+            stream = container.add_stream("libx264", options={"crf": "5", "x264-params": f"colormatrix={name}"})
+            stream.height, stream.width, stream.pix_fmt = 64, 64, "yuv420p"
+            for frame.pts in range(4):
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+        parts.append((tmp_path / f"{name}.ts").read_bytes())
+    source, target = tmp_path / "both.ts", tmp_path / f"target{encoding.suffix}"
+    source.write_bytes(b"".join(parts))
+    transcode(TranscodeJob(str(source), str(target), encoding))
+    with open_video(source, None, make_table(source)) as one, open_video(target) as other:
+        before, after = (video.read(range(8))[:, 32, 32].float() for video in (one, other))
+    assert (before[-1] - before.new_tensor((220, 40, 60))).abs().max() < 5
+    assert (before - after).abs().max() < 5
 
+
+def test_folders_of_frames(tmp_path):
     folder = tmp_path / "frames"
     folder.mkdir()
     for number, frame in enumerate(numbered_frames(9)):
