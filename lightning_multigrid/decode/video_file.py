@@ -155,6 +155,9 @@ class VideoFile:
         return container, best
 
 
+_EACH_LASTS_1 = re.compile(rb"stts.{4}\0{3}\x01.{4}\0{3}\x01", re.DOTALL)  # ISO/IEC 14496-12, 8.6.1.2
+
+
 def _claimed(file: InputFile) -> int:
     """Bytes that the frames of an mp4 file claim, at least, where no table lists them one by one.
 
@@ -169,8 +172,12 @@ def _claimed(file: InputFile) -> int:
         size = size if size >= 8 else file.size  # to the end of the file
         if head[4:8] in (b"moov", b"moof"):
             box = file.read(at, size)
-            for each, count in re.findall(rb"stsz.{4}(.{4})(.{4})", box, re.DOTALL):  # 8.7.3: `each` is 0 in a list
-                of_track = max(of_track, int.from_bytes(each, "big") * int.from_bytes(count, "big"))
+            for track in box.split(b"trak"):
+                # Sound that QuickTime compresses counts its samples, each of 1 byte, and FFmpeg goes by its chunks.
+                if re.search(rb"hdlr.{8}soun", track, re.DOTALL) and _EACH_LASTS_1.search(track):
+                    continue
+                for each, count in re.findall(rb"stsz.{4}(.{4})(.{4})", track, re.DOTALL):  # 8.7.3: 0 in a list
+                    of_track = max(of_track, int.from_bytes(each, "big") * int.from_bytes(count, "big"))
             runs = re.findall(rb"trun.{4}(.{4})", box, re.DOTALL)
             of_fragments += sum(int.from_bytes(count, "big") for count in runs)
         at += size

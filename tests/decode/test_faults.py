@@ -47,6 +47,21 @@ def test_a_few_bytes_cannot_claim_billions_of_frames(folder):
         VideoReader(path)
 
 
+@needs_proc
+def test_sound_that_counts_its_samples_claims_no_frames(folder):
+    """As QuickTime's compressed sound does: each sample has 1 byte and lasts 1, whatever there is of it."""
+    data = bytearray(write_video(folder / "sound.mov", numbered_frames(20), options=H264, audio=True).read_bytes())
+    sound, one, most = data.index(b"soun"), (1).to_bytes(4, "big"), (2**27).to_bytes(4, "big")
+    for box, fields in {b"stsz": one + most, b"stts": one + most + one}.items():
+        place = data.index(box, sound) + 8
+        data[place : place + len(fields)] = fields
+    (folder / "counted.mov").write_bytes(data)
+    before = resident()
+    with VideoReader(folder / "counted.mov", make_table(folder / "counted.mov")) as video:
+        assert len(video) == 20
+    assert resident() - before < 2**27
+
+
 def test_a_few_bytes_of_a_fragment_cannot_claim_millions_of_frames(folder):
     data = bytearray(written(folder, "fragments.mp4").read_bytes())
     at = data.index(b"trun") + 8
