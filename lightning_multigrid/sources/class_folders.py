@@ -10,13 +10,14 @@ _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test"
 
 
 def class_names(source: str) -> list[str]:
-    """Names of the folders in `source`, sorted, without hidden ones."""
+    """Names of the folders in `source`, sorted, without hidden ones; numbers from 0 on are sorted as numbers."""
     _, folders, _ = next(os.walk(source, onerror=refuse_unlisted))
     names = sorted(name for name in folders if name[0] != ".")
     if names and all(name.lower() in _SPLITS for name in names):
         split = os.path.join(source, names[0])
         raise ManifestError(f"{source} holds splits; a folder per class is required. Give one split, such as {split}.")
-    return names
+    numbers = [str(number) for number in range(len(names))]
+    return numbers if names == sorted(numbers) else names  # as text, 10 is before 2, and in a list it is label 10
 
 
 def no_videos(folder: str, *, frames: bool) -> ManifestError:

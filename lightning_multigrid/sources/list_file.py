@@ -167,6 +167,11 @@ def _labels(
     return names
 
 
+def is_label(name: str) -> bool:
+    """Whether a list would take the name of a class for the number of one."""
+    return re.fullmatch("[0-9]{1,9}", name) is not None
+
+
 def _is_number(text: str) -> bool:
     """Whether it is any number, also one that is no label, or none (`nan`)."""
     with suppress(ValueError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, is_url, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.class_folders import class_names, no_videos, videos_below
-from lightning_multigrid.sources.list_file import Row, metadata_in, read_list
+from lightning_multigrid.sources.list_file import Row, is_label, metadata_in, read_list
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.manifest_file import load_manifest, prepared_manifest
 from lightning_multigrid.sources.text import ManifestError, read_text
@@ -37,7 +37,7 @@ class VideoList:
     may be in any number of rows.
 
     In a *folder per class*, `source/<class>/**/*.mp4` (and other suffixes), labels count the sorted names of the
-    folders. Hidden files are skipped, links are followed.
+    folders; if these are the numbers from 0 on, each is its label. Hidden files are skipped, links are followed.
 
     In a *folder of videos*, `source/*.mp4`, without other folders, they have no labels, which is enough for prediction.
     With `frame_rate`, such a folder of images is one video.
@@ -112,7 +112,7 @@ class VideoList:
             for path in videos:
                 builder.add(path, where=path)
         else:
-            _add_rows(builder, rows, classes or names)
+            _add_rows(builder, rows, classes or names, of_training=not own)
         return builder.build()
 
     def _rows(self, source: str, classes: Sequence[str]) -> list[Row]:
@@ -148,8 +148,10 @@ class VideoList:
         return manifest
 
 
-def _add_rows(builder: ManifestBuilder, rows: Sequence[Row], classes: Sequence[str]) -> None:
+def _add_rows(builder: ManifestBuilder, rows: Sequence[Row], classes: Sequence[str], *, of_training: bool) -> None:
     ids = {name: label for label, name in enumerate(classes)}
+    # Who gives a list its `classes` says what its numbers count.
+    numbered = {int(name): label for name, label in ids.items() if of_training and is_label(name)}
     for where, path, labels, stretch in rows:
         for label in labels:
             if isinstance(label, str) and label not in ids:
@@ -159,6 +161,13 @@ def _add_rows(builder: ManifestBuilder, rows: Sequence[Row], classes: Sequence[s
                     "give the training split a video of it, or name all classes in a file for `classes` of `VideoList`",
                 )
         known = [ids[label] if isinstance(label, str) else label for label in labels]
+        for label in labels:
+            if isinstance(label, int) and numbered.get(label, label) != label:
+                raise builder.error(
+                    where,
+                    f"the label {label} may be the class {quoted(classes[numbered[label]])} of training or its class "
+                    f"{label}, counted from 0. Give the `VideoList` of this list the `classes` that its numbers count",
+                )
         builder.add(path, known, where=where, stretch=stretch)
 
 

@@ -424,6 +424,30 @@ def test_classes_of_the_training_split(tmp_path):
         VideoList(tmp_path).read(["jump", "run"])
 
 
+@pytest.mark.parametrize("number", [1, 11, 101])
+def test_folders_named_by_all_labels_have_them_as_in_a_list(tmp_path, number):
+    touch(tmp_path, *(f"{label}/a.mp4" for label in range(number)))
+    folders = VideoList(tmp_path).read()
+    (tmp_path / "list.csv").write_text("".join(f"{label}/a.mp4,{label}\n" for label in range(number)))
+    listed = VideoList(tmp_path / "list.csv").read(folders.classes)
+    assert folders.classes == tuple(map(str, range(number)))
+    assert rows_of(folders) == rows_of(listed) == [(f"{label}/a.mp4", (label,)) for label in range(number)]
+
+
+@pytest.mark.parametrize("names", [["1", "2", "3"], ["000", "2", "run"], ["001", "002"]])
+def test_numbers_that_may_be_other_classes_of_training_are_refused(tmp_path, names):
+    touch(tmp_path, *(f"{name}/a.mp4" for name in names))
+    folders = VideoList(tmp_path).read()
+    assert folders.classes == tuple(sorted(names))
+    (tmp_path / "list.csv").write_text("path,label\na.mp4,0\na.mp4,2\n")
+    match = r"line 3: the label 2 may be the class '0*2' of training or its class 2, counted from 0\. Give"
+    with pytest.raises(ManifestError, match=match):
+        VideoList(tmp_path / "list.csv").read(folders.classes)
+    (tmp_path / "list.csv").write_text("path,label\na.mp4,0\na.mp4,1\n")
+    own = VideoList(tmp_path / "list.csv", classes=folders.classes).read(folders.classes)
+    assert [label for _, label in rows_of(own)] == [(0,), (1,)]
+
+
 def test_folders_of_frames_per_class(tmp_path):
     touch(tmp_path, "run/v1/0001.jpg", "run/v1/0002.jpg", "run/v2/part/1.PNG", "swim/v3/1.jpeg", "swim/v3/a.mp4")
     manifest = VideoList(tmp_path, frame_rate=24).read()
