@@ -33,7 +33,7 @@ class BrokenVideos:
         self._most = max_bad_fraction
         self._damaged: dict[str, str] = {}
         self._slow = Counter[str]()  # clips, by the reason
-        self._missed: defaultdict[str, set[str]] = defaultdict(set)
+        self._missed: defaultdict[str, dict[int, str]] = defaultdict(dict)  # paths by row: a video may be in several
         self.reasons: dict[str, str] = {}
 
     def tell_slow(self) -> None:
@@ -64,13 +64,13 @@ class BrokenVideos:
                 warnings.warn(f"Cannot read {path}: {reason}. {fate}", BrokenVideoWarning, stacklevel=3)
             (self._damaged if video.kept else self.reasons)[video.path] = video.reason
             if not video.kept and (split == "train" or not video.substitute):
-                self._missed[split].add(video.path)
+                self._missed[split][video.index] = video.path
         # In evaluation a rank reads its share of the videos; in training, sooner or later, it reads all of them.
         ranks = 1 if split == "train" else trainer.world_size
         missed, videos = self._missed[split], math.ceil(videos / ranks)
         most = self._most * videos
         if len(missed) > (most if ranks == 1 else math.ceil(most)):  # a share may be a little worse than the whole
-            first = "; ".join(f"{path}: {self.reasons[path]}" for path in sorted(missed)[:3])
+            first = "; ".join(f"{path}: {self.reasons[path]}" for path in sorted(set(missed.values()))[:3])
             of_rank = "" if ranks == 1 else f" that rank {trainer.global_rank} was given"
             raise BrokenVideosError(
                 f"{len(missed)} of the {videos} videos of `{split}`{of_rank} cannot be read, more than "

@@ -344,6 +344,18 @@ def test_too_many_broken_videos_end_the_run(folder, workers, split):
         fit(data)
 
 
+@pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_stretches_of_broken_videos_count_each(folder, split):
+    rows = [line.replace(" ", ",") for line in (folder / "worse.csv").read_text().splitlines()]
+    stretches = [f"{row},{start / 10},{start / 10 + 0.1}" for row in rows for start in range(4)]
+    write_list(folder / "stretches.csv", ["path,label,start,end", *stretches])
+    data = VideoDataModule(**{"train": folder / "good.csv", split: folder / "stretches.csv"}, **TINY)
+    message = rf"(?:9|1[0-2]) of the 36 videos of `{split}` cannot be read, .*first: [^;]*cut\.mp4: [^;]*; [^;]*missing"
+    with pytest.raises(BrokenVideosError, match=message):
+        fit(data)
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
 def test_in_evaluation_a_rank_counts_its_share(folder):
