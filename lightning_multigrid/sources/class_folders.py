@@ -3,19 +3,29 @@
 import os
 from collections.abc import Iterator
 
-from lightning_multigrid.files import FRAME_SUFFIXES, VIDEO_SUFFIXES
+from lightning_multigrid.files import FRAME_SUFFIXES, VIDEO_SUFFIXES, quoted
 from lightning_multigrid.sources.text import ManifestError, refuse_unlisted
 
 _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 
 
-def class_names(source: str) -> list[str]:
-    """Names of the folders in `source`, sorted, without hidden ones; numbers from 0 on are sorted as numbers."""
-    _, folders, _ = next(os.walk(source, onerror=refuse_unlisted))
+def class_names(source: str, *, frames: bool) -> list[str]:
+    """Names of the folders in `source`, sorted, without hidden ones; numbers from 0 on are sorted as numbers.
+
+    A `ManifestError` if there are videos beside them, which would have no class; with `frames`, videos are folders.
+    """
+    _, folders, files = next(os.walk(source, onerror=refuse_unlisted))
     names = sorted(name for name in folders if name[0] != ".")
     if names and all(name.lower() in _SPLITS for name in names):
         split = os.path.join(source, names[0])
         raise ManifestError(f"{source} holds splits; a folder per class is required. Give one split, such as {split}.")
+    videos = [] if frames else sorted(filter(_is_video, files))
+    if names and videos:
+        raise ManifestError(
+            f"{source} holds videos, such as {quoted(videos[0])}, beside folders, such as {quoted(names[0])}. All of "
+            f"them in folders, one for each class, or no folders are required. Move the {len(videos):,} into a folder "
+            "of their class, or give a list of the paths."
+        )
     numbers = [str(number) for number in range(len(names))]
     return numbers if names == sorted(numbers) else names  # as text, 10 is before 2, and in a list it is label 10
 
@@ -37,7 +47,7 @@ def videos_below(folder: str, *, frames: bool) -> Iterator[str]:
 
     Hidden files are skipped. Links are followed, and no folder is entered twice.
     """
-    suffixes = FRAME_SUFFIXES if frames else VIDEO_SUFFIXES
+    chosen = _is_frame if frames else _is_video
     seen = set()
     for place, folders, names in os.walk(folder, followlinks=True, onerror=refuse_unlisted):
         real = os.path.realpath(place)
@@ -46,8 +56,16 @@ def videos_below(folder: str, *, frames: bool) -> Iterator[str]:
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if name[0] != ".")
-        files = sorted(n for n in names if n[0] != "." and os.path.splitext(n)[1].lower() in suffixes)
+        files = sorted(filter(chosen, names))
         if frames and files:
             yield place
         elif not frames:
             yield from (os.path.join(place, name) for name in files)
+
+
+def _is_video(name: str) -> bool:
+    return name[0] != "." and os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES
+
+
+def _is_frame(name: str) -> bool:
+    return name[0] != "." and os.path.splitext(name)[1].lower() in FRAME_SUFFIXES

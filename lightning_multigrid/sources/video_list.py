@@ -87,7 +87,7 @@ class VideoList:
             raise ManifestError(f"`root` is for lists, and {source} is a folder. Leave `root` out.")
         if source.lower().endswith(VIDEO_SUFFIXES) and not is_folder:
             raise ManifestError(f"{source} is a video. Give the folder that it is in, or a list of `path label`.")
-        folders = class_names(source) if is_folder else []
+        folders = class_names(source, frames=self.frame_rate is not None) if is_folder else []
         rows = [] if is_folder else self._rows(source, classes)
         # In the order of their names, as the folders are.
         names = sorted({label for row in rows for label in row.labels if isinstance(label, str)})

@@ -393,7 +393,7 @@ def test_videos_in_a_folder_alone_have_no_labels(tmp_path):
 
 def test_a_folder_per_class(tmp_path):
     files = ["swim/b.mp4", "swim/a.MP4", "run/more/x y.webm", "run/c.avi", "-jump/d.mkv"]
-    others = ["run/notes.txt", "run/.e.mp4", ".git/a.mp4", "README.md"]
+    others = ["run/notes.txt", "run/.e.mp4", ".git/a.mp4", "README.md", ".b.mp4", "plot.png"]
     manifest = VideoList(touch(tmp_path, *files, *others)).read()
     assert manifest.classes == ("-jump", "run", "swim")
     assert rows_of(manifest) == [
@@ -449,7 +449,7 @@ def test_numbers_that_may_be_other_classes_of_training_are_refused(tmp_path, nam
 
 
 def test_folders_of_frames_per_class(tmp_path):
-    touch(tmp_path, "run/v1/0001.jpg", "run/v1/0002.jpg", "run/v2/part/1.PNG", "swim/v3/1.jpeg", "swim/v3/a.mp4")
+    touch(tmp_path, "run/v1/0001.jpg", "run/v1/2.jpg", "run/v2/part/1.PNG", "swim/v3/1.jpeg", "swim/v3/a.mp4", "b.mp4")
     manifest = VideoList(tmp_path, frame_rate=24).read()
     assert rows_of(manifest) == [("run/v1", (0,)), ("run/v2/part", (0,)), ("swim/v3", (1,))]
     alone = VideoList(tmp_path / "run" / "v1", frame_rate=24).read()
@@ -486,6 +486,12 @@ def test_whether_videos_are_folders_of_frames_is_seen(tmp_path, names, source, e
         (["run/a.mp4", "swim/a.txt"], {}, r"swim holds no videos\. Add some, or remove the folder"),
         (["run/a.mp4"], {"frame_rate": 24}, r"run holds videos, and no folders of images\. Leave `frame_rate` out"),
         (["train/run/a.mp4", "val/run/b.mp4"], {}, r"holds splits; .* Give one split, such as .*train\."),
+        (
+            ["run/a.mp4", "b.MP4", "c.mp4"],
+            {},
+            r"holds videos, such as 'b\.MP4', beside folders, such as 'run'\. .* required\. Move the 2 into a folder",
+        ),
+        (["day2/.a.mp4", "b.mp4"], {}, r"holds videos, such as 'b\.mp4', beside folders, such as 'day2'"),
         (["run/a.mp4"], {"root": "/data"}, r"`root` is for lists, and .* is a folder\. Leave `root` out"),
     ],
 )
