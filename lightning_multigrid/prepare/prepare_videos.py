@@ -114,9 +114,12 @@ def prepare(
                 broken[source] = error.strerror or str(error)
                 continue
             target = os.path.join(folder, name)
-            if _own_origin(target) != made_from:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
+            if _own_origin(target) == made_from:
+                continue
+            if _room_for_name(target):
                 jobs.append(TranscodeJob(source, target, encoding, manifest.frame_rate, made_from))
+            else:
+                broken[source] = f"{os.path.basename(name)} is too long a name for the disk of {root}; rename the video"
         if isinstance(encoding, Planes):
             _check_room(root, bytes_of_planes([job.source for job in jobs], encoding, manifest.frame_rate))
         random.Random().shuffle(jobs)  # other processes may do the same
@@ -153,6 +156,20 @@ def prepare(
         )
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
     return Summary(path, report, made, len(good) - made, broken, size)
+
+
+def _room_for_name(path: str) -> bool:
+    """Makes the folder of a file; returns whether the disk takes a name as long as the file's."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.lstat(path)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return False
+    return True
 
 
 def _check_room(folder: str, needed: int) -> None:

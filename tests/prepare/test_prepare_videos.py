@@ -120,6 +120,20 @@ def test_what_is_broken_is_left_out_and_counted(tmp_path):
     assert first_numbers(made) == first_numbers(source)
 
 
+def test_a_name_that_the_suffix_makes_too_long_is_broken(tmp_path):
+    """A name of a file has at most 255 bytes, on most disks."""
+    names = [f"{'n' * (length - 4)}{suffix}" for suffix in (".mkv", ".mp4") for length in (251, 252, 255)]
+    source = videos(tmp_path / "in", [*names, "d/a.mp4"])
+    for made in (5, 0):
+        summary = prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.3)
+        assert (summary.made, summary.kept) == (made, 5 - made)
+        assert summary.broken == report(tmp_path / "out")
+        assert set(summary.broken) == {str(tmp_path / "in" / name) for name in names[1:3]}
+        for path, reason in summary.broken.items():
+            assert reason.startswith(f"{os.path.basename(path)}.mp4 is too long a name for the disk of {tmp_path}")
+    assert len(VideoList(tmp_path / "out").read()) == 5
+
+
 def test_a_folder_of_an_older_version_is_made_anew(tmp_path):
     """Its videos hold no tables; what else it holds is left alone."""
     source = videos(tmp_path / "in", ["a.mp4"])
