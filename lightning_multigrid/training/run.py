@@ -204,3 +204,4 @@ class Run:
         self._planned = found.first.place
         self._loop.load(found)
         self._lr.load(found)
+        self._patience.hold(found.first)  # a validation that was stopped comes before `begin`

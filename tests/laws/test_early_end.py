@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lightning_multigrid import MultigridCallback
+from lightning_multigrid import MultigridCallback, NewestCheckpoint
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
@@ -136,6 +136,38 @@ def test_a_checkpoint_of_a_held_early_stopping_is_an_ordinary_one(tmp_path):
     saved = next(value for key, value in state.items() if key.startswith("EarlyStopping"))
     assert saved["patience"] == 3
     assert -2 <= saved["wait_count"] <= 0
+
+
+class StoppedInValidation(Constant):
+    """An error comes in the validation after an epoch."""
+
+    def __init__(self, epoch=None):
+        super().__init__()
+        self.epoch = epoch
+
+    def on_validation_start(self):
+        if self.current_epoch == self.epoch and not self.trainer.sanity_checking:
+            raise RuntimeError("on purpose")
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+@pytest.mark.parametrize("patience", sampled([0, 1], 1))
+@pytest.mark.parametrize("epoch", [1, 3])  # the last phase begins at epoch 4
+def test_patience_does_not_count_a_validation_that_begins_anew_before_the_last_phase(epoch, patience, tmp_path):
+    def run(folder, module, **arguments):
+        callback, last = MultigridCallback(), NewestCheckpoint(tmp_path / folder)
+        stopping = EarlyStopping("val", patience=patience)
+        val = loader(shuffle=False, number=4)
+        arguments |= {"max_epochs": 8, "enable_checkpointing": True}
+        host = fit(module, callback, stopping, last, val=val, **arguments)
+        assert callback.run.plan.schedule.phases[-1].start_epoch == 4
+        return host.current_epoch, stopping.wait_count
+
+    whole = run("whole", Constant())
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run("stopped", StoppedInValidation(epoch))
+    assert run("stopped", Constant(), ckpt_path="last") == whole
+    assert whole[0] > 4
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")

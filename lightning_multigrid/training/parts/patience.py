@@ -14,16 +14,17 @@ class Patience:
     def __init__(self, plan: Plan, trainer: Trainer) -> None:
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         self._stopping = [one for one in callbacks if is_a(one, "callbacks.EarlyStopping")]
-        self._last_phase = len(plan.schedule.phases) - 1
+        self._plan, self._last_phase = plan, len(plan.schedule.phases) - 1
         self._held: dict[Any, int] = {}  # the patience of each, while it does not count
 
     def start(self, changes: Changes) -> None:
         changes.callback(self._release)
 
-    def hold(self, first: Step) -> None:
-        """Holds it from a step before the last phase on."""
+    def hold(self, following: Step) -> None:
+        """Holds it if no step of the last phase is before this one: also in a validation in between."""
+        done = following.place.epoch * self._plan.batches_per_epoch + following.place.batch
         for stopping in self._stopping:
-            if first.phase < self._last_phase and stopping.patience != sys.maxsize:
+            if done <= sum(self._plan.phase_steps[:-1]) and stopping.patience != sys.maxsize:
                 self._held[stopping] = stopping.patience
                 stopping.patience = sys.maxsize
 
