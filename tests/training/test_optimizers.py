@@ -29,6 +29,10 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1)
 
 
+def named(name, kind=torch.optim.RMSprop):
+    return type(name, (kind,), {})
+
+
 @pytest.mark.parametrize(("names", "rule"), [(LINEAR, "linear"), (SQRT, "sqrt")])
 def test_each_optimizer_of_torch_has_its_rule(names, rule):
     present = [getattr(torch.optim, name) for name in names if hasattr(torch.optim, name)]
@@ -160,6 +164,11 @@ def test_an_optimizer_that_the_trainer_does_not_know_is_refused():
         (lambda parameters: torch.optim.Adam(parameters, 1e-3, weight_decay=0.1), False, True),
         (lambda parameters: torch.optim.NAdam(parameters, weight_decay=0.1, decoupled_weight_decay=True), True, True),
         (lambda parameters: torch.optim.RMSprop(parameters, 1e-3, weight_decay=0.1), False, False),
+        # The groups of the first say that the decay is in the gradient; those of the others don't say it.
+        (lambda parameters: named("MyNAdamW", torch.optim.NAdam)(parameters, 1e-3, weight_decay=0.1), False, True),
+        (lambda parameters: named("RMSpropWrapper")(parameters, 1e-3, weight_decay=0.1), False, False),
+        (lambda parameters: named("RMSpropWithWarmup")(parameters, 1e-3, weight_decay=0.1), False, False),
+        (lambda parameters: named("RMSpropW8bit")(parameters, 1e-3, weight_decay=0.1), True, False),
         (lambda parameters: SGD(parameters, 0.1, weight_decay=0.1), False, False),
         (lambda parameters: type("Lion", (SGD,), {})(parameters, 0.1, weight_decay=0.1), False, False),  # linear
     ],

@@ -16,7 +16,8 @@ from lightning_multigrid.training.arguments import Arguments
 # Apex's `FusedSGD`. LARS is among them by its authors (You et al. 2017).
 _LINEAR = re.compile("(a|fused)?sgd|lar[sc]", re.IGNORECASE)
 # Names of classes that decay the weights themselves: those with a W, such as AdamW, NAdamW and SGDW, and three others.
-_DECOUPLED = re.compile("(?<=.)W|Lion|Muon|Adafactor")
+# The W begins no word: a `ClippingWrapper` is none.
+_DECOUPLED = re.compile("(?<=.)W(?![a-z])|Lion|Muon|Adafactor")
 # Settings of optimizers that warm up by themselves, such as schedulefree's `AdamWScheduleFree`.
 _OWN_WARMUP = re.compile("(num_)?warm_?up(_steps)?")
 _GROWTH = {"linear": "grows with", "sqrt": "grows with the square root of", "none": "is not scaled with"}
@@ -57,9 +58,9 @@ def decays_apart(optimizer: Any, group: dict[str, Any]) -> bool:
     arXiv 2505.13738).
     """
     decay = group.get("weight_decay")
-    apart = group.get("decoupled_weight_decay") or any(
-        _DECOUPLED.search(kind.__name__) for kind in type(optimizer).__mro__
-    )
+    names = (kind.__name__ for kind in type(optimizer).__mro__)
+    # Groups of torch's Adam and its kin say it themselves.
+    apart = group.get("decoupled_weight_decay", any(map(_DECOUPLED.search, names)))
     return bool(apart) and isinstance(decay, (int, float)) and decay != 0
 
 
