@@ -80,7 +80,7 @@ def saver(folder, **arguments):
 
 def state_of(module, host):
     """Everything that a training leaves, as bytes."""
-    momenta = [group["momentum_buffer"] for group in host.optimizers[0].state.values()]
+    momenta = [state[name] for state in host.optimizers[0].state.values() for name in sorted(state)]
     parts = {"weights": [*module.parameters(), *momenta], "buffers": module.buffers()}
     return {name: [tensor.detach().numpy().tobytes() for tensor in tensors] for name, tensors in parts.items()}
 
@@ -307,8 +307,12 @@ def test_a_validation_that_was_stopped_begins_anew(at, tmp_path):
     assert failed.validated + resumed.validated == whole.validated
 
 
-@pytest.mark.parametrize("at", [1, 4])
-def test_a_checkpoint_that_a_signal_writes_within_an_update_has_the_baselines_lr(at, tmp_path):
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, 0.01, weight_decay=0.05)
+
+
+@pytest.mark.parametrize(("at", "optimizer"), [(1, None), (4, None), (1, adamw)])
+def test_a_checkpoint_that_a_signal_writes_within_an_update_has_the_baselines_settings(at, optimizer, tmp_path):
     """As Lightning does when SLURM requeues a job."""
     path = tmp_path / "signal.ckpt"
 
@@ -322,9 +326,11 @@ def test_a_checkpoint_that_a_signal_writes_within_an_update_has_the_baselines_lr
             if len(self.seen) == at and not path.exists():
                 self.trainer.save_checkpoint(path)
 
-    whole, resumed = Signalled(steps_scheduler), Signalled(steps_scheduler)
+    whole, resumed = Signalled(steps_scheduler, optimizer), Signalled(steps_scheduler, optimizer)
     end = state_of(whole, fit(whole, MultigridCallback(), enable_checkpointing=True, default_root_dir=tmp_path))
     again = fit(resumed, MultigridCallback(), enable_checkpointing=True, default_root_dir=tmp_path, ckpt_path=path)
+    [saved] = torch.load(path, weights_only=True)["optimizer_states"][0]["param_groups"]
+    assert (saved["lr"], saved["weight_decay"]) == ((0.01, 0.05) if optimizer else (0.1, 0))
     assert resumed.seen == whole.seen[at:]
     assert state_of(resumed, again)["weights"] == end["weights"]
 

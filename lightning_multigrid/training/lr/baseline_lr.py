@@ -169,10 +169,10 @@ class BaselineLR:
     def make_ordinary(self, checkpoint: dict[str, Any]) -> None:
         """Makes a checkpoint fit for trainings without the callback."""
         # Lightning writes a checkpoint wherever SLURM's signal finds it, also in the middle of an update.
-        lrs = {group: lr for one in self._in_step for group, lr in one.baseline_in_update().items()}
+        baseline = {group: values for one in self._in_step for group, values in one.baseline_in_update().items()}
         for optimizer, state in zip(self._trainer.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
             for group, saved in zip(optimizer.param_groups, state.get("param_groups", ()), strict=False):
-                saved.update({"lr": lrs[id(group)]} if id(group) in lrs else {})
+                saved.update(baseline.get(id(group), {}))
 
     def load(self, found: Continuation) -> None:
         state = found.state

@@ -68,9 +68,12 @@ class LRInStep:
             if noted.written and now is not None and id(noted.group) in groups:  # a script may load others
                 self._refuse_lr(float(noted.value), float(now))
 
-    def baseline_in_update(self) -> dict[int, Any]:
-        """The baseline's LR of each group, by its `id`, during an update."""
-        return {id(noted.group): noted.value for noted in self._baseline if self._updating}
+    def baseline_in_update(self) -> dict[int, dict[str, Any]]:
+        """The baseline's LR and weight decay of each group, by its `id`, during an update."""
+        found: dict[int, dict[str, Any]] = {}
+        for noted in [*self._baseline, *self._before] if self._updating else ():
+            found.setdefault(id(noted.group), {})[noted.name] = noted.value
+        return found
 
     def _groups(self) -> dict[int, dict[str, Any]]:
         return {id(group): group for one in self._optimizers for group in one.param_groups}  # some hold the same
