@@ -358,6 +358,22 @@ class NeedsTrainer(Module):
         return self.net(x)
 
 
+class Collecting(Module):
+    """Keeps the losses of an epoch with their graphs, as Lightning 2 asks for in the place of `training_epoch_end`."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+
+    def training_step(self, batch, batch_idx):
+        self.losses.append(super().training_step(batch, batch_idx))
+        return self.losses[-1]
+
+    def on_train_epoch_end(self):
+        self.log("mean", torch.stack(self.losses).mean())
+        self.losses.clear()
+
+
 class Silent(Module):
     """Logs nothing, which can't be compiled."""
 
@@ -374,7 +390,7 @@ def values_of(module):
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile's own
 @pytest.mark.parametrize(
     "kind",
-    [Dicts, NeedsTrainer, pytest.param(Silent, marks=pytest.mark.slow)],  # it compiles
+    [Dicts, NeedsTrainer, Collecting, pytest.param(Silent, marks=pytest.mark.slow)],  # it compiles
 )
 def test_modules_of_every_kind(kind):
     module = kind()
@@ -387,6 +403,44 @@ def test_modules_of_every_kind(kind):
     state = {name.replace("_orig_mod.", ""): value for name, value in state.items()}
     [found] = values_of(module)
     assert_close(list(found), [s.float() for s in brute_force(state)], rtol=2e-5, atol=1e-4)
+
+
+class WeightNorm(Module):
+    """Its first weights are made of others by a hook, before each `forward`."""
+
+    def make_net(self):
+        net = super().make_net()
+        net[0] = nn.utils.weight_norm(net[0])
+        return net
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+def test_weights_that_a_hook_makes_are_those_of_the_last_step():
+    module = WeightNorm()
+    fit(module, MultigridCallback(precise_bn_batches=ALL), train=train())
+    state = module.state_dict()
+    direction, length = state["net.0.weight_v"], state["net.0.weight_g"]
+    norms = direction.flatten(1).norm(dim=1).view_as(length)
+    expected = brute_force({**state, "net.0.weight": direction * length / norms})
+    assert_close(statistics(state), [s.float() for s in expected], rtol=2e-5, atol=1e-4)
+
+
+def test_the_estimate_does_not_copy_the_data():
+    class OwnData(Module):
+        def setup(self, stage):
+            self.dataset = clips(NUMBER)
+
+        def train_dataloader(self):
+            return DataLoader(self.dataset, 4, shuffle=True)
+
+        def training_step(self, batch, batch_idx):
+            seen[id(self)] = self.dataset.tensors[0].data_ptr()
+            return super().training_step(batch, batch_idx)
+
+    seen = {}
+    trainer(MultigridCallback(precise_bn_batches=3), max_epochs=1).fit(OwnData())
+    assert len(seen) > 1  # the module, and its copies
+    assert set(seen.values()) == {clips(NUMBER).tensors[0].data_ptr()}
 
 
 class NoWay(NeedsTrainer):

@@ -28,9 +28,9 @@ from lightning_multigrid.reports import STATISTICS, Account
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.mini_batches import after_hooks, apart, error_text, run_forward, run_step
 from lightning_multigrid.training.rehearsal.batches import arrived, small_batches
+from lightning_multigrid.training.rehearsal.copies import copy_of
 from lightning_multigrid.training.trainer.added import add_callback
 from lightning_multigrid.training.trainer.changes import Changes
-from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
 
 _TRIED = 2  # clips of a first try: BatchNorm needs more than one value per channel
@@ -147,8 +147,8 @@ def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, 
 
 
 def _replica(module: LightningModule, modes: Mapping[str, bool]) -> LightningModule:
-    """Returns a copy without a Trainer that shares the parameters of a module and nothing else."""
-    copied = copy_without_trainer(module, {id(parameter): parameter for parameter in module.parameters()})
+    """Returns a copy without a Trainer that shares the parameters of a module and its data, and nothing else."""
+    copied = copy_of(module, {id(parameter): parameter for parameter in module.parameters()})
     for name, part in copied.named_modules():
         part.training = modes.get(name, True)
     return copied

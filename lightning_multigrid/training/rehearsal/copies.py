@@ -38,16 +38,19 @@ def held_by(value: Any) -> Iterator[Any]:
             waiting += getattr(value, "__dict__", {}).values()
 
 
-def _copy(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
-    """Copies a module. It shares the tensors and arrays of datasets, which may be all data.
+def copy_of(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
+    """Copies a module, which has no Trainer then. It shares the tensors and arrays of datasets, which may be all data.
 
-    It also shares the elements of containers of over 1000. Everything else is the copy's own.
+    It also shares the elements of containers of over 1000. `memo` has replacements for parts, by their `id`. Everything
+    else is the copy's own; a tensor that was computed is its value.
     """
     held = [*held_by(module)]
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     data = [value for value in held if isinstance(value, (Dataset, DataLoader, LightningDataModule))]
     shared = {id(part) for part in held_by(data) if isinstance(part, (Tensor, np.ndarray))} - own
     for value in held:
+        if id(value) in memo:
+            continue
         if id(value) in shared:
             memo[id(value)] = value
         elif isinstance(value, nn.Parameter):
@@ -58,9 +61,7 @@ def _copy(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
             memo[id(value)] = value.clone_state()
         elif isinstance(value, (dict, list, tuple, set, deque)) and len(value) > _LONG:
             memo[id(value)] = copy.copy(value)
-    probe = copy_without_trainer(module, memo)
-    forget_hooks(probe)  # they may write to what they have seen where they were made
-    return probe
+    return copy_without_trainer(module, memo)
 
 
 @contextmanager
@@ -74,7 +75,8 @@ def working_copy(module: LightningModule, trainer: Trainer, losses: list[Tensor]
     view = TrainerView(trainer, barebones=True, progress_bar_callback=None)  # it logs nothing
     memo: dict[int, Any] = {id(trainer): view}
     try:
-        probe = _copy(module, memo)
+        probe = copy_of(module, memo)
+        forget_hooks(probe)  # they may write to what they have seen where they were made
         _fill(probe)
         vars(view).update(_told(trainer, losses, memo), lightning_module=probe)
         for part in lightning_modules(probe):
