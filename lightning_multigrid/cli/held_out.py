@@ -2,6 +2,7 @@
 
 import os
 import re
+from itertools import groupby
 
 from lightning_multigrid.sources import Manifest, ManifestError
 
@@ -26,12 +27,14 @@ def hold_out(manifest: Manifest) -> tuple[list[int], list[int], int]:
     is one; a recording is cut where that would be less than a tenth, or more than half.
     """
     rows = range(len(manifest))
-    names = manifest.classes or [""] * manifest.num_classes
-    recordings = [recording_name(manifest.path(row), names[manifest.label(row)]) for row in rows]
+    labels = [manifest.label(row) for row in rows]
+    names = [manifest.classes[label] if manifest.classes else "" for label in labels]
+    recordings = [recording_name(manifest.path(row), names[row]) for row in rows]
     held: list[int] = []
-    for label in range(manifest.num_classes):
-        own = [row for row in rows if manifest.label(row) == label]
-        own.sort(key=lambda row: (recordings[row], manifest.path(row), row))
+    # A class is together in this order.
+    by_name = sorted(rows, key=lambda row: (labels[row], recordings[row], manifest.path(row), row))
+    for _, of_class in groupby(by_name, key=lambda row: labels[row]):
+        own = list(of_class)
         share = len(own) // _SHARE
         whole = (
             number

@@ -42,6 +42,14 @@ def test_what_can_only_be_cut_is_cut_and_counted(tmp_path):
     assert sum(label == 2 for _, label in train) == 4  # too few to hold any out
 
 
+@pytest.mark.timeout(20)
+def test_the_time_depends_on_the_videos_and_not_on_the_number_of_classes(tmp_path):
+    names = [(f"{label}/{i}.mp4", label) for i in range(10) for label in (10**8, 3)]
+    _, val, cut = split(tmp_path, names)
+    assert val == [(f"{label}/{i}.mp4", label) for i in (8, 9) for label in (10**8, 3)]
+    assert cut == 2
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [
