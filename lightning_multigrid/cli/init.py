@@ -4,7 +4,6 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from functools import partial
 from math import ceil
 from pathlib import Path
 from shlex import quote
@@ -20,7 +19,7 @@ from rich import filesize
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, video_list
 from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import is_url, new_file, write_csv
+from lightning_multigrid.files import is_url, new_file, quoted, write_csv
 from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, look_at, of_videos
 from lightning_multigrid.sources import Manifest, ManifestError, class_sizes
 from lightning_multigrid.video import VideoDataModule
@@ -32,7 +31,6 @@ _STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # so many steps of the baseline, in 1
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
 _PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
 _SMALL = 100 * 10**9  # bytes of planes, above which H.264 is proposed
-_in_yaml = partial(json.dumps, ensure_ascii=False)  # on one line
 
 
 def init(source: str, val: str | None = None, output: str = "multigrid.yaml", frame_rate: float | None = None) -> None:
@@ -73,7 +71,8 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     sources = {"train": source, "val": val} if val is not None else lists
     folder = f"{stem}_checkpoints"
     clip = _clip(looks)
-    frames, rate, short = (f"{median(column):.4g}" for column in _columns(looks))
+    medians = [*map(median, _columns(looks))]
+    frames, rate, short = (f"{number:,.2f}".rstrip("0").rstrip(".") for number in medians)
     values = {
         **clip,
         **_training(len(train), len(held)),
@@ -118,7 +117,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
             f"Their decoded frames take about {filesize.decimal(planes)}: `lightning-multigrid prepare --config "
             f"{values['path']} --output prepared --store planes` writes them, and clips are read without a decoder."
         )
-    elif float(short) >= _PAYS * needed:
+    elif medians[2] >= _PAYS * needed:
         say(
             f"The videos are larger than their clips need: `lightning-multigrid prepare --config {values['path']} "
             "--output prepared` writes copies that decode several times faster."
@@ -127,6 +126,15 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     commands = [f"    lightning-multigrid {word} --config {values['path']}" for word in words]
     commands[-1] += f" --ckpt_path {values['best']}"
     say("\n".join(["Next:\n", *commands]))
+
+
+def _in_yaml(names: str | Sequence[str]) -> str:
+    """Names in YAML on one line, rare line separators and the like by their numbers; a ManifestError without UTF-8."""
+    for name in [names] if isinstance(names, str) else names:
+        if any("\ud800" <= c <= "\udfff" for c in name):  # as which Python reads such bytes
+            raise ManifestError(f"The name {quoted(name)} is no UTF-8, which a config must be. Rename the folder.")
+    text = json.dumps(names, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
 def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:

@@ -14,6 +14,7 @@ from PIL import Image
 
 from lightning_multigrid.cli.init import _MACHINES, _training
 from lightning_multigrid.cli.main import main
+from lightning_multigrid.prepare import Look
 from lightning_multigrid.sources import VideoList
 from lightning_multigrid.video import VideoDataModule
 from tests.helpers.videos import numbered_frames, write_video
@@ -157,6 +158,50 @@ def test_paths_in_any_language_can_be_read_from_the_config(videos, monkeypatch):
         assert data["val"]["init_args"]["classes"] == ["saut 😀 'haut'", "turn left", "turn right"]
     lists = [VideoList(home / f"multigrid_{split}.csv").read() for split in ("train", "val")]
     assert str(path) in [manifest.path(row) for manifest in lists for row in range(len(manifest))]
+
+
+def test_names_with_rare_line_separators_can_be_read_from_the_config(videos, monkeypatch):
+    names = ["line\u2028separator", "next\x85line \U000e0041", "\ufeff\x7f"]
+    home = videos / "a\u2029b"
+    home.mkdir()
+    for before, name in zip(("jump", "turn left", "turn right"), names, strict=True):
+        (videos / "videos" / before).rename(videos / "videos" / name)
+    (videos / "videos").rename(home / "videos")
+    monkeypatch.chdir(home)
+    main(["init", "videos"])
+    for loader in (yaml.SafeLoader, yaml.CSafeLoader):
+        data = yaml.load((home / "multigrid.yaml").read_bytes(), loader)["data"]["init_args"]
+        assert data["train"]["init_args"] == {"source": str(home / "multigrid_train.csv"), "classes": names}
+    main(["plan", "--config", "multigrid.yaml"])
+
+
+@pytest.mark.parametrize("place", ["class", "home"])
+def test_names_that_are_no_utf_8_are_refused_before_a_file_is_written(videos, monkeypatch, capsys, place):
+    before = videos / "videos" / "jump" if place == "class" else videos
+    name = before.with_name(os.fsdecode(b"jump \xe9"))
+    before.rename(name)
+    home = videos if place == "class" else name
+    monkeypatch.chdir(home)
+    with pytest.raises(SystemExit):
+        main(["init", "videos"])
+    said = capsys.readouterr().err
+    assert re.search(r"The name '.*jump \\udce9.*' is no UTF-8, which a config must be\. Rename the folder\.", said)
+    assert not list(home.glob("multigrid*"))
+
+
+@pytest.mark.parametrize(
+    ("frames", "rate", "side", "said"),
+    [
+        (12_345, 29.97003, 1080, "short side 1,080 pixels, 12,345 frames at 29.97 per second"),
+        (2_000_000, 25.0, 100, "short side 100 pixels, 2,000,000 frames at 25 per second"),
+        (5.5, 12.5, 48, "short side 48 pixels, 5.5 frames at 12.5 per second"),
+    ],
+)
+def test_numbers_are_said_in_full(videos, capsys, monkeypatch, frames, rate, side, said):
+    look = Look(frames, rate, side, 2 * side)
+    monkeypatch.setattr("lightning_multigrid.cli.init.look_at", lambda manifest, number: ([look], {}))
+    main(["init", "videos"])
+    assert capsys.readouterr().out.startswith(f"24 videos of 3 classes, {said}.\n")
 
 
 def test_beside_a_gpu_the_config_uses_it(videos, monkeypatch):
