@@ -18,6 +18,7 @@ from torch import Tensor
 from lightning_multigrid.clips.batch import Clip, ClipBatch
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid, crop_side, segment_frame
 from lightning_multigrid.decode import Box
+from lightning_multigrid.files import require
 from lightning_multigrid.pixels import YuvClip, to_device
 from lightning_multigrid.schedule import frame_indices, span
 
@@ -61,6 +62,8 @@ class Views:
     positions: Literal["kinetics", "offset", "charades"] = "kinetics"
 
     def __post_init__(self) -> None:
+        require(self.clips >= 1, "clips", self.clips, "at least 1")
+        require(self.size is None or self.size >= 1, "size", self.size, "at least 1 pixel, or None")
         if self.crops not in (1, 3):
             raise ValueError(f"`crops` must be 1 (centre) or 3 (left, centre and right), got {self.crops}.")
         if self.positions not in ("kinetics", "offset", "charades"):
@@ -77,7 +80,7 @@ class Views:
         Raises:
             ValueError: If the short side is smaller than the view.
         """
-        size = self.size or sampling.size
+        size = sampling.size if self.size is None else self.size
         usual = size if self.crops == 3 else sampling.short_side_range(size)[0]
         short_side = usual if self.short_side is None else self.short_side
         if not short_side >= size:  # also for NaN

@@ -368,6 +368,9 @@ def test_the_test_of_a_video_is_that_of_its_fused_scores(folder):
     ("arguments", "message"),
     [
         ({"crops": 2}, r"`crops` must be 1 \(centre\) or 3 \(left, centre and right\), got 2"),
+        ({"clips": 0}, "`clips` must be at least 1, got 0"),
+        ({"clips": -2}, "`clips` must be at least 1, got -2"),
+        ({"size": 0}, "`size` must be at least 1 pixel, or None, got 0"),
         ({"positions": "random"}, "`positions` must be 'kinetics', 'offset' or 'charades', got 'random'"),
     ],
 )
