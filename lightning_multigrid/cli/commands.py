@@ -65,6 +65,8 @@ def plan(
         like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
         epoch: Print the phases, shapes and LRs of this epoch, from 0, too.
     """
+    require(clips is None or clips >= 1, "--clips", clips, "at least 1")
+    require(devices is None or devices >= 1, "--devices", devices, "at least 1")
     trainer = cli.trainer
     known = MultigridCallback, BaselineCallback
     callback = next((c for c in trainer.callbacks if isinstance(c, known)), None)  # type: ignore[attr-defined]
@@ -82,7 +84,7 @@ def plan(
         cli.model,
         cli.datamodule,
         clips=count_clips(cli.datamodule) if clips is None else clips,
-        world=devices or cli.configured_world,
+        world=cli.configured_world if devices is None else devices,
         configured_world=cli.configured_world,
         sync_batchnorm=cli.config.trainer.sync_batchnorm,
         epoch=epoch,
@@ -151,6 +153,7 @@ def compare_command(
         clock: What "as much time" means: `cpu` is for trainings on CPUs that share a machine.
         plot: Draw the metric over the time, a line for each run, to this file (.png, .svg, .pdf).
     """
+    require(seeds >= 1, "--seeds", seeds, "at least 1")
     if plot is not None:
         new_figure()  # before the trainings: an error if it can't be drawn
     config = yaml.safe_load(cli.parser.dump(cli.config, skip_unset=False))

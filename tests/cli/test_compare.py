@@ -209,3 +209,13 @@ def test_the_command_hands_its_whole_config_on(monkeypatch, tmp_path):
     assert config["trainer"]["check_val_every_n_epoch"] is None  # not Lightning's default
     assert config["model"]["init_args"]["milestones"] == [2, 3]
     assert not {"seeds", "metric", "mode", "clock", "output"} & config.keys()
+
+
+@pytest.mark.parametrize("seeds", [0, -1])
+def test_a_comparison_needs_a_seed(tmp_path, capsys, seeds):
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(CONFIG))
+    with pytest.raises(SystemExit):
+        main(["compare", "--config", str(file), f"--seeds={seeds}", f"--output={tmp_path / 'out'}"])
+    assert f"`--seeds` must be at least 1, got {seeds}" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

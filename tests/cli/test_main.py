@@ -191,6 +191,9 @@ def test_plan_refusals(tmp_path, capsys):
     args = ["plan", "--config", config(tmp_path)]
     for options, said in (
         (["--data=lightning.pytorch.demos.boring_classes.BoringDataModule"], "got BoringDataModule"),
+        (["--devices=0"], "`--devices` must be at least 1, got 0"),
+        (["--devices=-3"], "`--devices` must be at least 1, got -3"),
+        (["--clips=0"], "`--clips` must be at least 1, got 0"),
         (["--step_time=0"], "`--step_time` must be above 0, got 0.0"),
     ):
         assert said in failure(capsys, [*args, *options])
