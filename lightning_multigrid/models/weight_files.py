@@ -1,7 +1,7 @@
 """Reads files of weights without running code from them.
 
-`torch.load(weights_only=True)` reads PyTorch's files. Caffe2's are plain pickles of NumPy arrays; an unpickler that
-knows only containers and arrays reads them, and rebuilds the arrays itself from their bytes.
+`torch.load(weights_only=True)` reads PyTorch's files, and safetensors its own. Caffe2's are plain pickles of NumPy
+arrays; an unpickler that knows only containers and arrays reads them, and rebuilds the arrays itself from their bytes.
 """
 
 import os
@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor
 
 # First bytes of a file of `torch.save`: a zip archive's, or, before PyTorch 1.6, a pickled magic number.
 _TORCH = (b"PK\x03\x04", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
+
+# Those of a file of safetensors: the length of its header in eight bytes, then the header, of JSON.
+_SAFETENSORS = re.compile(rb".{4}\0{4}\{", re.DOTALL)
 
 # Keys of the state dict in a checkpoint: of PySlowFast and pytorchvideo, Lightning, Caffe2, common training scripts.
 _STATE_KEYS = ("model_state", "state_dict", "blobs", "model")
@@ -28,7 +32,10 @@ def read_file(path: str | os.PathLike[str]) -> Any:
     """Returns the content of a file of weights: tensors or arrays in plain containers. Refuses other objects."""
     with Path(path).open("rb") as file:
         try:
-            if file.read(16).startswith(_TORCH):
+            first = file.read(16)
+            if _SAFETENSORS.match(first):
+                return safetensors.torch.load_file(path)
+            if first.startswith(_TORCH):
                 if zipfile.is_zipfile(file):
                     _check_archive(file)
                 return torch.load(path, map_location="cpu", weights_only=True)
@@ -62,14 +69,16 @@ def _check_archive(file: BinaryIO) -> None:
         raise ValueError(f"{damaged} has changed")
 
 
-def find_tensors(content: Any) -> dict[str, Tensor]:
-    """The tensors of a state dict, or of a checkpoint that holds one, by name.
+def find_tensors(content: Any, where: str) -> dict[str, Tensor]:
+    """The tensors of a state dict, or of a checkpoint that holds one, by name; `where` names it in a TypeError.
 
-    >>> list(find_tensors({"epoch": 3, "model_state": {"fc.bias": torch.zeros(2)}}))
+    >>> list(find_tensors({"epoch": 3, "model_state": {"fc.bias": torch.zeros(2)}}, "a.pyth"))
     ['fc.bias']
     """
     if not isinstance(content, Mapping):
-        raise TypeError(f"Weights must be a mapping of names to tensors, got {type(content).__name__}.")
+        raise TypeError(
+            f"{where} holds {type(content).__name__}, a mapping of names to tensors is required. Save the state dict."
+        )
     content = next((content[key] for key in _STATE_KEYS if isinstance(content.get(key), Mapping)), content)
     tensors = {name: value.tensor if isinstance(value, _Array) else value for name, value in content.items()}
     return {name: value for name, value in tensors.items() if isinstance(name, str) and isinstance(value, Tensor)}

@@ -69,9 +69,9 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
     """Loads published weights, or our own, into a model. Tensors that don't fit are reported and keep their values.
 
     Reads PySlowFast's files (`.pyth`, and the Caffe2 `.pkl` of its model zoo), pytorchvideo's, ImageNet ResNets of
-    torchvision (kernels are repeated over time and divided by their extent in time), and Lightning checkpoints with any
-    prefix of the names (`model.`). The contents decide, not the file's suffix. Code in a file is never run. The report
-    is also logged, as a warning if it isn't complete.
+    torchvision (kernels are repeated over time and divided by their extent in time), files of safetensors, and
+    Lightning checkpoints with any prefix of the names (`model.`). The contents decide, not the file's suffix. Code in a
+    file is never run. The report is also logged, as a warning if it isn't complete.
 
     Args:
         model: One of our models, or any other for weights under its own names.
@@ -79,12 +79,13 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
 
     Raises:
         ValueError: If no tensor fits, or the file holds more than tensors and plain containers.
+        TypeError: If it holds no mapping of names to tensors.
 
     >>> load_weights(nn.Linear(2, 1), {"model.weight": torch.zeros(1, 2), "model.bias": torch.ones(1)}).complete
     True
     """
-    given = find_tensors(source if isinstance(source, Mapping) else read_file(source))
     where = "The mapping" if isinstance(source, Mapping) else os.fspath(source)
+    given = find_tensors(source if isinstance(source, Mapping) else read_file(source), where)
     own = model.state_dict()
     fitting, report = _match(given, own)
     if not fitting:

@@ -14,6 +14,7 @@ import zlib
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 from torchvision.models import resnet50
@@ -226,9 +227,21 @@ def test_weights_without_a_fitting_tensor_are_refused():
 
 
 def test_what_is_no_mapping_is_refused(tmp_path):
-    torch.save([torch.zeros(1)], tmp_path / "list.pyth")
-    with pytest.raises(TypeError, match=r"Weights must be a mapping of names to tensors, got list\."):
-        load_weights(small_cnn(num_classes=2), tmp_path / "list.pyth")
+    for content, kind in (([torch.zeros(1)], "list"), (torch.zeros(1), "Tensor")):
+        torch.save(content, tmp_path / "other.pyth")
+        match = rf"other\.pyth holds {kind}, a mapping of names to tensors is required\. Save the state"
+        with pytest.raises(TypeError, match=match):
+            load_weights(small_cnn(num_classes=2), tmp_path / "other.pyth")
+
+
+def test_files_of_safetensors_are_read_and_damaged_ones_named(tmp_path):
+    model, other, path = small_cnn(num_classes=9), small_cnn(num_classes=9), tmp_path / "model.safetensors"
+    safetensors.torch.save_file(model.state_dict(), path)
+    assert load_weights(other, path).complete
+    assert all(torch.equal(other.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged or not a file of weights: .+\. Download it"):
+        load_weights(other, path)
 
 
 def test_half_precision_comes_as_the_models_own():
@@ -371,7 +384,7 @@ def test_arrays_come_as_numpy_would_read_them(tmp_path, protocol):
     )
     path = tmp_path / "arrays.pkl"
     path.write_bytes(pickle.dumps(arrays, protocol=protocol))
-    read = find_tensors(read_file(path))
+    read = find_tensors(read_file(path), str(path))
     assert list(read) == list(arrays)
     for name, array in arrays.items():
         assert read[name].numpy().dtype == array.dtype
