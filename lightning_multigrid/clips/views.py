@@ -18,7 +18,6 @@ from torch import Tensor
 from lightning_multigrid.clips.batch import Clip, ClipBatch
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid, crop_side, segment_frame
 from lightning_multigrid.decode import Box
-from lightning_multigrid.files import require
 from lightning_multigrid.pixels import YuvClip, to_device
 from lightning_multigrid.schedule import frame_indices, span
 
@@ -62,8 +61,10 @@ class Views:
     positions: Literal["kinetics", "offset", "charades"] = "kinetics"
 
     def __post_init__(self) -> None:
-        require(self.clips >= 1, "clips", self.clips, "at least 1")
-        require(self.size is None or self.size >= 1, "size", self.size, "at least 1 pixel, or None")
+        if self.clips < 1:
+            raise ValueError(f"`clips` must be at least 1, got {self.clips}.")
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"`size` must be at least 1 pixel, or None, got {self.size}.")
         if self.crops not in (1, 3):
             raise ValueError(f"`crops` must be 1 (centre) or 3 (left, centre and right), got {self.crops}.")
         if self.positions not in ("kinetics", "offset", "charades"):

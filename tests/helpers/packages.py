@@ -28,7 +28,7 @@ VIDEOS = {
     "sources": (("files",), ("numpy", "torch", "xxhash")),
     "clips": (("decode", "loading", "pixels", "schedule", "sources"), ("torch", "typing_extensions")),
     "prepare": (("decode", "files", "sources"), ("av", "numpy", "pebble", "rich", "torch")),
-    "models": (("positions",), ("numpy", "torch", "torchvision", "transformers")),
+    "models": (("positions",), ("numpy", "safetensors", "torch", "torchvision", "transformers")),
     "video": (
         ("clips", "decode", "files", "host", "loading", "models", "pixels", "prepare", "sources"),
         ("av", "lightning_utilities", "numpy", "rich", "torch", "torchmetrics", "typing_extensions"),
