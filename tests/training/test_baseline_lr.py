@@ -1,6 +1,7 @@
 """The LR at the baseline's epochs: by hand, where other callbacks add to it, and in checkpoints."""
 
 import csv
+from functools import partial
 from itertools import product
 
 import pytest
@@ -185,3 +186,44 @@ def test_optimizer_settings_that_a_checkpoint_keeps_are_told_if_the_script_gives
     for folder, path in (("other", "whole/epoch=1.ckpt"), ("more", "other/epoch=2.ckpt")):
         [told] = said(folder, tmp_path / path, lr=0.3, weight_decay=0.02)
         assert f"`{name}` is {0.1 * first:g}, not {0.3 * first:g} and `weight_decay` is 0.01, not 0.02. To" in told
+
+
+def of_steps(optimizer, module, interval="step"):
+    """As the schedules of transformers: a part of a scheduler that is a function of all steps."""
+    falling = partial(lambda step, total: 1 - step / total, total=int(module.trainer.estimated_stepping_batches))
+    parts = lr_scheduler.ConstantLR(optimizer, 1.0), lr_scheduler.LambdaLR(optimizer, falling)
+    return {"scheduler": lr_scheduler.ChainedScheduler(parts), "interval": interval}
+
+
+def multiplied(optimizer, _):
+    return {"scheduler": lr_scheduler.MultiplicativeLR(optimizer, lambda step: 0.99), "interval": "step"}
+
+
+def lr_at_the_end(path, batch_size, scheduler, **arguments):
+    """Saves a checkpoint of 25 steps in a baseline's epoch, or continues it; returns the baseline's last LR."""
+    saver = ModelCheckpoint(path.parent, every_n_train_steps=5, filename="{step}", save_top_k=-1)
+    if path.exists():
+        callbacks, arguments["ckpt_path"] = [], path
+    else:
+        callbacks, arguments["enable_checkpointing"] = [saver], True
+    host = fit(Module(scheduler), MultigridCallback(), *callbacks, train=loader(batch_size), **arguments)
+    return host.optimizers[0].param_groups[0]["lr"]
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@pytest.mark.parametrize(("scheduler", "name"), [(of_steps, "LambdaLR"), (multiplied, "MultiplicativeLR")])
+def test_a_function_of_steps_is_refused_where_an_epoch_has_others_than_the_checkpoints(scheduler, name, tmp_path):
+    path = tmp_path / "step=5.ckpt"
+    whole = lr_at_the_end(path, 4, scheduler)
+    message = f"baseline has 25 optimizer steps, and one of .* has 13. .* function of a {name} .* Keep the clips and"
+    with pytest.raises(MisconfigurationException, match=message):
+        lr_at_the_end(path, 8, scheduler)
+    assert lr_at_the_end(path, 2, scheduler, accumulate_grad_batches=2) == pytest.approx(whole)
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@pytest.mark.parametrize("scheduler", [partial(of_steps, interval="epoch"), onecycle])
+def test_schedulers_of_epochs_and_those_in_the_checkpoint_go_on_with_other_steps(scheduler, tmp_path):
+    path = tmp_path / "step=5.ckpt"
+    lr_at_the_end(path, 4, scheduler)
+    lr_at_the_end(path, 8, scheduler)

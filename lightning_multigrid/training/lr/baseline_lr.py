@@ -13,6 +13,7 @@ from functools import partial, wraps
 from typing import Any
 
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.schedule import EpochLength, Plan, Step, exact
@@ -23,6 +24,7 @@ from lightning_multigrid.training.script.lr_stages import is_plateau
 from lightning_multigrid.training.script.optimizers import settings_of
 from lightning_multigrid.training.trainer.added import log_values
 from lightning_multigrid.training.trainer.changes import Changes
+from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
 
 
@@ -184,9 +186,26 @@ class BaselineLR:
             )
         for clocked, ticks, interval in zip(self._schedulers, state["ticks"], state["intervals"], strict=True):
             clocked.ticks, clocked.interval = ticks, interval
+        epoch = EpochLength(*state["baseline_epoch_batches"])
+        self._refuse_functions(_steps(epoch), _steps(self._epoch))
         tell_kept(state["settings"], self._settings)
-        self._settings = state["settings"]
-        self._epoch = EpochLength(*state["baseline_epoch_batches"])
+        self._settings, self._epoch = state["settings"], epoch
+
+    def _refuse_functions(self, before: int, now: int) -> None:
+        """Refuses functions of this run's steps, if the schedulers go on in those of the checkpoint's baseline."""
+        by_step = [one for one in self._schedulers if one.interval == "step"]
+        for part in (part for one in by_step for part, _ in scheduler_parts(one.scheduler)):
+            if before != now and isinstance(part, (LambdaLR, MultiplicativeLR)):
+                raise MisconfigurationException(
+                    f"An epoch of the checkpoint's baseline has {before} optimizer steps, and one of this script's has "
+                    f"{now}. Schedulers go on in the checkpoint's steps, but the function of a {type(part).__name__} "
+                    "is not in a checkpoint, so it may count this script's. Keep the clips and the product of "
+                    "`batch_size`, devices and `accumulate_grad_batches`, or start a new training from its weights."
+                )
+
+
+def _steps(epoch: EpochLength) -> int:
+    return epoch.ticks(Fraction(1), "step", frequency=1)
 
 
 def _refuse_by_hand(module: str, before: float, now: float) -> None:
