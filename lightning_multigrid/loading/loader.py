@@ -22,10 +22,6 @@ _RANK_OF_ALL = 0  # whose random state all ranks have
 class Loop(Protocol):
     """The training loop that a loader works for."""
 
-    @property
-    def batches(self) -> int:
-        """The mini-batches of the current epoch: `len(loader)`."""
-
     def begin(self) -> Step:
         """Begins the epoch, or the rest of it, as its first mini-batch is needed; returns its first step."""
 
@@ -107,7 +103,7 @@ class MultigridLoader(DataLoader[Any]):
         self._reaches: Place | None = None  # how far it has been read
 
     def __len__(self) -> int:
-        return self.loop.batches if self.loop else len(self.sampler)
+        return len(self.sampler)
 
     def clips_in_flight(self, clips: int) -> int:
         """The most clips that lie between workers and training at once, of mini-batches of so many."""

@@ -123,16 +123,6 @@ class Run:
 
     # --- An epoch, and the end ---
 
-    @property
-    def batches(self) -> int:
-        """The mini-batches of the current epoch: the length of the loader."""
-        whole = self.plan.batches_per_epoch
-        if self._trainer is None or self._trainer.lightning_module.automatic_optimization:
-            return whole
-        # Lightning's limit counts the steps of all optimizers there, so the last epoch ends here.
-        left = self.plan.optimizer_steps - self._trainer.current_epoch * whole
-        return min(whole, left) if left > 0 else whole
-
     def begin(self) -> Step:
         """The loader asks: begins the current epoch, or the rest of it; returns its first step."""
         # Lightning knows the place in every case of resuming only when it asks for the first batch, and after a resume

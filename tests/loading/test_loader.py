@@ -53,7 +53,6 @@ def test_length_is_exact_in_every_epoch():
 class Loop:
     def __init__(self):
         self.now, self.asked, self.handed, self.waited = Place(0, 0), 0, [], ()
-        self.batches = Plan(SCHEDULE, 203).batches_per_epoch
 
     def begin(self):
         self.asked += 1
@@ -76,18 +75,11 @@ def test_loader_asks_for_its_position_only_when_the_first_batch_is_asked_for():
     first = [request for request, _ in next(iterator)]
     assert loop.asked == 1
     assert first == requests_of(make(), 2)[3]
-    assert len(loader) == loop.batches == len(Plan(SCHEDULE, 203).epoch(2))
+    assert len(loader) == len(Plan(SCHEDULE, 203).epoch(2))
     assert loop.handed == [(2, 3)]
     list(iterator)
     assert loop.handed == [(2, batch) for batch in range(3, len(loader))]
     assert loop.waited == tuple(range(1, len(loop.handed) + 1))  # after each one, whether there is another or not
-
-
-def test_the_length_is_what_the_loop_says():
-    """Under manual optimization, the last epoch may end early."""
-    loop = Loop()
-    loop.batches -= 2
-    assert len(loader_of(make(), loop=loop)) == len(Plan(SCHEDULE, 203).epoch(0)) - 2
 
 
 @pytest.mark.parametrize("workers", [1, 2])

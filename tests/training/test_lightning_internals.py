@@ -177,26 +177,11 @@ def test_loop_limits():
     assert len(module.seen) == host.max_steps == 8  # and its mini-batches are no longer limited
     assert host.min_steps == 3
     assert [batch for _, batch, *_ in module.seen] == [*range(8)]
-    manual = ManualModule()
-    host = fit(manual, Set(change), max_steps=16, **arguments)
-    assert (host.max_steps, host.max_epochs, host.current_epoch) == (-1, 2, 2)
     unlimited = trainer(max_epochs=3)
     unlimited.fit(Module(), few())
     assert [name for _, name, _ in loop_limits(unlimited, short_plan())] == ["limit_train_batches"]
     with pytest.raises(AttributeError):
-        host.max_epochs = 3  # the public way, if there were one
-
-
-class ManualModule(Module):
-    def __init__(self):
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch, batch_idx):
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(super().training_step(batch, batch_idx))
-        optimizer.step()
+        host.max_steps = 3  # the public way, if there were one
 
 
 def test_add_steps_elsewhere():

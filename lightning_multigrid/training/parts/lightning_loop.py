@@ -92,11 +92,9 @@ class LightningLoop:
         now = trainer.accumulate_grad_batches
         self._check("accumulates the gradients of so many mini-batches:", self._plan.accumulate, now)
         if step is self._first:
-            batches = len(self._loader)
+            batches = self._plan.batches_per_epoch
             if trainer.fast_dev_run:  # type: ignore[attr-defined]
                 batches = min(batches, int(trainer.num_training_batches))
-            elif batches < self._plan.batches_per_epoch:  # the last epoch: the loader ends within it
-                batches = max(batches, int(trainer.num_training_batches))
             self._check("plans an epoch of so many mini-batches:", batches, trainer.num_training_batches)
             self._check("iterates", self._seen, trainer.train_dataloader)
 

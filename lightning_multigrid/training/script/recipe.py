@@ -106,10 +106,10 @@ def baseline_epochs(trainer: Trainer, epoch: EpochLength) -> Fraction:
         return Fraction(1)
     lengths = {} if trainer.max_epochs in (None, -1) else {"max_epochs": Fraction(trainer.max_epochs)}
     if trainer.max_steps != -1:
-        if not trainer.lightning_module.automatic_optimization and len(trainer.optimizers) > 1:
+        if not trainer.lightning_module.automatic_optimization:
             raise MisconfigurationException(
-                f"`max_steps={trainer.max_steps}` counts the steps of all {len(trainer.optimizers)} optimizers under "
-                "manual optimization, so nothing says how many mini-batches the script trains on. Give the Trainer "
+                f"`max_steps={trainer.max_steps}` counts each `step` of an optimizer that the script calls under "
+                "manual optimization, so nothing says how many mini-batches it trains on. Give the Trainer "
                 "`max_epochs` alone."
             )
         lengths["max_steps"] = epoch.after_ticks(trainer.max_steps, "step", frequency=1)

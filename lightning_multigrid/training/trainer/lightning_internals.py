@@ -68,15 +68,13 @@ def reload_every(trainer: Trainer, epochs: int) -> None:
 def loop_limits(trainer: Trainer, plan: Plan) -> list[tuple[Any, str, Any]]:
     """What to set in the place of the script's numbers of steps, as (owner, attribute, value).
 
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.max_epochs`; `loops/training_epoch_loop.py`,
-    `_TrainingEpochLoop.max_steps` and `min_steps`): the Trainer's own are read-only.
+    Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `_TrainingEpochLoop.max_steps` and `min_steps`): the
+    Trainer's own are read-only.
     """
-    loop, steps = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    steps = trainer.fit_loop.epoch_loop
     limits: list[tuple[Any, str, Any]] = [(trainer, "limit_train_batches", 1.0)]
-    if steps.max_steps != -1 and trainer.lightning_module.automatic_optimization:
+    if steps.max_steps != -1:
         limits.append((steps, "max_steps", plan.optimizer_steps))
-    elif steps.max_steps != -1:  # it counts the steps of all optimizers: the loader ends instead
-        limits += [(steps, "max_steps", -1), (loop, "max_epochs", plan.epochs)]
     if steps.min_steps:
         limits.append((steps, "min_steps", max(1, round(steps.min_steps * plan.of_baseline))))
     return limits
