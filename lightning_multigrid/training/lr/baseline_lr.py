@@ -53,7 +53,8 @@ class BaselineLR:
         decays = plan.schedule.lr_scaling == "sqrt"  # so that a step's decay times its LR grows with the clips
         self._in_step = [LRInStep(one, None if by_hand else refuse, decays) for one in trainer.optimizers]
         self._manual = not self._module.automatic_optimization
-        self._counted: int | None = None  # the epoch in which the script's calls are counted from its first mini-batch
+        self._counted = False  # whether the script's calls are counted from the first mini-batch of the epoch
+        self._whole: int | None = None  # that epoch, if the script has not skipped the rest of it
 
     def start(self, changes: Changes) -> None:
         for one in self._in_step:
@@ -81,7 +82,7 @@ class BaselineLR:
 
     def begin(self, first: Step) -> None:
         self._check_calls()
-        self._counted = first.place.epoch if self._manual and first.place.batch == 0 else None
+        self._counted, self._whole = self._manual and first.place.batch == 0, None
         for clocked in self._schedulers:
             clocked.calls = 0
         self._prepare(first)
@@ -109,6 +110,7 @@ class BaselineLR:
         log_values(self._trainer, in_use)
         if following.place.batch == 0:
             self.end()
+            self._whole = step.place.epoch if self._counted else None
         self._prepare(following)
 
     def end(self) -> None:
@@ -117,13 +119,12 @@ class BaselineLR:
             one.may_be_written = True
 
     def finish(self) -> None:
-        if self._trainer.is_last_batch:
-            self._check_calls()
+        self._check_calls()
 
     def _check_calls(self) -> None:
-        if self._counted is not None:
+        if self._whole is not None:
             for clocked in self._schedulers:
-                clocked.check_calls(self._counted, self._plan.batches_per_epoch)
+                clocked.check_calls(self._whole, self._plan.batches_per_epoch)
 
     @property
     def baseline_lr(self) -> float | Tensor:
