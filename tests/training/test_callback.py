@@ -552,13 +552,13 @@ def test_of_the_callback_and_its_baseline_a_trainer_has_one(names):
             Module,
             {"train": loader(number=15)},
             r"An epoch would have 1\.39 optimizer steps, as it makes 1\.5 passes over 15 clips, and a step has 16 of "
-            r"them on average\. That is too few to round them to 1, by 28%: at least 18 clips are "
-            r"needed\. Use a smaller `batch_size`, more data, or .* `torch\..*\.ConcatDataset\(\[dataset\] \* 2\)`",
+            r"them on average\. That is too few to round them to 1, by 28%, and 25% is the most\. "
+            r"Use 1/2 of `batch_size`, or epochs of 2 times .* divided by 2: `torch\..*ConcatDataset\(\[dataset\] \* 2",
         ),
         (
             Module,
             {"train": loader(number=45), "accumulate_grad_batches": 3},
-            r"1\.39 optimizer steps, .* a step has 48 of .* Use a smaller `accumulate_grad_batches` or `batch_size`",
+            r"1\.39 optimizer steps, .* a step has 48 of .* Use 1/2 of `accumulate_grad_batches` or `batch_size`, ",
         ),
         (Module, {"train": loader(number=3, drop_last=True)}, "has 3 clips for each device, fewer than `batch_size=4`"),
         (FromIterator, {}, r"FromIterator has `training_step\(dataloader_iter\)`"),

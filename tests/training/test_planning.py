@@ -4,11 +4,12 @@ import re
 
 import pytest
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
+from torch.utils.data import ConcatDataset, DataLoader
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, ShortCycle
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.training import check_steps
-from tests.helpers.tiny import CLIPS, Module, fit, loader
+from tests.helpers.tiny import CLIPS, Module, clips, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -101,15 +102,36 @@ def test_a_rounding_of_an_epochs_steps_is_said_above_a_twentieth(number, said, c
     assert found is None or re.search(said, found.group())
 
 
-@pytest.mark.parametrize("clips", [4, 9])
-def test_the_clips_that_are_needed_are_enough_and_one_less_is_not(clips):
+def advised(error):
+    """By how much a message says to repeat the data, and to divide the epochs or the batch."""
+    numbers = {re.search(way, str(error))[1] for way in (r"\[dataset\] \* (\d+)", r"divided by (\d+)", r"1/(\d+) of")}
+    [times] = map(int, numbers)
+    return times
+
+
+def test_epochs_of_few_steps_train_by_each_way_that_the_message_names():
+    """30 clips: twice as many would be 1.39 steps, which are rounded by 28 %."""
+
+    def train(clips, epochs, batch_size):
+        fit(Module(), MultigridCallback(), train=DataLoader(clips, batch_size, shuffle=True), max_epochs=epochs)
+
+    data = clips(30)
+    with pytest.raises(ValueError, match=r"0\.70 optimizer steps, .* to 1, by 44%, and 25% is the most\. Use") as error:
+        train(data, 9, 16)
+    times = advised(error.value)
+    assert times == 3
+    train(ConcatDataset([data] * times), 9 // times, 16)
+    train(data, 9, 16 // times)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_as_many_times_the_clips_as_the_message_names_are_enough(accumulate):
     schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=20))
-    with pytest.raises(ValueError, match="too few to round") as error:
-        check_steps(Plan(schedule, clips))
-    needed = int(re.search(r"at least (\d+) clips", str(error.value))[1])
-    check_steps(Plan(schedule, needed))
-    with pytest.raises(ValueError, match=f"at least {needed} clips are needed"):
-        check_steps(Plan(schedule, needed - 1))
+    for number in range(1, 60):
+        try:
+            check_steps(Plan(schedule, number, accumulate=accumulate))
+        except ValueError as error:
+            check_steps(Plan(schedule, number * advised(error), accumulate=accumulate))
 
 
 @pytest.mark.parametrize("warmup", [0, 2])

@@ -6,6 +6,7 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
+from itertools import count
 
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import nn
@@ -62,7 +63,7 @@ def check_steps(plan: Plan) -> None:
 def _check_rounding(plan: Plan) -> None:
     """Refuses epochs of so few steps that their rounding changes the training, and says a smaller rounding."""
     wanted, steps = plan.unrounded_steps_per_epoch, plan.steps_per_epoch
-    off = abs(steps - wanted) / wanted
+    off = _rounding(wanted)
     if off <= _SAID:
         return
     text = (
@@ -71,16 +72,19 @@ def _check_rounding(plan: Plan) -> None:
     )
     ways = "`accumulate_grad_batches` or `batch_size`" if plan.accumulate > 1 else "`batch_size`"
     if off > _REFUSED:
-        # Rounded up to the next number, by as much as is allowed.
-        clips = math.ceil(plan.clips * math.ceil(wanted) / (1 + _REFUSED) / wanted)
-        times = math.ceil(Fraction(clips, plan.clips))
+        times = next(times for times in count(2) if _rounding(times * wanted) <= _REFUSED)  # from 2 steps on, all are
         raise ValueError(
-            f"{text}. That is too few to round them to {steps}, by {float(off):.0%}: at least {clips} clips are "
-            f"needed. Use a smaller {ways}, more data, or longer epochs, with `max_epochs` divided by {times}: "
-            f"`torch.utils.data.ConcatDataset([dataset] * {times})`. For a quick try of the baseline, leave out the "
-            "callback."
+            f"{text}. That is too few to round them to {steps}, by {float(off):.0%}, and {float(_REFUSED):.0%} is the "
+            f"most. Use 1/{times} of {ways}, or epochs of {times} times the clips, with `max_epochs` divided by "
+            f"{times}: `torch.utils.data.ConcatDataset([dataset] * {times})`. For a quick try of the baseline, leave "
+            "out the callback."
         )
     tell(f"{text}: they are rounded to {steps}, by {float(off):.0%}. A smaller {ways} rounds less.")
+
+
+def _rounding(steps: Fraction) -> Fraction:
+    """Returns by which share a number of steps is rounded."""
+    return abs(max(1, round(steps)) - steps) / steps
 
 
 def _clips_per_step(plan: Plan) -> Fraction:
