@@ -1,5 +1,6 @@
 """What a run refuses when Lightning does otherwise than planned, and what it leaves behind."""
 
+import re
 import sys
 from contextlib import nullcontext
 from itertools import product
@@ -165,8 +166,34 @@ def test_validations_at_other_numbers_than_the_scripts_are_said(interval, epochs
         assert (found, len(counted)) == ([], 4)
     else:
         assert said in found[0]
-        told = int(found[0].partition("which gives ")[2].partition(".")[0])
+        told = int(re.search(r"which gives (\d+)", found[0])[1])
         assert told * (4 if epochs else 1) == len(counted)
+
+
+@pytest.mark.parametrize("interval", sampled([0.2, 0.25, 0.3, 0.34, 0.5, 0.75, 1.0, 6, 8, 12, 24], 0.25, 0.5, 0.75, 8))
+def test_validations_are_said_where_their_number_changes_or_the_last_is_no_longer_at_the_end(interval, caplog):
+    """Those of an epoch of 24 mini-batches, which has 9 here."""
+
+    def validated(*callbacks):
+        class Noting(L.Callback):
+            def on_validation_end(self, trainer, pl_module):
+                if trainer.current_epoch == 0 and not trainer.sanity_checking:
+                    after.append(trainer.fit_loop.batch_idx + 1)
+
+        after = []
+        data = {"train": loader(number=96), "val": loader(shuffle=False, number=4)}
+        host = fit(Module(), Noting(), *callbacks, val_check_interval=interval, max_epochs=2, **data)
+        return len(after), after[-1], host.num_training_batches
+
+    script, last, whole = validated()
+    caplog.clear()
+    run, own_last, own = validated(MultigridCallback())
+    said = [message for message in caplog.messages if message.startswith("`val_check")]
+    early = f", the last after {own_last}" if last == whole and own_last < own else ""
+    assert len(said) == bool(run != script or early)
+    for message in said:
+        assert f"gives an epoch of {whole} mini-batches {script} validations. Here it is rounded to " in message
+        assert message.endswith(f" of {own}, which gives {run}{early}.")
 
 
 def test_logged_means_weigh_the_clips_that_a_collate_fn_left():

@@ -39,22 +39,30 @@ class LightningLoop:
                 changes.set_attribute(trainer, "log_every_n_steps", min(every, self._plan.steps_per_epoch))
             interval = getattr(trainer, "val_check_interval", None)  # since Lightning 2.6, it may be a time
             if isinstance(interval, int) and not isinstance(interval, bool):
-                self._tell_validations(interval)
+                self._tell_validations(interval, interval, self._of_run(interval))
                 changes.set_attribute(trainer, "val_check_interval", self._of_run(interval))
+            elif isinstance(interval, float):  # a share of an epoch, which Lightning rounds down
+                shares = (max(1, int(batches * interval)) for batches in self._batches())
+                self._tell_validations(interval, *shares)
 
-    def _tell_validations(self, interval: int) -> None:
-        """Says how many validations an interval of mini-batches gives, if its rounding changes their number."""
-        plan, every = self._plan, self._of_run(interval)
-        lengths = [(plan.baseline_length.batches, interval), (plan.batches_per_epoch, every)]
+    def _batches(self) -> tuple[int, int]:
+        """The mini-batches of an epoch: of the script, and of this run."""
+        return self._plan.baseline_length.batches, self._plan.batches_per_epoch
+
+    def _tell_validations(self, interval: float, of_script: int, every: int) -> None:
+        """Says how many validations an interval gives, if its rounding changes their number or moves the last one."""
+        plan = self._plan
+        lengths = list(zip(self._batches(), (of_script, every), strict=True))
         of_epoch, unit = self._trainer.check_val_every_n_epoch, "an epoch"
         if of_epoch is None:  # then Lightning counts mini-batches of all epochs
             lengths, unit = [(length * plan.epochs, number) for length, number in lengths], "the training"
         (whole, _), (own, _) = lengths
-        script, run = (int(length // number) for length, number in lengths)
-        if abs(run - script) > 0.05 * script:
+        (script, left), (run, own_left) = (divmod(length, number) for length, number in lengths)
+        early = f", the last after {run * every}" if own_left and not left else ""  # the script's is at the end
+        if early or abs(run - script) > 0.05 * script:
             tell(
-                f"`val_check_interval={interval}` gives {unit} of {int(whole)} mini-batches {script} validations. Here "
-                f"it is rounded to {every} of {own}, which gives {run}. A fraction, as 0.25, needs no rounding."
+                f"`val_check_interval={interval}` gives {unit} of {whole} mini-batches {script} validations. Here it "
+                f"is rounded to {every} of {own}, which gives {run}{early}."
             )
 
     def _of_run(self, number: int) -> int:
