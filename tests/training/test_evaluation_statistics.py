@@ -9,9 +9,11 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, callbacks
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 from torch.optim import SGD
+from torch.optim.lr_scheduler import ExponentialLR
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -49,12 +51,12 @@ def statistics(state):
     return [state[name] for name in STATISTICS]
 
 
-def brute_force(state):
+def brute_force(state, add=0):
     """Mean and variance of the first BatchNorm layer's inputs over all clips at once, in float64."""
     conv = nn.Conv3d(3, 6, 3, stride=2, padding=1).double()
     conv.load_state_dict({name: state[f"net.0.{name}"].double() for name in ("weight", "bias")})
     with torch.no_grad():
-        values = conv(clips(NUMBER).tensors[0].double()).transpose(0, 1).flatten(1)
+        values = conv(clips(NUMBER).tensors[0].double() + add).transpose(0, 1).flatten(1)
     return [values.mean(dim=1), values.var(dim=1, correction=0)]
 
 
@@ -348,14 +350,11 @@ class DictClips(TensorDataset):
 
 
 class NeedsTrainer(Module):
-    """Its step can't do without a Trainer; its `forward` takes the clips."""
+    """Its step can't do without a Trainer."""
 
     def training_step(self, batch, batch_idx):
         assert self.trainer.world_size == 1
         return super().training_step(batch, batch_idx)
-
-    def forward(self, x):
-        return self.net(x)
 
 
 class Collecting(Module):
@@ -443,7 +442,87 @@ def test_the_estimate_does_not_copy_the_data():
     assert set(seen.values()) == {clips(NUMBER).tensors[0].data_ptr()}
 
 
-class NoWay(NeedsTrainer):
+class Curriculum(Module):
+    """Brightens the clips of its second and last epoch."""
+
+    added = 0, 10
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((x + self.added[self.current_epoch], y), batch_idx)
+
+
+def test_a_step_finds_the_epoch_of_the_last_step():
+    """Also at the end of the training, when Lightning has counted that epoch."""
+    seen, module = Snapshots(), Curriculum()
+    arguments = {"train": train(), "max_epochs": 2}
+    fit(module, MultigridCallback(precise_bn_batches=ALL), seen, val=val(), **arguments)
+    assert_close(seen.found[0], [s.float() for s in seen.expected[0]], rtol=2e-5, atol=1e-4)
+    module = Curriculum()
+    fit(module, MultigridCallback(precise_bn_batches=ALL), **arguments)
+    state = module.state_dict()
+    assert_close(statistics(state), [s.float() for s in brute_force(state, add=10)], rtol=2e-5, atol=1e-4)
+
+
+def test_what_a_step_does_to_the_trainer_is_done_in_training_alone(tmp_path):
+    class Busy(Module):
+        tried = 0
+
+        def training_step(self, batch, batch_idx):
+            if not isinstance(self.trainer, L.Trainer):
+                Busy.tried += 1
+                self.trainer.should_stop = True
+                self.trainer.save_checkpoint(tmp_path / "copy.ckpt")
+                self.optimizers().param_groups[0]["lr"] = 9.0
+                self.lr_schedulers().step()
+                self.logger.log_metrics({"busy": 1.0})
+            return super().training_step(batch, batch_idx)
+
+    found = []
+    for batches in (None, 3):
+        module = Busy(schedulers=lambda optimizer, _: ExponentialLR(optimizer, 0.5))
+        logger = CSVLogger(tmp_path, version=str(batches))
+        fit(module, MultigridCallback(precise_bn_batches=batches), train=train(), val=val(), logger=logger)
+        found.append(module.seen)
+    assert found[0] == found[1]
+    assert Busy.tried > 3
+    assert not (tmp_path / "copy.ckpt").exists()
+    assert "busy" not in (tmp_path / "lightning_logs" / "3" / "metrics.csv").read_text()
+
+
+class ByHand(Module):
+    """Optimizes by hand, and brightens its clips in the step."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step((batch[0] + 10, batch[1]), batch_idx))
+        optimizer.step()
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def test_statistics_of_forward_are_said_to_leave_out_what_the_step_does():
+    module = ByHand()
+    with pytest.warns(match=r"runs `forward` of ByHand on the clips, .* \(it optimizes by hand\)\. So BatchNorm's"):
+        fit(module, MultigridCallback(precise_bn_batches=ALL), train=train())
+    state = module.state_dict()
+    assert_close(statistics(state), [s.float() for s in brute_force(state)], rtol=2e-5, atol=1e-4)
+
+
+class NoWay(Module):
+    """No copy of it runs."""
+
+    def training_step(self, batch, batch_idx):
+        if not isinstance(self.trainer, L.Trainer):
+            raise RuntimeError("a copy")
+        return super().training_step(batch, batch_idx)
+
     def forward(self, x):
         raise NotImplementedError
 
@@ -467,7 +546,7 @@ class Aside(Module):
             Aside,
             r"with Aside the first fails \(no BatchNorm layer was reached\), and so does the second \(no BatchNorm",
         ),
-        (NoWay, r"with NoWay the first fails \(RuntimeError: .*Trainer.*\), and so does the second \(NotImplemented"),
+        (NoWay, r"with NoWay the first fails \(RuntimeError: a copy\), and so does the second \(NotImplemented"),
     ],
 )
 def test_modules_that_cannot_be_estimated_are_refused_after_the_first_step(kind, message):

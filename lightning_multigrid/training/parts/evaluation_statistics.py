@@ -4,13 +4,14 @@ In multigrid training that average mixes the grids of the short cycle. This modu
 current weights, on the baseline's grid: mean and variance of all values that a layer sees, on all ranks.
 """
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import wraps
 from typing import Any
 
 import torch
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import nn
 from typing_extensions import override
 
@@ -28,10 +29,9 @@ from lightning_multigrid.reports import STATISTICS, Account
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.mini_batches import after_hooks, apart, error_text, run_forward, run_step
 from lightning_multigrid.training.rehearsal.batches import arrived, small_batches
-from lightning_multigrid.training.rehearsal.copies import copy_of
+from lightning_multigrid.training.rehearsal.copies import quiet_copy
 from lightning_multigrid.training.trainer.added import add_callback
 from lightning_multigrid.training.trainer.changes import Changes
-from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
 
 _TRIED = 2  # clips of a first try: BatchNorm needs more than one value per channel
 _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
@@ -61,8 +61,9 @@ class PopulationEstimate:
     """Re-estimates a module's running statistics in the middle of its training, and changes nothing else.
 
     It runs `training_step` without gradients, in the precision and the modes of training, on a copy of the module that
-    shares its parameters. Metrics, logs, buffers, gradients and all random state stay as they are. If the step needs a
-    Trainer, `forward` is run on the clips instead. Each time it makes a loader, with new workers.
+    shares its parameters and finds the Trainer where the last step found it. Metrics, logs, buffers, gradients, LRs and
+    all random state stay as they are. If the step optimizes by hand or fails on a copy, `forward` is run on the clips
+    instead, and a warning says so. Each time it makes a loader, with new workers.
     """
 
     def __init__(self, training: MultigridLoader, batches: int, trainer: Trainer) -> None:
@@ -83,27 +84,32 @@ class PopulationEstimate:
 
     def _tried(self) -> MisconfigurationException | None:
         """Tries a step, and returns the refusal of a module in which neither `training_step` nor `forward` runs."""
-        shape, failures = replace(self.sampler.plan.schedule.baseline.shape, clips=_TRIED), []
-        for self._step in (run_step, run_forward):
+        shape, name = replace(self.sampler.plan.schedule.baseline.shape, clips=_TRIED), type(self._module).__name__
+        failures = [] if self._module.automatic_optimization else ["it optimizes by hand"]  # shared parameters
+        for self._step in (run_step, run_forward)[len(failures) :]:
             try:
-                with self._apart(0):
+                with self._apart(0), _replica(self._module, self._trainer, {}) as replica:
                     made = small_batches(self._training, [shape])
-                    replica = _replica(self._module, {})
                     set_sub_batch(replica, _TRIED, world=1)  # these clips need no other rank
                     with observed_moments(tracking_layers(replica)) as moments:
-                        with self._seen_by(replica):
-                            batch = arrived(self._trainer, replica, made, shape)
-                        self._run(replica, batch, 0)
+                        self._run(replica, arrived(self._trainer, replica, made, shape), 0)
             except Exception as error:  # whatever a user's model may raise
                 failures.append(error_text(error))
                 continue
             if any(moments.values()):
+                if failures:
+                    rank_zero_warn(
+                        f"`precise_bn_batches` runs `forward` of {name} on the clips, as `training_step` can't be run "
+                        f"on a copy of the module ({failures[0]}). So BatchNorm's statistics leave out what "
+                        "`training_step` does to clips before. If it does something, do it in "
+                        "`on_after_batch_transfer`."
+                    )
                 return None
             failures.append("no BatchNorm layer was reached")
         return MisconfigurationException(
-            f"`precise_bn_batches` runs `training_step`, else `forward`, on a copy of the module without a Trainer, "
-            f"but with {type(self._module).__name__} the first fails ({failures[0]}), and so does the second "
-            f"({failures[1]}). Let one of them work without `self.trainer`, or leave the argument out."
+            f"`precise_bn_batches` runs `training_step`, else `forward`, on a copy of the module, but with {name} the "
+            f"first fails ({failures[0]}), and so does the second ({failures[1]}). Let `forward` take clips, or leave "
+            "the argument out."
         )
 
     def write(self, last: Place, modes: Mapping[str, bool]) -> None:
@@ -113,23 +119,19 @@ class PopulationEstimate:
         """
         sampler = self._training.sampler
         number = sampler.current_pass(sampler.plan.step(last))
-        training, replica = _training_layers(self._module, modes), _replica(self._module, modes)
+        training, world = _training_layers(self._module, modes), self._trainer.world_size
         schedule = self.sampler.plan.schedule
-        world = self._trainer.world_size
-        set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips, world=world)
         self.sampler.set_epoch(number)
-        layers = {name: replica.get_submodule(name) for name in training}
-        with self._apart(number), observed_moments(layers) as moments:
+        with (
+            _replica(self._module, self._trainer, modes, current_epoch=last.epoch) as replica,  # at the end, it is over
+            self._apart(number),
+            observed_moments({name: replica.get_submodule(name) for name in training}) as moments,
+        ):
+            set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips, world=world)
             loader = MultigridLoader(self._training.clip_dataset, self.sampler, self._training.like)
             for index, batch in enumerate(loader):
-                with self._seen_by(replica):
-                    given = after_hooks(self._trainer, replica, batch)
-                self._run(replica, given, index)
+                self._run(replica, after_hooks(self._trainer, replica, batch), index)
         write_statistics(training, moments, world)
-
-    def _seen_by(self, replica: LightningModule) -> AbstractContextManager[None]:
-        """Within it, the hooks of a replica find a Trainer, of which they may read."""
-        return sees(lightning_modules(replica), TrainerView(self._trainer))
 
     def _run(self, replica: LightningModule, batch: Any, index: int) -> None:
         precision = self._trainer.precision_plugin.train_step_context()
@@ -146,12 +148,16 @@ def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, 
     return {name: layer for name, layer in tracking_layers(module).items() if modes.get(name, True)}
 
 
-def _replica(module: LightningModule, modes: Mapping[str, bool]) -> LightningModule:
-    """Returns a copy without a Trainer that shares the parameters of a module and its data, and nothing else."""
-    copied = copy_of(module, {id(parameter): parameter for parameter in module.parameters()})
-    for name, part in copied.named_modules():
-        part.training = modes.get(name, True)
-    return copied
+@contextmanager
+def _replica(
+    module: LightningModule, trainer: Trainer, modes: Mapping[str, bool], **told: Any
+) -> Iterator[LightningModule]:
+    """Gives a quiet copy that shares the parameters of a module and its data, and nothing else."""
+    memo: dict[int, Any] = {id(parameter): parameter for parameter in module.parameters()}
+    with quiet_copy(module, trainer, memo, [], **told) as copied:
+        for name, part in copied.named_modules():
+            part.training = modes.get(name, True)
+        yield copied
 
 
 class EvaluationStatistics(Callback):

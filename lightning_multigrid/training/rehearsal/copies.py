@@ -65,26 +65,37 @@ def copy_of(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
 
 
 @contextmanager
-def working_copy(module: LightningModule, trainer: Trainer, losses: list[Tensor]) -> Iterator[LightningModule]:
-    """Gives a copy that can train for a step: nobody hears what it logs, and its optimizers don't move it.
+def quiet_copy(
+    module: LightningModule, trainer: Trainer, memo: dict[int, Any], losses: list[Tensor], **told: Any
+) -> Iterator[LightningModule]:
+    """Gives a copy with a view of the Trainer: nobody hears what it logs, and its optimizers don't move it.
 
-    It has the module's values, but for parameters of zeros alone, which training has not filled yet. They become a
-    ramp, so that what they multiply can be seen, and the places of a table be told apart. What `manual_backward` gets
-    goes to `losses`.
+    `memo` is that of `copy_of`, and `told` what else the view is told. What `manual_backward` gets goes to `losses`.
     """
     view = TrainerView(trainer, barebones=True, progress_bar_callback=None)  # it logs nothing
-    memo: dict[int, Any] = {id(trainer): view}
+    memo[id(trainer)] = view
     try:
-        probe = copy_of(module, memo)
-        forget_hooks(probe)  # they may write to what they have seen where they were made
-        _fill(probe)
-        vars(view).update(_told(trainer, losses, memo), lightning_module=probe)
-        for part in lightning_modules(probe):
+        copied = copy_of(module, memo)
+        vars(view).update(_told(trainer, losses, memo), lightning_module=copied, **told)
+        for part in lightning_modules(copied):
             part.trainer = view
-        yield probe
+        yield copied
     finally:
         vars(view).clear()  # what the copy and its view hold of each other
         memo.clear()
+
+
+@contextmanager
+def working_copy(module: LightningModule, trainer: Trainer, losses: list[Tensor]) -> Iterator[LightningModule]:
+    """Gives a quiet copy that can train for a step.
+
+    It has the module's values, but for parameters of zeros alone, which training has not filled yet. They become a
+    ramp, so that what they multiply can be seen, and the places of a table be told apart.
+    """
+    with quiet_copy(module, trainer, {}, losses) as probe:
+        forget_hooks(probe)  # they may write to what they have seen where they were made
+        _fill(probe)
+        yield probe
 
 
 class _StillOptimizer(Optimizer):
