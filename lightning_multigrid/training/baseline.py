@@ -93,8 +93,8 @@ class BaselineCallback(Callback):
         set_sub_batch(pl_module, sub_batch, of=clips, world=trainer.world_size)
 
     @override
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._statistics is not None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._statistics is not None:  # not when an epoch starts, as a run that resumes within one is not told so
             self._statistics.begin()
 
     @override

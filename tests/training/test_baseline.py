@@ -87,6 +87,25 @@ def test_running_statistics_are_re_estimated_as_in_multigrid_training():
     assert_close(module.net[1].running_var, values.var(dim=1, correction=0), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:You're resuming from a checkpoint that ended before")
+def test_frozen_layers_keep_their_statistics_after_a_resume_within_an_epoch(tmp_path):
+    class Frozen(Module):
+        def on_train_batch_start(self, batch, batch_idx):
+            self.net[1].eval()
+
+    def run(**arguments):
+        module, saver = Frozen(), ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=10)
+        callback = MultigridCallback.baseline(precise_bn_batches=2)
+        fit(module, callback, saver, enable_checkpointing=True, max_epochs=1, **arguments)
+        return module
+
+    run()
+    resumed = run(ckpt_path=tmp_path / "step=10.ckpt")
+    assert 0 < len(resumed.seen) < 25
+    assert_close(resumed.net[1].running_mean, torch.zeros(6), rtol=0, atol=0)
+    assert_close(resumed.net[1].running_var, torch.ones(6), rtol=0, atol=0)
+
+
 def test_precise_statistics_change_nothing_else():
     found = []
     for batches in (None, 3):

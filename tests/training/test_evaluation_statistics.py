@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_multigrid import MultigridCallback
+from lightning_multigrid import MultigridCallback, NewestCheckpoint
 from lightning_multigrid.loading.order import order_of
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.norm.population import tracking_layers
@@ -307,6 +307,49 @@ def test_a_resumed_run_continues_exactly(tmp_path, every):
         assert resumed.seen == whole.seen[len(whole.seen) - len(resumed.seen) :]
         for name, value in whole.state_dict().items():
             assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+class Validated(Frozen):
+    """Notes what it validates, and may fail in its second validation, of four mini-batches."""
+
+    def __init__(self, frozen, fails=False):
+        super().__init__()
+        self.frozen, self.fails = frozen, fails
+        self.validated = []
+
+    def on_train_epoch_start(self):
+        if self.frozen:
+            super().on_train_epoch_start()
+
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+        if not self.trainer.sanity_checking:
+            self.validated.append((self.current_epoch, batch_idx, *map(torch.Tensor.tolist, self.statistics)))
+        if self.fails and len(self.validated) == 6:
+            raise RuntimeError("on purpose")
+
+    @property
+    def statistics(self):
+        return statistics(self.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_validation_that_begins_anew_has_the_statistics_of_its_checkpoint(frozen, tmp_path):
+    """The modes of the layers, and the step after which they were, are not known any more."""
+
+    def run(folder, fails=False, **arguments):
+        module = Validated(frozen, fails)
+        both = MultigridCallback(precise_bn_batches=3), NewestCheckpoint(folder)
+        fit(module, *both, train=train(), val=val(), enable_checkpointing=True, **arguments)
+        return module
+
+    whole = run(tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run(tmp_path, fails=True)
+    resumed = run(tmp_path, ckpt_path="last")
+    assert resumed.validated == whole.validated[4:]
+    assert all(map(torch.equal, resumed.statistics, whole.statistics))
 
 
 @pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")

@@ -212,7 +212,7 @@ class EvaluationStatistics(Callback):
     def finish(self) -> None:
         """The training has ended: the module has the statistics of its last weights, also without a validation."""
         self.end()
-        if self._estimate is not None and self._last is not None and self._written != self._last:
+        if self._estimate is not None and self._written != self._last:
             self._write()
 
     def _callbacks_are_done(self, *_: Any, **__: Any) -> None:
@@ -223,14 +223,15 @@ class EvaluationStatistics(Callback):
 
     @override
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self._write()
+        self._write()
 
     def _write(self) -> None:
+        if self._last is None:  # before the first step, also of a resumed run: a checkpoint has its statistics
+            return
         modes = {name: training for (name, _), training in zip(self._parts, self._training, strict=False)}
         with torch.no_grad(), self._account.during(STATISTICS):
             if self._estimate is None:
                 average_statistics(_training_layers(self._module, modes), self._trainer.world_size)
             elif _training_layers(self._module, modes):  # else all layers are frozen
-                self._estimate.write(self._last or Place(self._trainer.current_epoch, 0), modes)
+                self._estimate.write(self._last, modes)
         self._written = self._last
