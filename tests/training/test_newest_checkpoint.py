@@ -8,6 +8,7 @@ import time
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy
@@ -21,6 +22,7 @@ from tests.helpers.tiny import Module, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
+with_averages = pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
 KILLED = (3, 2)  # epoch and mini-batch of six epochs
 
 
@@ -60,8 +62,9 @@ class Killed(L.Callback):
 def train(folder, killed=(-1, 0), newest=None, kind=BestAtFirst, requeued=False, **arguments):
     module = kind()
     best = ModelCheckpoint(folder, "best", monitor="score", mode="max", enable_version_counter=False)
-    callbacks = MultigridCallback(), best, newest or NewestCheckpoint(folder, minutes=0), Killed(killed, requeued)
-    module.host = fit(module, *callbacks, val=loader(shuffle=False, number=8), enable_checkpointing=True, **arguments)
+    saving = best, newest or NewestCheckpoint(folder, minutes=0), Killed(killed, requeued)
+    arguments |= {"val": loader(shuffle=False, number=8), "enable_checkpointing": True}
+    module.host = fit(module, MultigridCallback(), *saving, **arguments)
     return module
 
 
@@ -169,9 +172,9 @@ class Signalled(L.Callback):
 def train_on_rank(rank, variables, folder, signalled, **arguments):
     os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank), SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank))
     torch.set_num_threads(1)
-    callbacks = MultigridCallback(), NewestCheckpoint(folder, minutes=60), signalled
+    ours = MultigridCallback(), NewestCheckpoint(folder, minutes=60), signalled
     arguments |= {"strategy": DDPStrategy(process_group_backend="gloo"), "devices": 2, "max_epochs": 1}
-    fit(Module(), *callbacks, train=loader(number=200), enable_checkpointing=True, **arguments)
+    fit(Module(), *ours, train=loader(number=200), enable_checkpointing=True, **arguments)
 
 
 def stop_on_rank(*arguments):
@@ -270,9 +273,15 @@ def test_an_interval_must_not_be_negative():
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists")
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_step_that_failed_is_not_counted_twice_by_batchnorm(accumulate, tmp_path):
-    """It is trained again, so its mini-batches must not be in the running statistics already."""
+@pytest.mark.parametrize(
+    ("accumulate", "averaged"),
+    [(1, ""), (2, ""), *(pytest.param(1, order, marks=with_averages) for order in ("before", "after"))],
+)
+def test_a_step_that_failed_is_not_counted_twice_by_batchnorm(accumulate, averaged, tmp_path):
+    """It is trained again, so its mini-batches must not be in the running statistics already.
+
+    Averaged weights have statistics of their own, wherever their callback stands.
+    """
 
     class Fails(Module):
         fails = None
@@ -289,7 +298,9 @@ def test_a_step_that_failed_is_not_counted_twice_by_batchnorm(accumulate, tmp_pa
         module.fails = fails
         saver = NewestCheckpoint(tmp_path / folder, minutes=600)
         arguments |= {"enable_checkpointing": True, "accumulate_grad_batches": accumulate}
-        fit(module, MultigridCallback(seed=0), saver, **arguments)
+        average = [callbacks.EMAWeightAveraging(decay=0.9)] if averaged else []
+        both = [*average, MultigridCallback(seed=0)]
+        fit(module, *(both if averaged == "before" else both[::-1]), saver, **arguments)
         return module.state_dict()
 
     whole = train("whole")

@@ -45,5 +45,6 @@ class UpdateStart:
     def put_back(self, checkpoint: dict[str, Any], start: Place) -> None:
         """Writes the kept statistics into a checkpoint that continues with the optimizer step at `start`."""
         if start == self._place:
-            saved = checkpoint["state_dict"]
+            # `WeightAveraging` has put its average into `state_dict` if it comes before the multigrid callback.
+            saved = checkpoint.get("current_model_state", checkpoint["state_dict"])
             saved.update({name: values for name, values in self._kept.items() if name in saved})
