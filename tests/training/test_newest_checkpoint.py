@@ -18,6 +18,7 @@ from lightning_multigrid import MultigridCallback, NewestCheckpoint
 from lightning_multigrid.training.checkpoints import newest_checkpoint
 from tests.helpers.launchers import variables_of_torchrun
 from tests.helpers.processes import start_method, wait_for
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
@@ -308,3 +309,36 @@ def test_a_step_that_failed_is_not_counted_twice_by_batchnorm(accumulate, averag
         train("failed", fails=14)
     continued = train("failed", ckpt_path=tmp_path / "failed" / "last.ckpt")
     torch.testing.assert_close(continued, whole, rtol=0, atol=0)
+
+
+@with_averages
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists")
+@pytest.mark.parametrize("first", sampled([True, False], True))
+def test_a_validation_of_averaged_weights_that_is_stopped_leaves_the_checkpoint_before(first, tmp_path):
+    """They are swapped with the module's own in it."""
+
+    class Stops(Module):
+        stops = False
+
+        def validation_step(self, batch, batch_idx):
+            super().validation_step(batch, batch_idx)
+            if self.stops and self.current_epoch == 1:
+                raise RuntimeError("on purpose")
+
+    def run(folder, stops=False, minutes=0, **arguments):
+        module = Stops()
+        module.stops = stops
+        both = [callbacks.EMAWeightAveraging(decay=0.9), MultigridCallback(seed=0)]
+        saver = NewestCheckpoint(tmp_path / folder, minutes)
+        arguments |= {"val": loader(shuffle=False, number=8), "enable_checkpointing": True, "max_epochs": 3}
+        fit(module, *(both if first else both[::-1]), saver, **arguments)
+        return module
+
+    whole = run("whole")
+    for folder, minutes in (("stopped", 0), ("never", 60)):
+        with pytest.raises(RuntimeError, match="on purpose"):
+            run(folder, stops=True, minutes=minutes)
+    assert not (tmp_path / "never").exists()
+    resumed = run("stopped", ckpt_path=tmp_path / "stopped" / "last.ckpt")
+    assert resumed.seen == whole.seen[-len(resumed.seen) :]
+    torch.testing.assert_close(resumed.state_dict(), whole.state_dict(), rtol=0, atol=0)

@@ -12,7 +12,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer, tell, tell_above_bar
+from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer, is_a, tell, tell_above_bar
 from lightning_multigrid.training.trainer.lightning_internals import slurms_checkpoint
 
 
@@ -24,7 +24,8 @@ class NewestCheckpoint(ModelCheckpoint):
     one (Lightning 2.6.6), so with it a training goes back to its best epoch.
 
     On several devices, Ctrl-C, SIGTERM or SLURM's signal to one of them takes effect on all, after the same step. After
-    an error on one of them the others may be at another step, so nothing is written.
+    an error on one of them the others may be at another step, so nothing is written. Nor is it where a validation with
+    `WeightAveraging` is stopped: the weights are swapped then.
 
     Args:
         dirpath: Folder of this training's checkpoints. A training that begins anew in it moves the checkpoints that it
@@ -128,7 +129,7 @@ class NewestCheckpoint(ModelCheckpoint):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         # Without a step, a run that can't continue would write over what it should continue from. And ranks may have
         # failed at different steps: they would wait for each other.
-        if self._trained and trainer.world_size == 1:
+        if self._trained and trainer.world_size == 1 and not _may_be_swapped(trainer):
             self._write(trainer)
         if self._trained and self._has_written:
             tell(f"{self._last} continues from {self._path}{self._way_on}")
@@ -154,6 +155,15 @@ class NewestCheckpoint(ModelCheckpoint):
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:  # see `slurms_checkpoint`
         found: set[str] = super()._find_last_checkpoints(trainer)
         return found | slurms_checkpoint(trainer)
+
+
+def _may_be_swapped(trainer: Trainer) -> bool:
+    """Whether the module may hold averaged weights, and the average the module's own.
+
+    Lightning's (2.6.6) `WeightAveraging` swaps them for each validation, and would write them as if it had not.
+    """
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    return trainer.validating and any(is_a(callback, "callbacks.WeightAveraging") for callback in callbacks)
 
 
 def _checkpoints(folder: Path) -> dict[Path, float]:
