@@ -5,8 +5,8 @@
     python benchmarks/tasks/run.py                          # the tables and figures alone
 
 A page shows a table between `<!-- made by benchmarks/tasks/run.py: TASK ROW ... -->`, of all rows if none is named, and
-`<!-- end -->`; `0.3.0/TASK` has what that version trained. The row of a baseline is named by its length, such as
-`8_epochs`. "As much time" is CPU time, so that trainings may share a machine.
+`<!-- end -->`. The row of a baseline is named by its length, such as `8_epochs`. "As much time" is CPU time, so that
+trainings may share a machine.
 """
 
 import argparse
@@ -30,8 +30,8 @@ MARKED = re.compile(r"(<!-- made by benchmarks/tasks/run\.py: ([\w./ ]+) -->\n).
 # Each is a file of `rows`, but the first: the config of the task as it is, with the baseline.
 ROWS = {
     "default": "**multigrid**, the default: 1.5x, short cycle from 32 pixels",
-    "one_pass": "**one pass** at 1x: half of the steps coarse, half fine",
-    "two_shapes": "one pass at 1x with two coarse shapes: half of the frames, then all",
+    "progressive": "**one pass** at 1x, `progressive()`: half of the frames, then all",
+    "one_shape": "one pass at 1x with one coarse shape: half of the frames",
     "short_cycle_off": "multigrid 1.5x without the short cycle",
     "long_cycle_off": "multigrid 1.5x without the long cycle",
     "paper": "multigrid 1.5x, the paper's short cycle: from half of the size",

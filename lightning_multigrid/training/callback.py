@@ -146,11 +146,11 @@ class MultigridCallback(Arguments, Callback):
     def progressive(cls, **arguments: Any) -> "MultigridCallback":
         """Trains once from coarse to fine, with one pass over the data for each epoch.
 
-        Half of the steps have half of the baseline's frames, 0.71 of its size and four times its clips; the other half
-        is on its own grid. There is no short cycle. It takes fewer steps than the default (docs/pays.md). `arguments`
-        are other arguments of the class.
+        A quarter of the steps has half of the baseline's frames, and the next one all of them, both at 0.71 of its
+        size; the other half is on the baseline's grid. There is no short cycle. It takes less time than the default
+        (docs/pays.md). `arguments` are other arguments of the class.
         """
-        coarse = LongCycle(((0.5, 0.5**0.5),))
+        coarse = LongCycle(((0.5, 0.5**0.5), (1, 0.5**0.5)))
         return cls(one_pass=True, epoch_factor=1, long_cycle=coarse, short_cycle=ShortCycle((1,)), **arguments)
 
     def plan(

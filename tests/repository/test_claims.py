@@ -157,13 +157,13 @@ def whole_training():
 
 
 def pays():
-    """What each part of the method brings and costs, with 0.3.0."""
-    words, shapes = "0.3.0/grid_words", "0.3.0/hard_shapes"
-    off, long_off = ([Row(task, row) for task in (words, shapes)] for row in ("short_cycle_off", "long_cycle_off"))
-    paper, longer = (Row(words, row) for row in ("paper", "paper_2x"))
-    middle = [100 * run.validations[1][2]["val/top1"] for run in off[0].one.runs]
-    transformer = Row("0.3.0/transformer_10", "one_pass")
+    """What was trained, and what each part of the method brings and costs."""
     many, few, long = (Row(task, "default") for task in ("grid_many", "grid_few", "grid_48"))
+    rows = "progressive", "one_shape", "fine_33", "fine_67", "short_cycle_off", "paper", "long_cycle_off", "lr_sqrt"
+    of = {row: Row("grid_planes", row) for row in rows}
+    ends = {name: f"{row.end:.1f} % in {row.time:.0f} %" for name, row in of.items()}
+    [run] = of["fine_33"].one.runs
+    middle = 100 * run.validations[1][2]["val/top1"]
     return [
         *trained(),
         *five_seeds(),
@@ -171,14 +171,15 @@ def pays():
         f"In {many.time:.0f} and {few.time:.0f} % of the baseline's time, the default ends {many.below:.0f} points "
         f"below it with all videos, and {few.below:.0f} with few. A baseline of as much time ends "
         f"{many.cut_below:.1f} and {few.cut_below:.1f} points below.",
-        f"a training takes {min(row.time for row in long_off):.0f} to {max(row.time for row in long_off):.0f} % of the "
-        "baseline's time",
-        f"On GRID, it ends {off[0].end - paper.end:.0f} points below the training without a short cycle; with twice "
-        f"the passes over the data, which take as much time, still {off[0].end - longer.end:.0f} points below.",
-        f"the one without the short cycle has {min(middle):.0f} to {max(middle):.0f} % halfway, and {off[0].end:.0f} % "
-        "at its end.",
-        f"one pass ends {-transformer.below:.0f} points of top-1 above the baseline, in {transformer.time:.0f} % of "
-        "its time",
+        f"ends at {ends['progressive']} of the baseline's time, and with its first coarse shape alone at "
+        f"{ends['one_shape']}",
+        f"with a third of the steps, a training ends at {ends['fine_33']}; with two thirds, at {ends['fine_67']}",
+        f"without it, a training ends at {ends['short_cycle_off']}; with the paper's, which goes down to 24 pixels, at "
+        f"{ends['paper']}",
+        f"without it, at {ends['long_cycle_off']}",
+        f"by the square root of the clips, at {ends['lr_sqrt']}",
+        f"the training with a third of the steps fine has {middle:.0f} % halfway, and {of['fine_33'].end:.0f} % at its "
+        "end.",
     ]
 
 
