@@ -110,9 +110,9 @@ def draw(task: str, file: Path) -> None:
 
     figure = Figure(figsize=(7.2, 4.4), dpi=110)
     axes = figure.subplots()
-    colours = {row: f"C{number}" for number, row in enumerate(ROWS)}
-    baselines = []
-    for one in trainings(task):
+    found, baselines = trainings(task), []
+    colours = {row: f"C{number}" for number, row in enumerate(row for row in ROWS if row in {one.row for one in found})}
+    for one in found:
         colour, marker = colours.get(one.row, "grey"), "o" if one.row in ROWS else "s"
         label = one.label.replace("**", "") if one.row in ROWS else None
         axes.plot([run.cpu for run in one.runs], [100 * end for end in one.ends], marker, c=colour, ms=3, alpha=0.6)
