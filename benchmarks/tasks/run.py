@@ -111,10 +111,14 @@ def draw(task: str, file: Path) -> None:
     figure = Figure(figsize=(7.2, 4.4), dpi=110)
     axes = figure.subplots()
     found, baselines = trainings(task), []
-    colours = {row: f"C{number}" for number, row in enumerate(row for row in ROWS if row in {one.row for one in found})}
+    shown = {one.row for one in found}
+    # C7 is the grey of the baselines.
+    colours = dict(
+        zip((row for row in ROWS if row in shown), (f"C{n}" for n in range(99) if n % 10 != 7), strict=False)
+    )
     for one in found:
         colour, marker = colours.get(one.row, "grey"), "o" if one.row in ROWS else "s"
-        label = one.label.replace("**", "") if one.row in ROWS else None
+        label = re.sub("[*`]", "", one.label) if one.row in ROWS else None
         axes.plot([run.cpu for run in one.runs], [100 * end for end in one.ends], marker, c=colour, ms=3, alpha=0.6)
         axes.plot(one.cpu, 100 * mean(one.ends), marker, c=colour, ms=8, label=label)
         if one.row not in ROWS:

@@ -91,6 +91,20 @@ class Module(L.LightningModule):
         return [(shape[0], shape[2], shape[3]) for _, _, shape, _, _ in self.seen]
 
 
+class ByHand:
+    """Before a module among the bases of a class: optimizes by hand."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx))
+        optimizer.step()
+
+
 def trainer(*callbacks, **arguments):
     quiet = {
         "accelerator": "cpu",

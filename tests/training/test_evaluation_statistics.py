@@ -26,7 +26,7 @@ from lightning_multigrid.training.parts.evaluation_statistics import population_
 from tests.helpers import tiny
 from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import CLASSES, Module, clips, loader, trainer
+from tests.helpers.tiny import CLASSES, ByHand, Module, clips, loader, trainer
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -533,26 +533,19 @@ def test_what_a_step_does_to_the_trainer_is_done_in_training_alone(tmp_path):
     assert "busy" not in (tmp_path / "lightning_logs" / "3" / "metrics.csv").read_text()
 
 
-class ByHand(Module):
+class Brightens(ByHand, Module):
     """Optimizes by hand, and brightens its clips in the step."""
 
-    def __init__(self):
-        super().__init__()
-        self.automatic_optimization = False
-
     def training_step(self, batch, batch_idx):
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(super().training_step((batch[0] + 10, batch[1]), batch_idx))
-        optimizer.step()
+        super().training_step((batch[0] + 10, batch[1]), batch_idx)
 
     def forward(self, x):
         return self.net(x)
 
 
 def test_statistics_of_forward_are_said_to_leave_out_what_the_step_does():
-    module = ByHand()
-    with pytest.warns(match=r"runs `forward` of ByHand on the clips, .* \(it optimizes by hand\)\. So BatchNorm's"):
+    module = Brightens()
+    with pytest.warns(match=r"runs `forward` of Brightens on the clips, .* \(it optimizes by hand\)\. So BatchNorm's"):
         fit(module, MultigridCallback(precise_bn_batches=ALL), train=train())
     state = module.state_dict()
     assert_close(statistics(state), [s.float() for s in brute_force(state)], rtol=2e-5, atol=1e-4)

@@ -19,7 +19,7 @@ from lightning_multigrid.training.checkpoints import newest_checkpoint
 from tests.helpers.launchers import variables_of_torchrun
 from tests.helpers.processes import start_method, wait_for
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import Module, fit, loader
+from tests.helpers.tiny import ByHand, Module, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -34,18 +34,8 @@ class BestAtFirst(Module):
         self.log("score", -float(self.current_epoch))
 
 
-class ByHand(BestAtFirst):
+class StepsItself(ByHand, BestAtFirst):
     """Steps its optimizer itself."""
-
-    def __init__(self):
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch, batch_idx):
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(super().training_step(batch, batch_idx))
-        optimizer.step()
 
 
 class Killed(L.Callback):
@@ -80,7 +70,7 @@ def step(path):
     return torch.load(path, weights_only=True)["global_step"]
 
 
-@pytest.mark.parametrize("kind", [BestAtFirst, ByHand])
+@pytest.mark.parametrize("kind", [BestAtFirst, StepsItself])
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_run_that_is_killed_late_does_not_go_back_to_its_best_epoch(kind, tmp_path):
     train_until_killed(str(tmp_path / "killed"), KILLED, kind=kind)
