@@ -90,7 +90,7 @@ if [[ -n ${GRID:-} ]]; then
     fi
     for seed in 0 1; do
         train baseline "$seed" 270 --trainer.callbacks=null
-        train multigrid "$seed" 200 --config benchmarks/tasks/rows/two_shapes.yaml
+        train multigrid "$seed" 200 --config benchmarks/tasks/rows/progressive.yaml
     done
 fi
 

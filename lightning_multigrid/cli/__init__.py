@@ -1,4 +1,4 @@
-"""The command line: Lightning's subcommands, and `plan`, `show`, `compare`, `init`, `prepare`, `check`, `migrate`, ...
+"""The command line: Lightning's subcommands, `plan`, `show`, `compare`, `init`, `prepare`, `check`, and more.
 
 It ties the other sub-packages together; none of them imports it. Begin with `commands.py`, which has the subcommands;
 what one does is in the file of its name, of `migrate` in `pyslowfast.py`, and of those on videos in `data_commands.py`.

@@ -143,15 +143,23 @@ class MultigridCallback(Arguments, Callback):
         return BaselineCallback(sub_batch, precise_bn_batches, layout, clips, follow, seed)
 
     @classmethod
-    def progressive(cls, **arguments: Any) -> "MultigridCallback":
+    def progressive(
+        cls,
+        *,
+        epoch_factor: float = 1,
+        long_cycle: LongCycle = LongCycle(((0.5, 0.5**0.5), (1, 0.5**0.5))),
+        short_cycle: ShortCycle = ShortCycle((1,)),
+        **arguments: Any,
+    ) -> "MultigridCallback":
         """Trains once from coarse to fine, with one pass over the data for each epoch.
 
         A quarter of the steps has half of the baseline's frames, and the next one all of them, both at 0.71 of its
         size; the other half is on the baseline's grid. There is no short cycle. It takes less time than the default
-        (docs/pays.md). `arguments` are other arguments of the class.
+        (docs/pays.md). The arguments are those of the class, without `one_pass`.
         """
-        coarse = LongCycle(((0.5, 0.5**0.5), (1, 0.5**0.5)))
-        return cls(one_pass=True, epoch_factor=1, long_cycle=coarse, short_cycle=ShortCycle((1,)), **arguments)
+        return cls(
+            one_pass=True, epoch_factor=epoch_factor, long_cycle=long_cycle, short_cycle=short_cycle, **arguments
+        )
 
     def plan(
         self,

@@ -85,6 +85,30 @@ def test_the_script_is_bash_and_names_its_arguments():
     assert "usage: sbatch [options] train.sbatch CONFIG" in missing.stderr
 
 
+def test_a_job_continues_from_the_newest_checkpoint_of_its_own_folder(cluster, tmp_path):
+    """Whatever folders the config names: other jobs of it write there."""
+    python, config = tmp_path / "bin" / "python", EXAMPLES / "quickstart.yaml"
+    python.write_text('#!/bin/bash\necho "$@"\n')
+    python.chmod(stat.S_IRWXU)
+
+    def continued():
+        command = ["bash", str(SCRIPT), str(config), "--model.lr=0.1"]
+        done = subprocess.run(command, env=cluster, capture_output=True, text=True, check=True)
+        assert f"All jobs of {config} share the folders of these lines" in done.stderr
+        assert "dirpath: quickstart_checkpoints" in done.stderr
+        [line, *_] = [line for line in done.stdout.splitlines() if line.startswith("-m lightning_multigrid fit")]
+        assert line.endswith("--model.lr=0.1")
+        return [word for word in line.split() if word.startswith("--ckpt_path")]
+
+    assert continued() == []
+    for age, name in ((30, "checkpoints/last.ckpt"), (20, "hpc_ckpt_1.ckpt"), (10, "checkpoints/last.ckpt")):
+        path = tmp_path / "run" / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        os.utime(path, (time.time() - age, time.time() - age))
+        assert continued() == [f"--ckpt_path={path}"]
+
+
 @pytest.mark.slow  # two processes that import and train; the scripts' arguments and `test_launchers` are the sample
 def test_a_job_trains_on_all_of_its_tasks(cluster, tmp_path):
     job = submit(cluster, "--trainer.max_epochs=2")
@@ -94,7 +118,7 @@ def test_a_job_trains_on_all_of_its_tasks(cluster, tmp_path):
     assert "srun option --cpus-per-task=3" in output  # srun of SLURM 22.05 and later does not inherit it
     assert "GLOBAL_RANK: 1, MEMBER: 2/2" in output
     assert "Multigrid schedule for a baseline of 2 x 16 x 40" in output
-    assert "`Trainer.fit` stopped: `max_epochs=3` reached." in output
+    assert "`Trainer.fit` stopped: `max_epochs=2` reached." in output
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
 
 

@@ -197,6 +197,9 @@ def test_the_half_hour_calls_each_script_with_its_options_and_goes_on_after_a_st
     assert len(parts) == len({*parts}) + 2
     trained = [call for call in calls if call[:3] == ["-m", "lightning_multigrid", "fit"]]
     assert len(trained) == 4  # two variants, two seeds
+    configs = {word for call in trained for word in call if word.startswith("benchmarks/")}
+    assert len(configs) == 2
+    assert [config for config in sorted(configs) if not (BENCHMARKS.parent / config).is_file()] == []
     for path, *options in (call for call in calls if "--json" in call):
         with pytest.raises(SystemExit, match="0"):
             script(Path(path).stem)["main"](["--help"])

@@ -13,6 +13,8 @@ from statistics import mean, median, stdev
 
 import pytest
 
+from tests.helpers.rare_files import cases
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 RUN = ROOT / "benchmarks" / "tasks" / "run.py"
@@ -187,7 +189,11 @@ def evidence():
     [small] = report("speedup_small")["settings"].values()
     kills = (RESULTS / "verify_resume.txt").read_text()
     same, number = re.search(r"^(\d+)/(\d+) identical", kills, re.MULTILINE).groups()
+    files = cases()
+    codings, containers = len({case.codec for case in files}), len({case.container for case in files})
     return [
+        f"The tests make {len(files)} files of {codings} codings",
+        f"in {containers} containers.",
         f"{same} of {number} trainings that were killed with `kill -9`",
         f"for a small CNN with clips in memory, all steps together are {small['speedup']:.1f}x faster "
         f"({small['flops_bound']:.1f}x fewer FLOPs)",

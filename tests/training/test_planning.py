@@ -146,6 +146,14 @@ def test_a_schedule_without_stages_is_one_long_cycle_and_then_fine_tuning_for_as
     assert [float(phase.end_epoch) for phase in callback.run.plan.schedule.phases] == [2, 4, 6, 8]
 
 
+def test_progressive_takes_other_arguments_of_the_class():
+    given, other = MultigridCallback.progressive(), MultigridCallback.progressive(epoch_factor=2, seed=1)
+    assert (given.one_pass, given.epoch_factor, given.seed) == (True, 1, None)
+    assert (other.one_pass, other.epoch_factor, other.seed) == (True, 2, 1)
+    assert other.long_cycle == given.long_cycle
+    assert other.short_cycle == given.short_cycle == ShortCycle((1,))
+
+
 @pytest.mark.parametrize(("batch", "shared"), [(4, 8), (8, 8), (32, 32)])
 def test_as_many_clips_share_statistics_as_the_scripts_mini_batch_has_but_at_least_eight(batch, shared, caplog):
     module, callback = Module(), MultigridCallback()
@@ -153,6 +161,7 @@ def test_as_many_clips_share_statistics_as_the_scripts_mini_batch_has_but_at_lea
         fit(module, callback, train=loader(batch, number=400))
     assert callback.run.plan.schedule.sub_batch == shared
     beside = "" if batch == shared else f", the script's over {batch}"
-    assert f"BatchNorm has statistics over {shared} clips, in the short cycle over more{beside}." in caplog.text
+    fewer = "" if batch == shared else " (all of a mini-batch that has fewer)"
+    assert f"BatchNorm has statistics over {shared} clips{fewer}, in the short cycle over more{beside}." in caplog.text
     fine = {sub for shape, sub in zip(module.shapes, module.sub_batches, strict=True) if shape == (batch, 8, 32)}
     assert fine == {shared}

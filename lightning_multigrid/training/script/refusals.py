@@ -44,7 +44,7 @@ def refuse_synced_batchnorm(module: nn.Module) -> None:
         if isinstance(layer, nn.SyncBatchNorm):
             raise MisconfigurationException(
                 "MultigridCallback sets the clips that share BatchNorm statistics itself, but the model has "
-                "SyncBatchNorm layers. Remove `sync_batchnorm=True` from the Trainer."
+                "SyncBatchNorm layers. Remove `sync_batchnorm=True` from the Trainer, or make them BatchNorm layers."
             )
         if isinstance(layer, torch.jit.ScriptModule) and layer.original_name.startswith("BatchNorm"):
             raise MisconfigurationException(
