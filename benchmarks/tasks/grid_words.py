@@ -41,14 +41,14 @@ def cut_columns(planes: npt.NDArray[np.uint8], columns: slice) -> npt.NDArray[np
     return np.concatenate([luma, colour.reshape(rows // 2, -1)])
 
 
-def write_video(path: Path, frames: Sequence[npt.NDArray[np.uint8]], rate: int) -> None:
+def write_video(path: Path, frames: Sequence[npt.NDArray[np.uint8]], rate: int, pixels: str = "yuv420p") -> None:
     """Writes frames of `read_planes` as H.264 without loss."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=rate, options=LOSSLESS)
-        stream.height, stream.width, stream.pix_fmt = frames[0].shape[0] * 2 // 3, frames[0].shape[1], "yuv420p"
+        stream.height, stream.width, stream.pix_fmt = frames[0].shape[0] * 2 // 3, frames[0].shape[1], pixels
         for planes in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(planes), format="yuv420p")))
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(planes), format=pixels)))
         container.mux(stream.encode())
 
 

@@ -33,18 +33,18 @@ ROWS = {
     "progressive": "**one pass** at 1x, `progressive()`: half of the frames, then all",
     "one_shape": "one pass at 1x with one coarse shape: half of the frames",
     "short_cycle_off": "multigrid 1.5x without the short cycle",
+    "short_cycle_off_13": "multigrid 1.3x without the short cycle",
     "long_cycle_off": "multigrid 1.5x without the long cycle",
     "paper": "multigrid 1.5x, the paper's short cycle: from half of the size",
     "fine_33": "multigrid 1.5x, a third of the steps fine",
     "fine_67": "multigrid 1.5x, two thirds of the steps fine",
-    "factor_1": "multigrid 1x",
-    "factor_2": "multigrid 2x",
+    "factor_175": "multigrid 1.75x",
     "lr_sqrt": "multigrid 1.5x, the LR by the square root of the clips",
     "lr_none": "multigrid 1.5x, the script's LR",
 }
 # Parts of a config, which go on that of `grid_words`.
-ON_GRID_WORDS = "grid_planes", "grid_48", "grid_64", "grid_many", "grid_few"
-TASKS = "grid_words", *ON_GRID_WORDS, "hard_shapes", "transformer_10"
+ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_64", "grid_many", "grid_few"
+TASKS = "grid_words", *ON_GRID_WORDS, "avletters", "hard_shapes", "transformer_10"
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ def front():
     _, seconds, ends = gpu_training()
     return [
         *trained(),
+        f"and {Row('grid_48_steps', 'default').below:.1f} points in",
         f"SlowFast's multigrid training takes {step / slowfast['speedup']:.0f} ms for each of the baseline's steps of "
         f"{step:.0f} ms: {slowfast['speedup']:.1f}x faster, with {slowfast['flops_bound']:.1f}x fewer FLOPs. In "
         f"contiguous memory it is {contiguous['speedup']:.1f}x faster",
@@ -166,9 +167,23 @@ def pays():
     ends = {name: f"{row.end:.1f} % in {row.time:.0f} %" for name, row in of.items()}
     [run] = of["fine_33"].one.runs
     middle = 100 * run.validations[1][2]["val/top1"]
+    steps, small, letters = (Row(task, "default") for task in ("grid_48_steps", "grid_64", "avletters"))
+    off = {task: Row(task, "short_cycle_off") for task in ("grid_64", "avletters", "transformer_10")}
+    default = Row("grid_planes", "default")
     return [
         *trained(),
         *five_seeds(),
+        f"It ends {steps.below:.1f} points below its baseline, in {steps.time:.0f} % of its time.",
+        f"The default ends {letters.below:.1f} points below its baseline, in {letters.time:.0f} % of its time; without "
+        f"the short cycle, a training ends {-off['avletters'].below:.1f} points above it, in "
+        f"{off['avletters'].time:.0f} %.",
+        f"Without the short cycle, the CNN ends at {of['short_cycle_off'].end:.1f} % on words instead of "
+        f"{default.end:.1f} % ({of['short_cycle_off'].time:.0f} % of the baseline's time instead of "
+        f"{default.time:.0f} %), at {off['grid_64'].end:.1f} % on words of 64 pixels instead of {small.end:.1f} % "
+        f"({off['grid_64'].time:.0f} % instead of {small.time:.0f} %), and at {off['avletters'].end:.1f} % on letters "
+        f"instead of {letters.end:.1f} % ({off['avletters'].time:.0f} % instead of {letters.time:.0f} %). The "
+        f"transformer ends at {off['transformer_10'].end:.1f} % instead of "
+        f"{Row('transformer_10', 'default').end:.1f} %.",
         f"It ends at {long.end + long.below:.1f} %, the default at {long.end:.1f} %.",
         f"In {many.time:.0f} and {few.time:.0f} % of the baseline's time, the default ends {many.below:.0f} points "
         f"below it with all videos, and {few.below:.0f} with few. A baseline of as much time ends "

@@ -5,6 +5,7 @@ Videos are made here: the dataset is not ours to hand on.
 
 import runpy
 import shutil
+import struct
 import subprocess
 from inspect import signature
 from itertools import product
@@ -51,6 +52,31 @@ def test_words_are_cut_without_loss(script, tmp_path):
             assert (frame.reshape(-1, 36)[128:] == given.reshape(-1, 48)[128:, 6:42]).all()
         with VideoReader(target / name) as reader:
             assert (len(reader), reader.height, reader.width) == (end - start, 64, 72)
+
+
+def test_letters_are_read_from_matrices_without_loss(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(TASKS)  # as Python does for a script
+    script, random = runpy.run_path(str(TASKS / "avletters.py")), np.random.default_rng(0)
+    source, target = tmp_path / "given", tmp_path / "made"
+    source.mkdir()
+    with pytest.raises(SystemExit):
+        script["main"]([str(source), str(target)])
+    videos = {"train/A/A1_Anya.mp4": 12, "val/B/B3_Bill.mp4": 15}
+    pixels = {name: random.integers(0, 256, (frames, 60, 80), np.uint8) for name, frames in videos.items()}
+    for name, frames in videos.items():
+        # MATLAB 4: type, rows, columns, whether imaginary, length of the name; then columns, each a frame by columns.
+        head = struct.pack("<5i", 50, 60 * 80, frames, 0, 4) + b"vid\0"
+        (source / f"{Path(name).stem}-lips.mat").write_bytes(head + pixels[name].transpose(0, 2, 1).tobytes())
+    script["main"]([str(source), str(target)])
+    assert {str(path.relative_to(target)) for path in target.rglob("*.mp4")} == videos.keys()
+    for name, frames in videos.items():
+        with VideoReader(target / name) as reader:
+            found = reader.read(range(frames))
+        for colour in found.unbind(-1):
+            assert np.array_equal(colour.numpy(), pixels[name])
+    (source / "A1_Anya-lips.mat").write_bytes(struct.pack("<5i", 0, 60 * 80, 12, 0, 4))
+    with pytest.raises(ValueError, match="8-bit frames of 60 x 80"):
+        script["main"]([str(source), str(target)])
 
 
 def test_fine_tuning_takes_other_words_and_all_weights_but_the_last_layer(tmp_path):
