@@ -10,6 +10,7 @@ trainings may share a machine.
 """
 
 import argparse
+import itertools
 import math
 import os
 import re
@@ -113,17 +114,16 @@ def draw(task: str, file: Path) -> None:
     found, baselines = trainings(task), []
     shown = {one.row for one in found}
     # C7 is the grey of the baselines.
-    colours = dict(
-        zip((row for row in ROWS if row in shown), (f"C{n}" for n in range(99) if n % 10 != 7), strict=False)
-    )
+    looks = dict(zip((row for row in ROWS if row in shown), itertools.product("oD^", "012345689"), strict=False))
     for one in found:
-        colour, marker = colours.get(one.row, "grey"), "o" if one.row in ROWS else "s"
+        marker, number = looks.get(one.row, ("s", "7"))
+        colour = f"C{number}"
         label = re.sub("[*`]", "", one.label) if one.row in ROWS else None
         axes.plot([run.cpu for run in one.runs], [100 * end for end in one.ends], marker, c=colour, ms=3, alpha=0.6)
         axes.plot(one.cpu, 100 * mean(one.ends), marker, c=colour, ms=8, label=label)
         if one.row not in ROWS:
             baselines.append((one.cpu, 100 * mean(one.ends)))
-    axes.plot(*zip(*baselines, strict=True), color="grey", marker="s", linewidth=0.8, label="baselines")
+    axes.plot(*zip(*baselines, strict=True), color="C7", marker="s", linewidth=0.8, label="baselines")
     axes.set(xlabel="CPU time, s", ylabel="top-1 %")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
