@@ -42,7 +42,7 @@ def cut_columns(planes: npt.NDArray[np.uint8], columns: slice) -> npt.NDArray[np
 
 
 def write_video(path: Path, frames: Sequence[npt.NDArray[np.uint8]], rate: int, pixels: str = "yuv420p") -> None:
-    """Writes frames of `read_planes` as H.264 without loss."""
+    """Writes frames of `read_planes`, or of another 4:2:0 format, as H.264 without loss."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=rate, options=LOSSLESS)

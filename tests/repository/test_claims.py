@@ -84,6 +84,11 @@ def five_seeds():
     ]
 
 
+def error_by_clips(row, clips):
+    """The standard error, in points, of an end that is a share of so many validation clips."""
+    return (row.end * (100 - row.end) / clips) ** 0.5
+
+
 def speedups(name):
     return report(f"gpu_{name}")["settings"]
 
@@ -173,7 +178,9 @@ def pays():
     return [
         *trained(),
         *five_seeds(),
-        f"It ends {steps.below:.1f} points below its baseline, in {steps.time:.0f} % of its time.",
+        f"It ends {steps.below:.1f} points below its baseline, in {steps.time:.0f} % of its time. By the clips alone, "
+        f"each end has an error of {error_by_clips(steps, 1158):.1f} points.",
+        f"By these clips alone, each end has an error of {error_by_clips(letters, 260):.0f} points.",
         f"The default ends {letters.below:.1f} points below its baseline, in {letters.time:.0f} % of its time; without "
         f"the short cycle, a training ends {-off['avletters'].below:.1f} points above it, in "
         f"{off['avletters'].time:.0f} %.",

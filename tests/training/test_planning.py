@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from jsonargparse import ArgumentParser
+from lightning.pytorch import Callback
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 from torch.utils.data import ConcatDataset, DataLoader
 
@@ -152,6 +154,14 @@ def test_progressive_takes_other_arguments_of_the_class():
     assert (other.one_pass, other.epoch_factor, other.seed) == (True, 2, 1)
     assert other.long_cycle == given.long_cycle
     assert other.short_cycle == given.short_cycle == ShortCycle((1,))
+
+    parser = ArgumentParser()
+    parser.add_argument("--callback", type=Callback)
+    init_args = {"epoch_factor": 3, "long_cycle": {"factors": [[0.5, 1]]}}
+    config = {"class_path": "lightning_multigrid.MultigridCallback.progressive", "init_args": init_args}
+    in_config = parser.instantiate_classes(parser.parse_object({"callback": config})).callback
+    assert (in_config.one_pass, in_config.epoch_factor) == (True, 3)
+    assert (in_config.long_cycle, in_config.short_cycle) == (LongCycle(((0.5, 1),)), given.short_cycle)
 
 
 @pytest.mark.parametrize(("batch", "shared"), [(4, 8), (8, 8), (32, 32)])
