@@ -37,6 +37,7 @@ from lightning_multigrid.training import (
     MultigridCallback,
     attach,
     auto_lr_scaling,
+    check_parts,
     check_steps,
     lr_rule,
     make_optimizers,
@@ -206,6 +207,8 @@ def preview(
     `epoch` is one whose LRs are wanted, too.
     Epochs of too few steps, and a scheduler that counts steps of an unknown number, are refused.
     """
+    if isinstance(callback, MultigridCallback):
+        check_parts(callback, type(data).__name__)
     with Changes() as changes:
         attach(trainer, module, changes)
         known = clips * data.repeats if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world

@@ -14,6 +14,7 @@ from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestChe
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
 from lightning_multigrid.training.pictures import show_grids
 from lightning_multigrid.training.plan_ahead import make_optimizers
+from lightning_multigrid.training.plan_loader import check_parts
 from lightning_multigrid.training.rehearsal.rules import refusal
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling, lr_rule
 from lightning_multigrid.training.script.planning import check_steps, make_plan
@@ -22,5 +23,6 @@ from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import attach, replace_loader
 
 __all__ = ["FROM_WEIGHTS", "AtomicCheckpointIO", "BaselineCallback", "BaselineLR", "Changes"]
-__all__ += ["MultigridCallback", "NewestCheckpoint", "attach", "auto_lr_scaling", "check_steps"]
-__all__ += ["lr_rule", "make_optimizers", "make_plan", "read_recipe", "refusal", "replace_loader", "show_grids"]
+__all__ += ["MultigridCallback", "NewestCheckpoint", "attach", "auto_lr_scaling", "check_parts"]
+__all__ += ["check_steps", "lr_rule", "make_optimizers", "make_plan", "read_recipe"]
+__all__ += ["refusal", "replace_loader", "show_grids"]

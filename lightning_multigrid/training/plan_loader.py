@@ -19,16 +19,22 @@ from lightning_multigrid.schedule import Plan
 from lightning_multigrid.training.arguments import Arguments
 
 
+def check_parts(arguments: Arguments, dataset: str) -> None:
+    """Refuses arguments that say how samples are brought to a grid, for a dataset that does it itself."""
+    given = [name for name in ("layout", "clips", "follow", "whole_span") if getattr(arguments, name)]
+    if given:
+        raise ValueError(
+            f"{dataset} brings its samples to a grid itself, in `read_clip`, so "
+            f"{' and '.join(f'`{name}`' for name in given)} would have no effect. Leave it out."
+        )
+
+
 def clips_of(arguments: Arguments, script: DataLoader[Any]) -> ClipDataset:
     """The clips of a script's dataset, which can be brought to any grid."""
     dataset = script.dataset
     known = clip_dataset(dataset)
-    given = [name for name in ("layout", "clips", "follow", "whole_span") if getattr(arguments, name)]
-    if known is not None and given:
-        raise ValueError(
-            f"{type(dataset).__name__} brings its samples to a grid itself, in `read_clip`, so "
-            f"{' and '.join(f'`{name}`' for name in given)} would have no effect. Leave it out."
-        )
+    if known is not None:
+        check_parts(arguments, type(dataset).__name__)
     look = partial(in_worker, script, dataset)
     parts = arguments.layout, arguments.clips, arguments.follow, arguments.whole_span
     try:

@@ -196,6 +196,12 @@ def test_the_lr_of_a_baseline_is_by_the_rule_of_its_optimizer(videos):
     assert [point.lr for point in planned.lrs] == pytest.approx([0.3 * 2] * len(planned.lrs))
 
 
+def test_a_plan_refuses_what_fit_would_for_these_data(videos):
+    arguments = trainer(max_epochs=6), classifier(schedule="constant"), data_of(videos)
+    with pytest.raises(ValueError, match="itself, in `read_clip`, so `whole_span` would have no effect. Leave it out."):
+        preview(MultigridCallback(whole_span=True), *arguments, clips=8000, world=1, configured_world=1)
+
+
 # --- Baselines ---
 
 
