@@ -199,15 +199,23 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
     test = config.same("test_views")
     if test["crops"] == 1:
         test["short_side"] = config["DATA.TRAIN_JITTER_SCALES"][0]
+    if config["DATA.USE_OFFSET_SAMPLING"]:
+        test["positions"] = "offset"
+    elif test["clips"] == 1:
+        config.notes.append("The one clip of a test is the video's middle, in PySlowFast its beginning.")
+    sampling = {"short_side_sampling": "inverse_uniform"} if config["DATA.INV_UNIFORM_SAMPLE"] else {}
     folder, prefix = config["DATA.PATH_TO_DATA_DIR"] or ".", config["DATA.PATH_PREFIX"]
     if folder == ".":
         config.notes.append("DATA.PATH_TO_DATA_DIR is not in the config: lists are read from the working folder.")
     lists: dict[str, Any] = {split: os.path.join(folder, f"{split}.csv") for split in ("train", "val", "test")}
     if prefix:
         lists = {split: _part("sources.VideoList", source=path, root=prefix) for split, path in lists.items()}
+    else:
+        config.notes.append("Relative paths in a list start from its folder, in PySlowFast from the working folder.")
     return {
         **lists,
         **config.same("data"),
+        **sampling,
         "batch_size": batch // max(1, gpus),
         "test_views": test,
     }

@@ -29,8 +29,12 @@ class BalancedOrder:
 
     def __init__(self, seed: int, labels: Sequence[int] | Tensor) -> None:
         given = torch.as_tensor(labels)
-        of_labels = torch.split(given.argsort(stable=True), given.bincount().tolist())
-        self._videos = {label: videos for label, videos in enumerate(of_labels) if len(videos)}
+        found, counts = given.unique(return_counts=True)  # type: ignore[no-untyped-call]
+        ends, by_label = counts.cumsum(0).tolist(), given.argsort(stable=True)
+        self._videos: dict[int, Tensor] = {
+            label: by_label[end - count : end]
+            for label, count, end in zip(found.tolist(), counts.tolist(), ends, strict=True)
+        }
         self.seed = seed
         self._length = len(given)
 

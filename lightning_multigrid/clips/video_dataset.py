@@ -91,11 +91,13 @@ class VideoDataset(Dataset[Clip]):
         try:
             with open_row(self.manifest, request.index) as video:
                 grid = self.sampling.in_source(self._grid(request, video), video)
-                first, last = video.time_in_video(grid.indices[0]), video.time_in_video(grid.indices[-1])
+                ends = (grid.indices[0], grid.indices[-1]) if video.rate else ()
+                seconds = " to ".join(f"{video.time_in_video(frame):.2f}" for frame in ends)
         except (OSError, VideoError) as error:
             return f"{path} can't be read, and another video takes its place: {error}"
         numbers = " ".join(map(str, grid.indices))
-        return f"{path}, {first:.2f} to {last:.2f} s, frames {numbers}" + (", mirrored" if grid.flip else "")
+        told = [path, *([f"{seconds} s"] if seconds else ()), f"frames {numbers}", *(["mirrored"] if grid.flip else ())]
+        return ", ".join(told)
 
     def _decode(self, requests: Sequence[ClipRequest], row: int, video: Stretch) -> list[Clip]:
         grids = [self.sampling.in_source(self._grid(request, video), video) for request in requests]
@@ -106,7 +108,15 @@ class VideoDataset(Dataset[Clip]):
             shared = video.read(frames, box, self.pixels)
             crops = [cut_out(shared, grid) for grid in moved]
         return [
-            Clip(crop, request.size, grid.flip, self._labels_seen(row, grid, video), row, seed=request.seed)
+            # Another seed than the grid's, or what is drawn on the device would follow the stride and the start.
+            Clip(
+                crop,
+                request.size,
+                grid.flip,
+                self._labels_seen(row, grid, video),
+                row,
+                seed=derive_seed(request.seed, 3),
+            )
             for request, grid, crop in zip(requests, grids, crops, strict=True)
         ]
 

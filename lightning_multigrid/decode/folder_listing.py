@@ -47,7 +47,7 @@ def list_folder(path: str, size_of: Callable[[str], tuple[int, int]]) -> Listing
         if (known := _kept.take(path, stamp)) is not None:
             return known
         with os.scandir(path) as entries:
-            names = [entry.name for entry in entries if _is_image(entry.name) and entry.is_file()]
+            names = [entry.name for entry in entries if is_frame(entry.name) and entry.is_file()]
     except OSError as error:
         raise VideoError(path, f"no folder of frames ({error.strerror})") from error
     if not names:
@@ -145,5 +145,6 @@ def _times(numbers: Sequence[tuple[float, ...]]) -> list[float]:
     return [*begin, begin[-1] + 1]
 
 
-def _is_image(name: str) -> bool:
+def is_frame(name: str) -> bool:
+    """Whether a file in a folder counts as a frame, by its name."""
     return name[0] != "." and os.path.splitext(name)[1].lower() in FRAME_SUFFIXES

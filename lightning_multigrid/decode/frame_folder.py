@@ -26,8 +26,9 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
     """A folder of images as a video, with the attributes of a `VideoReader`. Its length is the number of images.
 
     Images are sorted by the numbers in their names, which may be times (`0.5.png`). Where numbers are missing, so are
-    frames: the others keep their times. Hidden files, other files and folders are skipped. A `VideoError` if there is
-    no such folder, it holds no images, images of several videos by their names, or the first can't be read.
+    frames: the others keep their times. Of several numbers the first counts most, as in `00-01-59.png`; so images
+    `1_000.png` and `2_000.png` are of one video. Hidden files, other files and folders are skipped. A `VideoError` if
+    there is no such folder, it holds no images, images of several videos by their names, or the first can't be read.
 
     Args:
         path: The folder.

@@ -266,7 +266,8 @@ def _narrow(column: Integers) -> Integers:
     if not len(column):
         return np.empty(0, np.uint8)
     low, high = int(column.min()), int(column.max())
-    return column.astype(np.result_type(np.min_scalar_type(low), np.min_scalar_type(high)))
+    narrow = np.result_type(np.min_scalar_type(low), np.min_scalar_type(high))
+    return column.astype(narrow if narrow.kind in "iu" else np.int64)  # of -1 and 2^32 together it would be a float
 
 
 def seconds_of(frame: int, frames: int, times: Integers, rate: float) -> float:

@@ -111,10 +111,12 @@ class FullDecode(AbstractContextManager["FullDecode"]):
                     break
             if corrupt and self._container.format.name != "mpegts":  # a transport stream is cut anywhere
                 raise VideoError(self.file.path, "cut short: its last packet is not all there")
-            declared, ended = self._declared_seconds, self._seen.end
-            if 0 < ended < min(_SHARE * declared, declared - _LACK):  # none of its streams is as long as its head says
+            # Some containers declare when they end, counted from 0. Before a clock wraps, FFmpeg counts from below 0.
+            start = (self._container.start_time or 0) / av.time_base
+            declared, lasted = self._declared_seconds - max(0.0, start), self._seen.end - start
+            if self._seen.end > 0 and lasted < min(_SHARE * declared, declared - _LACK):  # no stream is as long
                 raise VideoError(
-                    self.file.path, f"cut short: it ends at {ended:.1f} s of the {declared:.1f} s that it declares"
+                    self.file.path, f"cut short: it lasts {lasted:.1f} s of the {declared:.1f} s that it declares"
                 )
             if not self._began:
                 raise refusal or VideoError(self.file.path, "holds no frame that can be decoded")

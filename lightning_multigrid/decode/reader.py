@@ -72,6 +72,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         self.misled = False
         self._held: dict[int, VideoFrame] = {}
         self.file = VideoFile(os.fspath(path))
+        self._own = table is None  # it would be in the video itself
         with self.file.faults():
             table = own_table(self.file.bytes) if table is None else table
         self.slow = ""
@@ -202,10 +203,11 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                 if self.table.damage:
                     raise VideoError(self.file.path, f"damaged: {frame_of} is decoded otherwise each time")
                 self.misled = True
+                way = "Remove it, and run `{} prepare`" if self._own else "Run `{} index`"
                 raise VideoError(
                     self.file.path,
-                    f"changed: {frame_of} is not the one that was found when the file was decoded first. Run "
-                    "`lightning-multigrid index` or `prepare` again",
+                    f"changed: {frame_of} is not the one that was found when the file was decoded first. "
+                    f"{way.format('lightning-multigrid')} again",
                 )
 
     def _spans(self, groups: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, int]]:

@@ -6,6 +6,8 @@ from functools import partial
 from statistics import mean
 from typing import NamedTuple
 
+import numpy as np
+
 from lightning_multigrid.decode import (
     FrameFolder,
     FrameTable,
@@ -13,6 +15,7 @@ from lightning_multigrid.decode import (
     PlaneFile,
     VideoError,
     open_whole,
+    own_table,
     planes_bytes,
 )
 from lightning_multigrid.prepare.index_before_fit import paths_without_own_table
@@ -79,7 +82,11 @@ def _of_decode(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> t
     with open_whole(path, frame_rate) as decode:
         for _ in decode:
             pass
-        return _fault(decode.table(entries=False) if isinstance(decode, FullDecode) else decode, starts), ""
+        if not isinstance(decode, FullDecode):
+            return _fault(decode, starts), ""
+        own, found = own_table(decode.file.bytes), decode.table(entries=False)
+        whole = own is None or not own.is_current or np.array_equal(own.checksums, found.checksums)
+        return _fault(found, starts) if whole else "changed since `prepare` made it. Remove it, and run `prepare`", ""
 
 
 def _fault(video: FrameTable | FrameFolder | PlaneFile, starts: Sequence[float]) -> str:

@@ -22,7 +22,7 @@ from itertools import islice
 
 import av
 
-from lightning_multigrid.decode import BrokenVideosError, PlaneFile, VideoError, is_plane_file, own_table
+from lightning_multigrid.decode import BrokenVideosError, PlaneFile, VideoError, is_frame, is_plane_file, own_table
 from lightning_multigrid.files import (
     InputFile,
     OutputError,
@@ -218,13 +218,16 @@ def _part(text: str) -> tuple[int, int]:
 
 def _made_from(source: str, encoding: Encoding | Planes, frame_rate: float | None) -> str:
     """What a prepared video is made of and how: its source as it is now, and the settings."""
-    found = state_of(source)
     # Whole paths stay private; a digest tells them apart.
-    about: dict[str, object] = {"source": _digest(source), "bytes": found.size, "changed": found.changed}
-    if not is_url(source) and os.path.isdir(source):  # which doesn't change when an image is written over
+    about: dict[str, object] = {"source": _digest(source)}
+    if not is_url(source) and os.path.isdir(source):
         with os.scandir(source) as entries:
-            states = sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in entries)
+            images = [entry for entry in entries if is_frame(entry.name) and entry.is_file()]
+            states = sorted((image.name, image.stat().st_size, image.stat().st_mtime_ns) for image in images)
         about |= {"frame_rate": frame_rate, "images": _digest(repr(states))}
+    else:
+        found = state_of(source)
+        about |= {"bytes": found.size, "changed": found.changed}
     return json.dumps({"version": _VERSION, **asdict(encoding), **about})
 
 

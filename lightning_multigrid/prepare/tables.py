@@ -77,10 +77,10 @@ def _make(store: TableStore, path: str) -> bool:
     if kept_table(path, store) is not None:
         return False
     before = _key(path)
-    data = make_kept(path)
+    data, whole = make_kept(path)
     if _key(path) != before:
         raise VideoError(path, "changed while it was decoded. Index it again")
-    store.add(path, data)
+    store.add(path, data, dated=not whole)
     read_kept(path, data)  # says why it is broken
     return True
 

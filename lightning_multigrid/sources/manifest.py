@@ -1,5 +1,6 @@
 """Paths and labels of hundreds of thousands of videos, in tensors that all workers share."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from torch import Tensor
 from lightning_multigrid.files import joined, quoted
 from lightning_multigrid.sources.table_store import TableStore
 from lightning_multigrid.sources.text import ManifestError
+
+_ALWAYS = 0.0, math.inf
 
 
 class Rows(NamedTuple):
@@ -115,12 +118,17 @@ class Manifest:
         """Returns the labels of a row whose span overlaps [start, end), in seconds, ascending, each once.
 
         Spans are half-open, too: an action in [2, 5) is seen in [4.9, 6) and not in [5, 6), and one in [2, 2) never.
-        All times are those of the video; what lies outside of the row's stretch is not seen.
+        All times are those of the video; what lies outside of the row's stretch is not seen. Labels without a span hold
+        wherever a clip lies: that of a stretch which ends before the video begins has its first frame.
         """
         labels, spans = self.spans(index)
         first, last = self.stretch(index)
         start, end = max(start, first), min(end, last)
-        seen = {label for label, (low, high) in zip(labels, spans, strict=True) if max(low, start) < min(high, end)}
+        seen = {
+            label
+            for label, (low, high) in zip(labels, spans, strict=True)
+            if (low, high) == _ALWAYS or max(low, start) < min(high, end)
+        }
         return tuple(sorted(seen))
 
     def _checked(self, index: int) -> int:

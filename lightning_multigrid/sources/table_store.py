@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from glob import escape, glob
+from typing import NamedTuple
 
 from xxhash import xxh3_128_digest
 
@@ -50,36 +51,41 @@ class TableStore:
         An OSError if it can't be read.
         """
         try:
-            name = content_key(path)
+            names = _key_of(path).names
         except (OSError, ValueError):  # who opens the video says why
             return b""
-        try:
-            with open(self._file(name), "rb") as file:
+        for name in names:
+            with suppress(FileNotFoundError, NotADirectoryError), open(self._file(name), "rb") as file:
                 table = file.read()
                 if time.time() - os.fstat(file.fileno()).st_mtime > _MARKED:
                     with suppress(OSError):  # it is another user's
                         os.utime(file.fileno())
                 return table
-        except (FileNotFoundError, NotADirectoryError):
-            return b""
+        return b""
 
-    def add(self, path: str, table: bytes) -> None:
+    def add(self, path: str, table: bytes, *, dated: bool = False) -> None:
         """Adds the table of a video, or replaces it; an `OutputError` if it can't be written.
 
+        One that is `dated` holds as long as the video has its time of change.
         An OSError if the video can't be read.
         """
-        file = self._file(content_key(path))
+        names = _key_of(path).names
+        file, other = map(self._file, reversed(names) if dated else names)
         temporary = temporary_name(os.path.dirname(file))
         with output_errors(self.folder):
             os.makedirs(os.path.dirname(file), exist_ok=True)
             with open(temporary, "wb") as part:
                 part.write(table)
             os.replace(temporary, file)  # not brought to the disk first: a table has a checksum
+        with suppress(OSError):
+            os.remove(other)
 
     def remove(self, path: str) -> None:
         """Removes the table of a video, as far as this user may."""
         with suppress(OSError):
-            os.remove(self._file(content_key(path)))
+            for name in _key_of(path).names:
+                with suppress(FileNotFoundError):
+                    os.remove(self._file(name))
 
     def missing(self, paths: Iterable[str]) -> list[str]:
         """Returns the paths without a table, each once; those of files that can't be read, too."""
@@ -89,8 +95,8 @@ class TableStore:
         recalled = self.recall()
         with ThreadPoolExecutor(_READERS) as threads:
             keys = [key for piece in threads.map(_keys, pieces) for key in piece]
-        self._remember(recalled, {of_file: key for of_file, key in keys if key})
-        return [path for path, (_, key) in zip(distinct, keys, strict=True) if not key or _name(key) not in there]
+        self._remember(recalled, {key.of_file: key.of_content for key in keys if key})
+        return [path for path, key in zip(distinct, keys, strict=True) if not key or there.isdisjoint(key.names)]
 
     def recall(self) -> dict[bytes, bytes]:
         """Recalls the keys of files that any process has read before: only what has changed is read again."""
@@ -147,15 +153,24 @@ def content_key(path: str) -> str:
 
     A file that has its size and time of change of before isn't read again.
     """
-    return _name(_key_of(path)[1])
+    return _key_of(path).names[0]
 
 
-def _name(key: bytes) -> str:
-    return os.path.join(key[:1].hex(), key[1:].hex() + _SUFFIX)
+class _Key(NamedTuple):
+    """What a file is known as by its path, size and time of change; by what is in it; and by that and the time."""
+
+    of_file: bytes
+    of_content: bytes
+    dated: bytes
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of the tables that it may have: of one that holds for all such files, and of a dated one."""
+        whole, dated = (os.path.join(key[:1].hex(), key[1:].hex() + _SUFFIX) for key in (self.of_content, self.dated))
+        return whole, dated
 
 
-def _key_of(path: str) -> tuple[bytes, bytes]:
-    """What a file is known as, by its path, size and time of change, and the key of what is in it."""
+def _key_of(path: str) -> _Key:
     found = state_of(path)
     of_file = xxh3_128_digest(f"{path}\0{found.size}\0{found.changed}".encode("utf-8", "surrogateescape"))
     key = _recalled.get(of_file) or _known.get(of_file)
@@ -164,17 +179,17 @@ def _key_of(path: str) -> tuple[bytes, bytes]:
             ends = file.read(0, _END) + file.read(max(0, file.size - _END), _END)
             key = xxh3_128_digest(f"{file.size} ".encode() + ends)
         _known.put(of_file, key)
-    return of_file, key
+    return _Key(of_file, key, xxh3_128_digest(key + f"{found.changed}".encode()))
 
 
-def _keys(paths: Sequence[str]) -> list[tuple[bytes, bytes]]:
-    """`_key_of` each path; no key for files that can't be read."""
-    keys = []
+def _keys(paths: Sequence[str]) -> list[_Key | None]:
+    """`_key_of` each path; None for files that can't be read."""
+    keys: list[_Key | None] = []
     for path in paths:
         try:
             keys.append(_key_of(path))
         except (OSError, ValueError):
-            keys.append((b"", b""))
+            keys.append(None)
     return keys
 
 

@@ -1,6 +1,9 @@
 """What is said of manifests before a training: how large the classes are, and which videos two splits share."""
 
+from itertools import islice
 from statistics import median
+
+import numpy as np
 
 from lightning_multigrid.files import quoted
 from lightning_multigrid.sources.manifest import Manifest
@@ -13,15 +16,16 @@ def class_sizes(manifest: Manifest, num_classes: int) -> str:
 
     It reads "3, each with 8 videos", or "3, with 2 to 8 videos, median 4; without a video: run, swim".
     """
-    counts = manifest.rows.labels.bincount(minlength=num_classes).tolist()
-    sizes = sorted(filter(None, counts))
-    said = f"{len(counts):,}, each with {sizes[0]:,} video{'s' * (sizes[0] > 1)}"
+    labels, counts = (found.tolist() for found in np.unique(manifest.rows.labels, return_counts=True))
+    sizes, number = sorted(counts), max(num_classes, labels[-1] + 1)
+    said = f"{number:,}, each with {sizes[0]:,} video{'s' * (sizes[0] > 1)}"
     if sizes[0] != sizes[-1]:
-        said = f"{len(counts):,}, with {sizes[0]:,} to {sizes[-1]:,} videos, median {median(sizes):,g}"
-    without = [label for label, count in enumerate(counts) if not count]
+        said = f"{number:,}, with {sizes[0]:,} to {sizes[-1]:,} videos, median {median(sizes):,g}"
+    there, without = set(labels), number - len(labels)
+    named = islice((label for label in range(number) if label not in there), _NAMED)
     known = len(manifest.classes)  # of `num_classes`, which may be more
-    names = [quoted(manifest.classes[label]) if label < known else str(label) for label in without[:_NAMED]]
-    more = f" and {len(without) - _NAMED:,} more" if len(without) > _NAMED else ""
+    names = [quoted(manifest.classes[label]) if label < known else str(label) for label in named]
+    more = f" and {without - _NAMED:,} more" if without > _NAMED else ""
     return f"{said}; without a video: {', '.join(names)}{more}" if without else said
 
 

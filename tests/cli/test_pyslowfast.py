@@ -106,6 +106,19 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     ]
 
 
+def test_places_of_test_clips_and_draws_of_the_short_side_are_those_of_the_config(tmp_path):
+    """PySlowFast's single clip is the beginning of a video unless it samples by offsets, and the middle here."""
+    middle = "# The one clip of a test is the video's middle, in PySlowFast its beginning."
+    one = changed(SMALL, TEST={"NUM_ENSEMBLE_VIEWS": 1})
+    offsets = changed(one, DATA={"USE_OFFSET_SAMPLING": True, "INV_UNIFORM_SAMPLE": True})
+    for config, positions, sampling, told in ((one, None, None, True), (offsets, "offset", "inverse_uniform", False)):
+        text = translated(tmp_path, config)
+        data = data_of(yaml.safe_load(text))
+        assert (data["test_views"].get("positions"), data.get("short_side_sampling")) == (positions, sampling)
+        assert (middle in text.splitlines()) == told
+        assert "Not carried over" not in text
+
+
 def test_without_multigrid_the_baseline_is_translated(tmp_path):
     text = translated(tmp_path, changed(KINETICS, MULTIGRID={"SHORT_CYCLE": False, "LONG_CYCLE": False}))
     assert "The baseline as it is" in text

@@ -216,7 +216,7 @@ def test_a_table_that_does_not_fit_is_made_again_by_the_next_index(indexed):
 
 def test_a_video_that_is_known_to_be_broken_is_not_opened(indexed, monkeypatch):
     Path(indexed.path(0)).write_bytes(b"no video")
-    indexed.tables.add(indexed.path(0), make_kept(indexed.path(0)))
+    indexed.tables.add(indexed.path(0), make_kept(indexed.path(0))[0])
     with pytest.raises(VideoError, match="no video") as opened, open_row(replace(indexed, tables=None), 0):
         pass
     monkeypatch.setattr(opening, "open_video", None)

@@ -1,5 +1,6 @@
 import pickle
 import random
+import re
 from bisect import bisect_right
 from dataclasses import replace
 from itertools import pairwise
@@ -17,6 +18,7 @@ from lightning_multigrid.decode.any_video import read_frames
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.pixels import YuvClip, resample_clips
+from lightning_multigrid.pixels.edits import draw_rectangle
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.videos import write_video
@@ -65,7 +67,17 @@ def test_a_clip_shows_the_frames_and_pixels_of_its_grid(folder):
     assert torch.equal(clip.crop, whole[:, top : top + side, left : left + side])
     assert levels(clip.crop) == list(grid.indices)
     assert (clip.size, clip.flip, clip.labels, clip.index, clip.broken) == (12, grid.flip, (0,), 0, ())
-    assert clip.seed == 5
+
+
+def test_what_is_drawn_for_a_clip_on_the_device_does_not_follow_its_stride(folder):
+    """It would, if both were drawn from one seed: one in four clips is erased, of those of any stride."""
+    data, erased = VideoDataset(VideoList(folder / "good.csv").read(), SMALL), {False: [], True: []}
+    for seed in range(400):
+        clip = data.read_clip(ClipRequest(0, frames=4, size=12, seed=seed))
+        first, second, *_ = levels(clip.crop)
+        top, bottom, *_ = draw_rectangle(random.Random(clip.seed), 0.25, size=100)
+        erased[second - first > 2].append(top < bottom)
+    assert all(len(each) > 100 and 0.1 < np.mean(each) < 0.4 for each in erased.values())
 
 
 def test_a_video_is_decoded_once_for_all_its_views(folder, monkeypatch):
@@ -182,6 +194,21 @@ def test_a_training_clip_has_the_labels_of_its_span_and_evaluation_those_of_the_
         found.add(clip.labels)
     assert found == {(0,), (0, 1), (1,), (1, 2), (2,)}
     assert ViewDataset(actions, SMALL, CENTRE)[0].labels == (0, 1, 2)
+
+
+def test_a_stretch_that_ends_before_the_video_begins_has_its_label(tmp_path):
+    """Its clips show the first frame; the sound begins 0.6 s before."""
+    gray_video(tmp_path / "late.mp4", pts=range(18, 48), audio=True)
+    (tmp_path / "list.csv").write_text("path,label,start,end\nlate.mp4,1,0,0.5\nlate.mp4,0,0.5,1.5\n")
+    data = dataset(tmp_path, "list.csv")
+    assert [data.read_clip(ClipRequest(row, 4, 12, seed=1)).labels for row in range(2)] == [(1,), (0,)]
+
+
+def test_a_clip_of_a_video_of_unknown_rate_is_described_by_its_frames(tmp_path):
+    gray_video(tmp_path / "a.ts", frames=1)
+    (tmp_path / "list.csv").write_text("a.ts 0\n")
+    told = dataset(tmp_path, "list.csv").describe(ClipRequest(0, 4, 12, seed=1))
+    assert re.fullmatch(r".*a\.ts, frames 0 0 0 0(, mirrored)?", told)
 
 
 def test_frames_that_are_shown_for_unequal_times_have_the_labels_of_those_times(tmp_path):

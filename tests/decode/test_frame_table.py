@@ -36,6 +36,15 @@ def test_a_table_survives_as_bytes(folder, name):
     assert len(table.to_bytes()) < 20 * COUNT + 5_000
 
 
+def test_a_table_of_a_file_of_many_gigabytes_survives_as_bytes(folder):
+    """Where a packet lies is unknown of some, and far behind of others: -1 and 2^33 in one column."""
+    table = make_table(written(folder, "gop_12.mp4"))
+    positions = table.positions.astype(np.int64) + 2**33
+    positions[1] = -1
+    large = replace(table, positions=positions, file_size=2**34, direct=False, clock=np.arange(len(positions)))
+    assert same(large, FrameTable.from_bytes(large.to_bytes()))
+
+
 def test_bytes_that_are_no_table_are_a_value_error(folder):
     data = make_table(written(folder, "gop_12.mp4")).to_bytes()
     draw = random.Random(0)

@@ -542,6 +542,14 @@ def of(content):
 
 
 NO_VIDEO = "no video, or damaged, or cut short"
+
+
+def late_half(folder, path):
+    """Half of a file that begins at 1000 s, as a part of a longer recording may."""
+    data = write_video(path, FRAMES, pts=range(30_000, 30_000 + COUNT), options={"g": "12"}).read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
 FAULTS = {
     "empty.mp4": (of(b""), NO_VIDEO),
     "text.mp4": (of(b"a text\n" * 100), NO_VIDEO),
@@ -550,7 +558,8 @@ FAULTS = {
     "no_index.mp4": (part("gop_12.mp4", last=0.5), NO_VIDEO),  # which lies behind its pictures
     "half_faststart.mp4": (part("faststart.mp4", last=0.5), "cut short: its last packet is not all there"),
     "last_bytes.mp4": (part("faststart.mp4", last=0.999), "cut short"),
-    "half.mkv": (part("gop_12.mkv", last=0.5), r"cut short: it ends at 0\.8 s of the 2\.0 s that it declares"),
+    "half.mkv": (part("gop_12.mkv", last=0.5), r"cut short: it lasts 0\.8 s of the 2\.0 s that it declares"),
+    "late_half.mkv": (late_half, r"cut short: it lasts 0\.\d s of the 2\.0 s that it declares"),
     "half.avi": (part("mjpeg.avi", last=0.5), "cut short: its last packet is not all there"),
     "sound.m4a": (lambda folder, path: sound(path), "holds no video, only other streams"),
     "sound_and_cover.m4a": (lambda folder, path: sound(path, cover=True), "holds no video, only other streams"),
@@ -561,6 +570,14 @@ FAULTS = {
     "n" * 300: (lambda folder, path: None, "File name too long"),
     "null\0.mp4": (lambda folder, path: None, "embedded null"),
 }
+
+
+def test_a_transport_stream_whose_clock_wraps_is_whole(tmp_path):
+    """After 26.5 hours, in which FFmpeg counts the time before as negative."""
+    wraps = 2**33 * 30 // 90_000
+    path, options = tmp_path / "a.ts", {"mpegts_copyts": "1"}
+    write_video(path, [*FRAMES, *FRAMES], pts=range(wraps - 100, wraps - 100 + 2 * COUNT), container_options=options)
+    assert len(make_table(path)) == 2 * COUNT
 
 
 @pytest.mark.parametrize("name", FAULTS, ids=lambda name: ascii(name)[:20])

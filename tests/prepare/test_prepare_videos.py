@@ -201,6 +201,9 @@ def test_folders_of_frames_are_made_anew_at_another_rate_or_of_other_images(tmp_
     assert made(30, 100) == (0, 30, 100)
     assert made(10, 100) == (1, 10, 100)
     assert made(10, 200) == (1, 10, 200)
+    (folder / ".DS_Store").touch()  # no frame
+    (folder / ".#0.png").symlink_to("nowhere")
+    assert made(10, 200) == (0, 10, 200)
 
 
 def test_nothing_is_written_outside_the_output_folder(tmp_path):

@@ -1,12 +1,14 @@
 """Tables are made once, kept on the way, and made again only where they are of no use any more."""
 
+import os
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from lightning_multigrid.decode import FrameTable, VideoError, make_kept
 from lightning_multigrid.prepare import tables
-from lightning_multigrid.prepare.tables import index, without_table
+from lightning_multigrid.prepare.tables import index, kept_table, without_table
 from lightning_multigrid.sources.table_store import TableStore
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -124,3 +126,41 @@ def test_what_it_costs_is_said(paths, store, capsys):
     index(paths, store)
     told = " ".join(capsys.readouterr().err.split())
     assert told.count("Each of 4 videos is decoded once") == 1
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """A video of which a part in the middle is lost, and its bytes before."""
+    path = write_video(tmp_path / "damaged.mp4", numbered_frames(300, 96, 128), options={"crf": "1"})
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    path.write_bytes(whole[:middle] + bytes(4096) + whole[middle + 4096 :])
+    return path, whole
+
+
+def test_a_repaired_video_is_indexed_again_though_its_ends_are_the_same(damaged, store):
+    path, whole = damaged
+    index([str(path)], store)
+    assert kept_table(str(path), store).damage
+    path.write_bytes(whole)
+    os.utime(path, ns=(0, 1))
+    assert without_table([str(path)], store) == [str(path)]
+    assert index([str(path)], store).made == 1
+    assert not kept_table(str(path), store).damage
+    os.utime(path, ns=(0, 2))
+    assert without_table([str(path)], store) == []  # what is whole has its table wherever it is copied
+    path.write_bytes(b"no video")
+    assert index([str(path)], store).broken
+    os.utime(path, ns=(0, -3 * 10**9))  # before 1970
+    assert without_table([str(path)], store) == [str(path)]
+
+
+def test_copies_of_a_damaged_video_have_a_table_each_if_their_times_of_change_differ(damaged, store, tmp_path):
+    paths = [str(shutil.copy(damaged[0], tmp_path / f"{number}.mp4")) for number in range(2)]
+    for number, path in enumerate(paths, 1):
+        os.utime(path, ns=(0, number))
+    assert index(paths, store).made == 2
+    assert index(paths, store).kept == 2
+    assert all(kept_table(path, store).damage for path in paths)
+    store.remove(paths[0])
+    assert without_table(paths, store) == paths[:1]

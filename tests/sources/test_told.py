@@ -22,6 +22,7 @@ def build(rows, **arguments):
         ([0, 0, 2, 2, 2, 3, 3, 3], (), "4, with 2 to 3 videos, median 3; without a video: 1"),
         ([0, 0, 1], ("a", "b", "jump up", "d"), "4, with 1 to 2 videos, median 1.5; without a video: 'jump up', 'd'"),
         ([9], (), "10, each with 1 video; without a video: 0, 1, 2, 3, 4 and 4 more"),
+        ([0, 900_000_000], (), "900,000,001, each with 1 video; without a video: 1, 2, 3, 4, 5 and 899,999,994 more"),
         ([0] * 5000 + [1] * 1000, (), "2, with 1,000 to 5,000 videos, median 3,000"),
     ],
 )
