@@ -229,8 +229,14 @@ class MultigridSchedule:
         return f"{counted(passes, 'pass')} over the data in {counted(epochs, 'epoch')}"
 
     def cycle_text(self, phase: Phase) -> str:
-        """The short cycle of a phase: clips x size of its mini-batches."""
-        return " ".join(f"{shape.clips}x{shape.size}" for shape in self.cycle(phase.shape))
+        """The short cycle of a phase: clips x size of its mini-batches; once, if they all have the same."""
+        shapes = [f"{shape.clips}x{shape.size}" for shape in self.cycle(phase.shape)]
+        return " ".join(shapes if len({*shapes}) > 1 else shapes[:1])
+
+    @property
+    def has_short_cycle(self) -> bool:
+        """Whether sizes take turns in any phase."""
+        return any(len({*self.cycle(phase.shape)}) > 1 for phase in self.phases)
 
     def phase_table(self, columns: Mapping[str, Sequence[str]], where: str = "") -> str:
         """A title that `where` ends, and a line per phase: its base shape, then `columns` (heading: a cell per phase).
@@ -252,7 +258,8 @@ class MultigridSchedule:
         kept = [f"{what} are multiples of {divisor}" for what, divisor in multiples.items() if divisor > 1]
         title += f"; {' and '.join(kept)}" if kept else ""
         if min(map(self._scaled_size, self.short_cycle.factors)) < self._smallest:
-            title += f"; the short cycle stops at {self._smallest} pixels"
+            without = "" if self.has_short_cycle else ", and so has no size of its own"
+            title += f"; the short cycle stops at {self._smallest} pixels{without}"
         return f"{title}\n{text_table(list(every), list(zip(*every.values(), strict=True)))}"
 
 

@@ -133,7 +133,8 @@ def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list
         clips, script = schedule.sub_batch, schedule.baseline.shape.clips
         beside = "" if clips == script else f", the script's over {script}"
         fewer = " (all of a mini-batch that has fewer)" if script * plan.world < clips else ""
-        tell(f"BatchNorm has statistics over {counted(clips, 'clip')}{fewer}, in the short cycle over more{beside}.")
+        more = ", in the short cycle over more" if schedule.has_short_cycle else ""
+        tell(f"BatchNorm has statistics over {counted(clips, 'clip')}{fewer}{more}{beside}.")
     if following:
         tell(f"Positions follow the grid: {', '.join(following)}.")
     tell(lr_rule(arguments, schedule, trainer.optimizers))

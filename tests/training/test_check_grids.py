@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, interpolate
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torchmetrics import Accuracy
 
-from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle, VideoClassifier
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLASSES, Module, clips, fit, loader
 
@@ -449,6 +449,33 @@ def test_what_cannot_be_rehearsed_is_said():
     module.stuck = (number for number in range(3))
     with pytest.warns(UserWarning, match=r"not be rehearsed with Script: .* TypeError: cannot"):
         fit(module, MultigridCallback(), max_epochs=1)
+
+
+def test_a_step_that_takes_one_number_of_clips_is_refused():
+    """As with a hidden state that is sized by an argument; on the baseline's grid, it trains."""
+
+    def step(self, batch, _):
+        return cross_entropy(self(batch[0]) + torch.zeros(4, CLASSES), batch[1])
+
+    said = r"A step of Script takes 4 clips of the grid of .*, but not 16 \(RuntimeError: .* as `clips.shape\[0\]`"
+    with pytest.raises(ValueError, match=said):
+        fit(script(training_step=step), MultigridCallback(), max_epochs=1)
+    fit(script(training_step=step), MultigridCallback.baseline(), max_epochs=1)
+
+
+def test_a_step_that_takes_multiples_of_the_baselines_clips_is_rehearsed():
+    def step(self, batch, _):
+        return cross_entropy(self(batch[0]).view(-1, 4, CLASSES).flatten(0, 1), batch[1])
+
+    fit(script(training_step=step), MultigridCallback(), max_epochs=1)
+
+
+def test_a_model_of_another_number_of_classes_is_refused_at_once(caplog):
+    """By the error of the training itself, and nothing else is said before."""
+    net = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, CLASSES))
+    with caplog.at_level("INFO"), pytest.raises(ValueError, match=r"Sequential returned .* which must be \(\d+, 2\)"):
+        fit(VideoClassifier(net, num_classes=2), MultigridCallback(), max_epochs=1)
+    assert "Multigrid schedule" not in caplog.text
 
 
 def test_a_model_that_was_built_for_another_grid_fails_on_that_of_the_baseline():

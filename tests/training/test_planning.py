@@ -25,6 +25,9 @@ def test_a_short_cycle_stops_at_its_smallest_size():
         assert [shape.size for shape in schedule.cycle(baseline)][::2] == [smallest, 48]
         assert {shape.size for shape in schedule.cycle(baseline.rescaled(4, 24))} == {24}  # never above its base shape
         assert f"the short cycle stops at {smallest} pixels" in str(schedule)
+        none = smallest == 48
+        assert ("pixels, and so has no size of its own" in str(schedule)) == none
+        assert schedule.cycle_text(schedule.phases[0]).count("x") == (1 if none else 3)
     assert "stops" not in str(MultigridSchedule(Baseline(baseline, epochs=8), short_cycle=ShortCycle(smallest=24)))
     with pytest.raises(ValueError, match="`smallest` must be at least 1 pixel, got 0"):
         ShortCycle(smallest=0)
@@ -173,5 +176,8 @@ def test_as_many_clips_share_statistics_as_the_scripts_mini_batch_has_but_at_lea
     beside = "" if batch == shared else f", the script's over {batch}"
     fewer = "" if batch == shared else " (all of a mini-batch that has fewer)"
     assert f"BatchNorm has statistics over {shared} clips{fewer}, in the short cycle over more{beside}." in caplog.text
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        fit(Module(), MultigridCallback(short_cycle=ShortCycle((1,))), train=loader(batch, number=400))
+    assert f"BatchNorm has statistics over {shared} clips{fewer}{beside}." in caplog.text
     fine = {sub for shape, sub in zip(module.shapes, module.sub_batches, strict=True) if shape == (batch, 8, 32)}
     assert fine == {shared}

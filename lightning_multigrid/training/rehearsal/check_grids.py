@@ -1,5 +1,6 @@
 """Tries each grid on a script before the first step, and refuses those that fail or would mean something else."""
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -11,7 +12,7 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 
 from lightning_multigrid.host import LightningModule, Trainer, tell
 from lightning_multigrid.positions import knows_grids
-from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid.schedule import BatchShape, counted
 from lightning_multigrid.training.mini_batches import apart, error_text, run_forward, run_step, sizes_of_clips
 from lightning_multigrid.training.rehearsal.batches import Made
 from lightning_multigrid.training.rehearsal.counted import counted_from_first
@@ -44,7 +45,8 @@ def check_grids(
     the clips, pixels may be counted from the first: so places are judged on grids of the full size.
     """
     name, fewest, made_of = type(module).__name__, _number_of_clips(grids), cache(read)
-    ways = [(run_step, fewest), (run_step, 2 * fewest), (run_forward, fewest)]  # a step may need an even number
+    # A step may need an even number, or a multiple of what the baseline's mini-batches have.
+    ways = [*((run_step, clips) for clips in (fewest, 2 * fewest, grids[0].clips)), (run_forward, fewest)]
     if trainer.strategy.restore_checkpoint_after_setup:
         ways = []
         tell(
@@ -64,6 +66,8 @@ def check_grids(
             break
         failed = failed or first
     if failed is not None and step is not run_step:
+        if failed.error is not None and _is_ours(module, failed.error):
+            raise failed.error
         _warn(f"{name}, but for its `forward`" if step is run_forward else name, module, failed)
     if first.error is not None:
         points = PointsOnPlan()
@@ -84,7 +88,10 @@ def check_grids(
                 if not (boxes_follow and grid.size != baseline.size):
                     _refuse_counted(module, baseline, before, grid, now)
                 if grid is coarsest and len({shape.clips for shape in grids}) > 1:
-                    check_sum_over_clips(name, now.losses, rehearse(more, draw).losses)
+                    many = rehearse(more, draw)
+                    if many.error is not None:
+                        raise ValueError(_fixed_number(name, grid, more, many.error)) from many.error
+                    check_sum_over_clips(name, now.losses, many.losses)
                 break
             except ValueError:
                 if draw == _DRAWS - 1:
@@ -117,6 +124,21 @@ def _refuse_counted(
             "Give that layer, or the module, a method `set_grid(self, frames, size)`, which is called before each "
             "mini-batch, and let it spread the places. If they shall be counted, let the method do nothing."
         )
+
+
+def _fixed_number(name: str, grid: BatchShape, more: BatchShape, error: Exception) -> str:
+    return (
+        f"A step of {name} takes {counted(grid.clips, 'clip')} of {named(grid)}, but not {more.clips} "
+        f"({error_text(error)}). The mini-batches of coarse grids have more clips than the baseline's: take their number "
+        "from the mini-batch, as `clips.shape[0]`, wherever a tensor is made for them."
+    )
+
+
+def _is_ours(module: LightningModule, error: Exception) -> bool:
+    """Whether the module is one of this package, and refuses the step itself: it would in training, too."""
+    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+    own = type(module).__module__
+    return own.startswith("lightning_multigrid.") and frame.f_globals.get("__name__") == own
 
 
 def _place(module: LightningModule, trial: Trial) -> str:
