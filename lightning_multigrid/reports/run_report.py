@@ -69,7 +69,7 @@ class RunReport:
             phase, lr = phases[step.phase], float(baseline_lr) * step.lr_scale
             self.tell(
                 f"Phase {step.phase + 1} of {len(phases)}: {phase.shape}, epochs {phase.interval}, LR from {lr:.3g}, "
-                f"scale {phase.lr_scale:g}.{self._left_text(left, limit())}"
+                f"scale {phase.lr_scale:.3g}.{self._left_text(left, limit())}"
             )
 
     def _left_text(self, left: float | None, limit: float | None) -> str:

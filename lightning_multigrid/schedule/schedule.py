@@ -213,7 +213,7 @@ class MultigridSchedule:
     def table(self, columns: Mapping[str, Sequence[str]] | None = None, savings: Sequence[str] = ()) -> str:
         """The schedule as text: a line per phase, which `columns` lengthen, then what it saves, `savings` first."""
         cycles = {"short cycle": [self.cycle_text(phase) for phase in self.phases]}
-        cycles["LR scale"] = [f"{phase.lr_scale:g}" for phase in self.phases]
+        cycles["LR scale"] = [f"{phase.lr_scale:.3g}" for phase in self.phases]
         saved = [
             *savings,
             self.all_passes,

@@ -80,6 +80,10 @@ def shared_clips(clips: int) -> int:
     return max(8, clips)
 
 
+# An error about an argument that there isn't names the class that a user writes.
+Arguments.__init__.__qualname__ = "MultigridCallback.__init__"
+
+
 def schedule_of(
     arguments: Arguments, baseline: Baseline, stepwise: bool = True, divisors: tuple[int, int] = (1, 1)
 ) -> MultigridSchedule:

@@ -129,6 +129,10 @@ def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list
     if tracking_layers(trainer.lightning_module) and arguments.precise_bn_batches is None:
         tell_few_steps(trainer, plan.batches_per_epoch, schedule.phases[0].lr_scale)
     tell(str(plan))
+    every = trainer.check_val_every_n_epoch or 0  # 0: by steps
+    if trainer.enable_validation and not trainer.fast_dev_run and every > plan.epochs:  # type: ignore[attr-defined]
+        epochs = counted(plan.epochs, "epoch")
+        tell(f"Nothing is validated: `check_val_every_n_epoch={every}` is more than the {epochs} of the training.")
     if tracking_layers(trainer.lightning_module):
         clips, script = schedule.sub_batch, schedule.baseline.shape.clips
         beside = "" if clips == script else f", the script's over {script}"

@@ -534,7 +534,7 @@ def test_what_means_nothing_here_is_refused(tmp_path):
     for other, difference in (
         ({"epoch_factor": 2}, saves.format(8)),
         ({"warmup_epochs": 0.5}, "The warm-up or the stride differs, "),
-        ({"lr_scaling": "sqrt"}, "phase .* LR scale\n +1 .* 8  .the checkp.*\n +1 .* 2.82843  .this run's.\n"),
+        ({"lr_scaling": "sqrt"}, "phase .* LR scale\n +1 .* 8  .the checkp.*\n +1 .* 2.83  .this run's.\n"),
         (OFF, saves.format(4)),
     ):
         with pytest.raises(

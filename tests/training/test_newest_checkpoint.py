@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import time
 
@@ -256,6 +257,19 @@ def test_a_config_may_have_one_beside_that_of_its_script(tmp_path):
     both = [NewestCheckpoint(tmp_path / name, minutes=5) for name in ("config", "script")]
     fit(Module(), *both, enable_checkpointing=True, max_epochs=1)
     assert step(tmp_path / "config" / "last.ckpt") == step(tmp_path / "script" / "last.ckpt") == 25
+
+
+@pytest.mark.parametrize("change", [os.utime, os.remove], ids=["writes", "moves"])
+def test_that_another_training_writes_to_the_folder_is_said(change, tmp_path):
+    class Other(L.Callback):
+        def on_train_epoch_start(self, trainer, module):
+            if trainer.current_epoch == 2:
+                change(tmp_path / "last.ckpt")
+
+    said = r"last\.ckpt is not what this training has written there: another one writes"
+    with pytest.warns(UserWarning, match=said) as found:
+        fit(Module(), MultigridCallback(), NewestCheckpoint(tmp_path, minutes=0), Other(), enable_checkpointing=True)
+    assert sum(bool(re.search(said, str(each.message))) for each in found) == 1
 
 
 def test_an_interval_must_not_be_negative():

@@ -181,3 +181,12 @@ def test_as_many_clips_share_statistics_as_the_scripts_mini_batch_has_but_at_lea
     assert f"BatchNorm has statistics over {shared} clips{fewer}{beside}." in caplog.text
     fine = {sub for shape, sub in zip(module.shapes, module.sub_batches, strict=True) if shape == (batch, 8, 32)}
     assert fine == {shared}
+
+
+@pytest.mark.parametrize(("every", "said"), [(7, True), (6, False), (None, False)])
+def test_that_nothing_is_validated_is_said(every, said, caplog):
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        validate = {"check_val_every_n_epoch": every, "val_check_interval": 9}
+        fit(Module(), MultigridCallback(), val=loader(shuffle=False), max_epochs=6, **validate)
+    text = "Nothing is validated: `check_val_every_n_epoch=7` is more than the 6 epochs of the training."
+    assert (text in caplog.text) == said

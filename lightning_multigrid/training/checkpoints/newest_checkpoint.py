@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from typing_extensions import override
 
 from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer, is_a, tell, tell_above_bar
@@ -47,7 +48,7 @@ class NewestCheckpoint(ModelCheckpoint):
         )
         self._given, self._seconds, self._written = os.fspath(dirpath), 60 * minutes, 0.0
         self.command = ""  # that continues the training, if one has started it
-        self._trained = False
+        self._trained, self._mark = False, 0
         self._earlier: dict[Path, float] = {}  # checkpoints of another training, and when each was written
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
         self._signals: set[int] = set()
@@ -64,6 +65,7 @@ class NewestCheckpoint(ModelCheckpoint):
         host: Any = trainer
         host.callbacks = [*(callback for callback in host.callbacks if callback is not self), self]
         self._trained = self._has_written = False
+        self._mark = 0
         self._signals.clear()
 
     @override
@@ -149,8 +151,16 @@ class NewestCheckpoint(ModelCheckpoint):
     def _write(self, trainer: Trainer) -> None:
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
+        if self._mark and _mark(self._path) != self._mark:
+            rank_zero_warn(
+                f"{self._path} is not what this training has written there: another one writes to its folder, too, or "
+                f"has moved it. {self._last} continues from whatever was written last. Give each training a `dirpath` "
+                "of its own."
+            )
         self._has_written = True
         trainer.save_checkpoint(self._path, weights_only=False)
+        later = is_a(trainer.strategy.checkpoint_io, "plugins.io.AsyncCheckpointIO")
+        self._mark = _mark(self._path) if trainer.is_global_zero and not later else 0
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:  # see `slurms_checkpoint`
         found: set[str] = super()._find_last_checkpoints(trainer)
@@ -164,6 +174,14 @@ def _may_be_swapped(trainer: Trainer) -> bool:
     """
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     return trainer.validating and any(is_a(callback, "callbacks.WeightAveraging") for callback in callbacks)
+
+
+def _mark(path: str) -> int:
+    """When a checkpoint was written, in ns; 0 if it is not there."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _checkpoints(folder: Path) -> dict[Path, float]:

@@ -129,8 +129,8 @@ def _refuse_counted(
 def _fixed_number(name: str, grid: BatchShape, more: BatchShape, error: Exception) -> str:
     return (
         f"A step of {name} takes {counted(grid.clips, 'clip')} of {named(grid)}, but not {more.clips} "
-        f"({error_text(error)}). The mini-batches of coarse grids have more clips than the baseline's: take their number "
-        "from the mini-batch, as `clips.shape[0]`, wherever a tensor is made for them."
+        f"({error_text(error)}). The mini-batches of coarse grids have more clips than the baseline's: take their "
+        "number from the mini-batch, as `clips.shape[0]`, wherever a tensor is made for them."
     )
 
 
