@@ -67,6 +67,7 @@ def plan(
     """
     require(clips is None or clips >= 1, "--clips", clips, "at least 1")
     require(devices is None or devices >= 1, "--devices", devices, "at least 1")
+    _require_drawable(plot)
     trainer = cli.trainer
     known = MultigridCallback, BaselineCallback
     callback = next((c for c in trainer.callbacks if isinstance(c, known)), None)  # type: ignore[attr-defined]
@@ -154,14 +155,21 @@ def compare_command(
         plot: Draw the metric over the time, a line for each run, to this file (.png, .svg, .pdf).
     """
     require(seeds >= 1, "--seeds", seeds, "at least 1")
-    if plot is not None:
-        new_figure()  # before the trainings: an error if it can't be drawn
+    _require_drawable(plot)
     config = yaml.safe_load(cli.parser.dump(cli.config, skip_unset=False))
     config = {name: value for name, value in config.items() if name not in signature(compare_command).parameters}
     comparison = compare(config, Path(output), seeds=seeds, metric=metric, mode=mode, clock=clock)
     if plot is not None:
         comparison_figure(comparison).savefig(plot, dpi=150)
         say(f"Drawn to {plot}.", sys.stderr)
+
+
+def _require_drawable(plot: str | None) -> None:
+    """Refuses a picture that can't be drawn, before the work: there is no matplotlib, no such kind, or no folder."""
+    if plot is not None:
+        kinds = sorted(f".{kind}" for kind in new_figure().canvas.get_supported_filetypes())
+        require(Path(plot).suffix.lower() in kinds, "--plot", plot, f"a file that ends in {', '.join(kinds)}")
+        require(Path(plot).parent.is_dir(), "--plot", plot, "in a folder that is there")
 
 
 def migrate(source: str) -> None:

@@ -170,6 +170,17 @@ def test_plan_draws_the_figure(tmp_path, capsys, monkeypatch):
     assert "A figure needs matplotlib: `pip install lightning-multigrid[plot]`." in said
 
 
+@pytest.mark.parametrize("command", ["plan", "compare"])
+@pytest.mark.parametrize(("plot", "said"), [("x.txt", ".png, .ps"), ("x", ".png, .ps"), ("no/x.png", "in a folder")])
+def test_what_cannot_be_drawn_is_refused_before_the_work(tmp_path, command, plot, said, capsys, monkeypatch):
+    for work in ("preview", "compare"):
+        monkeypatch.setattr(commands, work, None)
+    error = failure(capsys, [command, "--config", config(tmp_path), f"--plot={plot}"])
+    assert error.startswith(" `--plot` must be ")
+    assert said in error
+    assert f", got {plot!r}" in error
+
+
 def test_plan_of_a_preset():
     preview, _ = planned("--like", "kinetics-i3d-1gpu", "--clips=240000")
     assert preview.schedule.baseline.shape == BatchShape(8, 8, 224)
