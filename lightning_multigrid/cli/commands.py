@@ -376,11 +376,12 @@ def typed(command: str, words: Sequence[str]) -> list[str]:
         first, *rest = taken
         taken = [*rest, f"--{_FIRST_WORDS[command]}={first}"]
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("-c", "--config", action="append", default=[])
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("-c", "--config", action="append", default=[])
     if command == "plan":
-        parser.add_argument("--like", choices=sorted(path.stem for path in _PRESETS.glob("*.yaml")))
+        either.add_argument("--like", choices=sorted(path.stem for path in _PRESETS.glob("*.yaml")))
     given, taken = parser.parse_known_args(taken)
-    configs = given.config if getattr(given, "like", None) is None else [_PRESETS / f"{given.like}.yaml", *given.config]
+    configs = given.config if getattr(given, "like", None) is None else [_PRESETS / f"{given.like}.yaml"]
     return [*(f"--config={config}" for config in configs), *taken]  # other options are for the classes of a config
 
 

@@ -208,6 +208,8 @@ def test_plan_refusals(tmp_path, capsys):
         (["--step_time=0"], "`--step_time` must be above 0, got 0.0"),
     ):
         assert said in failure(capsys, [*args, *options])
+    said = failure(capsys, [*args, "--like", "kinetics-i3d"])
+    assert "argument --like: not allowed with argument -c/--config\n" in said
     said = failure(capsys, ["plan", "--like", "kinetics"])
     assert "argument --like: invalid choice: 'kinetics' (choose from 'charades-slowfast', 'kinetics-i3d'" in said
 
