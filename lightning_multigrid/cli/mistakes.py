@@ -1,0 +1,68 @@
+"""What jsonargparse says of a mistake in a config or on the command line, without its dumps, and the name meant."""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from inspect import signature
+from pydoc import locate
+from textwrap import indent, shorten
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+# Messages of jsonargparse (4.53). Others stay as they are.
+_UNION = re.compile(  # of a value that none of several types takes
+    r"^(?P<margin> *)(?P<bullet>- )?Does not validate against any of the Union subtypes\n"
+    r"(?P=margin)Subtypes: .*\n"
+    r"(?P=margin)Errors:\n"
+    r"(?P<errors>(?:(?P=margin)  .*\n|\n)+)"
+    r"(?P=margin)Given value type: .*\n"
+    r"(?P=margin)Given value: (?P<value>.*(?:\n(?P=margin).*)*)",
+    re.MULTILINE,
+)
+_IN_CLASS = "Problem with given class_path "
+_NO_ARGUMENT = re.compile(rf"{_IN_CLASS}'(?P<of>[\w.]+)':\n *Option '(?P<name>\w+)' is not accepted$", re.MULTILINE)
+_NO_CLASS = re.compile(rf"{_IN_CLASS}'(?P<of>[\w.]+)\.(?P<name>\w+)':\n.* has no attribute '(?P=name)'$", re.MULTILINE)
+_NO_OPTION = re.compile(
+    r"^(?:Option|Subcommand '\w+' does not accept option|Group '([\w.]+)' does not accept option) '([\w.]+)'"
+    r"|^unrecognized arguments: --([\w.]+)"
+)
+
+
+@contextmanager
+def told(parser: ArgumentParser) -> Iterator[None]:
+    """Makes the errors of a parser say what tells a mistake, and which names of its own are nearest."""
+    try:
+        yield
+    except ArgumentError as error:
+        said = telling(str(error))
+        near = dict.fromkeys(nearest(said, parser.get_defaults().keys()))
+        meant = f"\nDid you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
+        raise ArgumentError(None, said + meant) from error
+
+
+def telling(message: str) -> str:
+    """Returns a message without its dumps; of the types that don't take a value, only classes that it names, if any."""
+    return _UNION.sub(_told_of_union, message).replace(":\n\n", ":\n")
+
+
+def _told_of_union(union: re.Match[str]) -> str:
+    lines = re.sub(f"^{union['margin']}  ", "", union["errors"], flags=re.MULTILINE)
+    errors = [error.strip() for error in re.split("^- ", lines, flags=re.MULTILINE)[1:]]
+    of_classes = dict.fromkeys(telling(error.replace("\n  ", "\n")) for error in errors if error.startswith(_IN_CLASS))
+    if of_classes:
+        said = (union["bullet"] or "") + "\n".join(of_classes)
+    else:
+        said = "\n".join([*(f"- {error}" for error in errors), f"Given value: {shorten(union['value'], 200)}"])
+    return indent(said, union["margin"])
+
+
+def nearest(message: str, options: Iterable[str]) -> Iterator[str]:
+    """The accepted names that are nearest to those that a message refuses."""
+    for found in _NO_ARGUMENT.finditer(message):
+        with suppress(TypeError, ValueError):  # it has no signature
+            yield from get_close_matches(found["name"], signature(locate(found["of"])).parameters, n=1)  # type: ignore
+    for found in _NO_CLASS.finditer(message):
+        yield from get_close_matches(found["name"], dir(locate(found["of"])), n=1)
+    for found in _NO_OPTION.finditer(message):
+        yield from get_close_matches(".".join(filter(None, found.groups())), options, n=1)

@@ -1,0 +1,110 @@
+"""A mistake in a config or on the command line is said without jsonargparse's dumps, with the name that was meant."""
+
+import pytest
+import yaml
+
+from lightning_multigrid.cli.main import main
+from lightning_multigrid.cli.mistakes import telling
+
+
+def said(capsys, words):
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    return capsys.readouterr().err
+
+
+def write_config(tmp_path, *, data=(), callback="MultigridCallback", **arguments):
+    values = {
+        "model": {"class_path": "lightning_multigrid.VideoClassifier"},
+        "data": {"class_path": "lightning_multigrid.VideoDataModule", "init_args": dict(data)},
+        "trainer": {"callbacks": [{"class_path": f"lightning_multigrid.{callback}", "init_args": arguments}]},
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return f"--config={path}"
+
+
+IN_DATA = "Parser key \"data\":\n  Problem with given class_path 'lightning_multigrid.VideoDataModule':\n"
+IN_CALLBACKS = 'Parser key "trainer.callbacks":\n  Problem with given class_path \'lightning_multigrid.Multigrid'
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"data": {"batchsize": 1}}, f"{IN_DATA}    Option 'batchsize' is not accepted\nDid you mean `batch_size`?\n"),
+        ({"data": {"nothing": 1}}, f"{IN_DATA}    Option 'nothing' is not accepted\n"),
+        (
+            {"data": {"train": {"class_path": "lightning_multigrid.sources.VideoList", "init_args": {"rot": "x"}}}},
+            f'{IN_DATA}    Parser key "train":\n'
+            "      Problem with given class_path 'lightning_multigrid.sources.VideoList':\n"
+            "        Option 'rot' is not accepted\nDid you mean `root`?\n",
+        ),
+        (
+            {"precise_bn_batch": 10},
+            f"{IN_CALLBACKS}Callback':\n    Option 'precise_bn_batch' is not accepted\n"
+            "Did you mean `precise_bn_batches`?\n",
+        ),
+        (
+            {"callback": "MultigridCallbak"},
+            f"{IN_CALLBACKS}Callbak':\n    module 'lightning_multigrid' has no attribute 'MultigridCallbak'\n"
+            "Did you mean `MultigridCallback`?\n",
+        ),
+    ],
+)
+def test_a_mistake_in_a_config(tmp_path, given, message, capsys):
+    assert said(capsys, ["plan", write_config(tmp_path, **given)]) == f"error: {message}"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data.batchsize=4"], f"{IN_DATA}    Option 'batchsize' is not accepted\nDid you mean `batch_size`?\n"),
+        (
+            ["--data.batch_size=four"],
+            f"{IN_DATA}    Parser key \"batch_size\":\n      Expected a <class 'int'>. Got value: four\n",
+        ),
+        (
+            ["--model.schedule=cosin"],
+            "Parser key \"model\":\n  Problem with given class_path 'lightning_multigrid.VideoClassifier':\n"
+            '    Parser key "schedule":\n'
+            "      Expected a typing.Literal['steps', 'cosine', 'constant']. Got value: cosin\n",
+        ),
+        (
+            ["--trainer.max_epoch=3"],
+            "unrecognized arguments: --trainer.max_epoch=3\nDid you mean `trainer.max_epochs`?\n",
+        ),
+        (
+            ["--trainer.max_epochs=many"],
+            "Parser key \"trainer.max_epochs\":\n  - Expected a <class 'int'>\n  - Expected a <class 'NoneType'>\n"
+            "  Given value: many\n",
+        ),
+        (
+            ["--data=nosuch.Data"],
+            'Parser key "data":\n  - Expected a path but nosuch.Data either not accessible or invalid\n'
+            "  - Problem with given class_path 'nosuch.Data':\n    No module named 'nosuch'\n",
+        ),
+    ],
+)
+def test_a_mistake_on_the_command_line(tmp_path, words, message, capsys):
+    assert said(capsys, ["fit", write_config(tmp_path), *words]) == f"error: {message}"
+
+
+def test_options_of_the_config_and_of_commands_without_one(tmp_path, capsys):
+    path = tmp_path / "config.yaml"
+    path.write_text("trainer: {max_epoch: 3}")
+    for command in ("plan", "fit"):
+        assert "\nDid you mean `trainer.max_epochs`?\n" in said(capsys, [command, f"--config={path}"])
+    path.write_text("trainr: {max_epochs: 3}")
+    assert "\nDid you mean `trainer.max_epochs`?\n" in said(capsys, ["fit", f"--config={path}"])
+    assert "\nDid you mean `frame_rate`?\n" in said(capsys, ["init", "videos", "--framerate=3"])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Problems parsing config: while parsing a flow node\n\n  in line 3",
+        'Parser key "data":\n  Does not validate against any of the Union subtypes\n  In another form: 3',
+    ],
+)
+def test_other_messages_stay_as_they_are(message):
+    assert telling(message) == message
