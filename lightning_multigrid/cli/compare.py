@@ -12,6 +12,7 @@ from typing import Any, Literal
 import yaml
 
 from lightning_multigrid.cli.terminal import say
+from lightning_multigrid.files import require
 from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord, cpu_seconds
 from lightning_multigrid.schedule import duration
 
@@ -30,8 +31,12 @@ def compare(
 ) -> Comparison:
     """Trains what is missing in a folder, each run as a command of its own; prints a table.
 
-    `config` is a whole config of `fit`, as plain values. Runs of another config in the folder are a `ValueError`.
+    `config` is a whole config of `fit`, as plain values. Runs of another config in the folder are a `ValueError`, and
+    so are trainings that end before a validation.
     """
+    epochs, every = (config["trainer"].get(name) or 0 for name in ("max_epochs", "check_val_every_n_epoch"))
+    most, advice = f"at most the `max_epochs` of {epochs}", " Else there is no validation, whose metric is compared."
+    require(not 0 < epochs < every, "check_val_every_n_epoch", every, most, advice)
     folder.mkdir(parents=True, exist_ok=True)
     say("If it is stopped, the same command goes on with the runs that are missing.")
 

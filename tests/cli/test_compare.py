@@ -211,6 +211,13 @@ def test_the_command_hands_its_whole_config_on(monkeypatch, tmp_path):
     assert not {"seeds", "metric", "mode", "clock", "output"} & config.keys()
 
 
+def test_trainings_that_end_before_a_validation_are_refused_before_they_begin(tmp_path):
+    rare = CONFIG | {"trainer": CONFIG["trainer"] | {"check_val_every_n_epoch": 5}}
+    with pytest.raises(ValueError, match=r"`check_val_every_n_epoch` must be at most the `max_epochs` of 4, got 5\."):
+        compare(rare, tmp_path / "out", seeds=1)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("seeds", [0, -1])
 def test_a_comparison_needs_a_seed(tmp_path, capsys, seeds):
     file = tmp_path / "config.yaml"
