@@ -1,4 +1,4 @@
-"""`--ckpt_path`: a file that is no checkpoint is refused, and weights that no checkpoint gives are told."""
+"""`--ckpt_path`: a file that is missing or no checkpoint is refused, and weights that no checkpoint gives are told."""
 
 import sys
 import zipfile
@@ -8,23 +8,31 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_multigrid.cli.terminal import say
+from lightning_multigrid.files import is_url
 from lightning_multigrid.training import FROM_WEIGHTS, AtomicCheckpointIO
 
 TRAIN_FROM_IT = f"To train from its weights as far as they fit, leave `--ckpt_path` out and give {FROM_WEIGHTS}."
 
 
 def refuse_other_files(given: str) -> None:
-    """Refuses a `--ckpt_path` that no training has written, before Lightning reads it."""
+    """Refuses a `--ckpt_path` that is missing, or that no training has written, before Lightning reads it."""
     if given == "best":
         raise ValueError(
             "`--ckpt_path best` is known only while it trains. Give the file in the `dirpath` of `ModelCheckpoint`."
         )
-    if not Path(given).is_file():  # a word, a URL, a folder, or Lightning says that there is no such file
+    if given in ("last", "hpc") or given.startswith("registry") or is_url(given):  # Lightning's words, and URLs
+        return
+    path = Path(given).expanduser()  # as Lightning reads it
+    if not path.exists():
+        raise ValueError(
+            f"`--ckpt_path {given}` is not there (looked for in {Path.cwd()}). Give a checkpoint of `fit`, or `last`."
+        )
+    if path.is_dir():  # as some strategies write them
         return
     # torch writes archives, whose end says what is in them.
-    if not zipfile.is_zipfile(given):
+    if not zipfile.is_zipfile(path):
         raise ValueError(f"`--ckpt_path {given}` is no checkpoint, or only a part. Give one of `fit`, or `last`.")
-    checkpoint = AtomicCheckpointIO().load_checkpoint(given, "meta")  # type: ignore[arg-type]  # as torch takes it
+    checkpoint = AtomicCheckpointIO().load_checkpoint(path, "meta")  # type: ignore[arg-type]  # as torch takes it
     if "state_dict" not in checkpoint:
         raise ValueError(
             f"`--ckpt_path {given}` is no checkpoint of Lightning: it has no `state_dict`. {TRAIN_FROM_IT}"

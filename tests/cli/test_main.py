@@ -263,7 +263,9 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
     ("kind", "said"),
     [
         ("best", "`--ckpt_path best` is known only while it trains"),
+        ("none", "is not there (looked for in "),
         ("text", "is no checkpoint, or only a part. Give one of `fit`"),
+        ("home", "`--ckpt_path ~/a.ckpt` is no checkpoint of Lightning"),
         ("cut", "is no checkpoint, or only a part"),
         ("tensors", "is no checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
         (
@@ -272,13 +274,16 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
         ),
     ],
 )
-def test_what_is_no_checkpoint_of_this_model_is_refused_in_a_sentence(tmp_path, capsys, kind, said):
+def test_what_is_no_checkpoint_of_this_model_is_refused_in_a_sentence(tmp_path, capsys, monkeypatch, kind, said):
+    monkeypatch.setenv("HOME", str(tmp_path))
     path = tmp_path / "a.ckpt"
     other = {"state_dict": {"other": torch.zeros(1)}, "pytorch-lightning_version": L.__version__}
-    torch.save({"a": 1} if kind == "tensors" else other, path)
+    torch.save({"a": 1} if kind in ("tensors", "home") else other, path)
     if kind in ("text", "cut"):
         path.write_bytes(b"hello" if kind == "text" else path.read_bytes()[:-100])
-    given = "best" if kind == "best" else path
+    if kind == "none":
+        path.unlink()
+    given = {"best": "best", "home": "~/a.ckpt"}.get(kind, path)
     boring = "lightning.pytorch.demos.boring_classes.Boring"
     words = ["--config", config(tmp_path), f"--model={boring}Model", f"--data={boring}DataModule"]
     error = failure(capsys, ["validate", *words, f"--ckpt_path={given}"])
