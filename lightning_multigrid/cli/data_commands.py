@@ -136,7 +136,7 @@ def check_videos(
         output: Folder to keep the tables in, as in `index`.
         workers: Processes; 0 works in this one, without `timeout`.
         timeout: Seconds after which a video is broken.
-        report: File to write: a CSV of the broken videos.
+        report: File to write: a CSV of the broken and damaged videos.
     """
     splits, store = _videos("check", datamodule, source, frame_rate), _store(datamodule, output)
     broken: dict[str, str] = {}
@@ -148,7 +148,7 @@ def check_videos(
         write_report(report, broken)
     _name({path: f"note: {lacks}" for path, lacks in notes.items()} | broken)
     checked = {manifest.path(row) for manifest in splits.values() for row in range(len(manifest))}
-    say(f"{of_videos(len(checked))} checked, {len(broken):,} broken.")
+    say(f"{of_videos(len(checked))} checked, {len(broken):,} broken or damaged.")
     if broken:
         raise SystemExit(1)
 

@@ -87,7 +87,9 @@ def test_prepare_writes_planes_and_says_their_bytes(source, capsys):
     main(["check", str(source / "out"), *SERIAL])
     main(["index", str(source / "out"), *SERIAL])
     printed = capsys.readouterr().out
-    assert printed.startswith("3 videos checked, 0 broken.\nNothing to do: prepared videos need no frame tables")
+    assert printed.startswith(
+        "3 videos checked, 0 broken or damaged.\nNothing to do: prepared videos need no frame tables"
+    )
 
 
 def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
@@ -95,7 +97,7 @@ def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     for split in ("train", "val"):
         (source / split).rename(source / "both" / split)
     main(["check", str(source / "both"), *SERIAL])
-    assert capsys.readouterr().out == "4 videos checked, 0 broken.\n"
+    assert capsys.readouterr().out == "4 videos checked, 0 broken or damaged.\n"
     main(["prepare", str(source / "both"), f"--output={source / 'out'}", *QUICK])
     shown = capsys.readouterr().out
     for split in ("train", "val"):
@@ -161,7 +163,7 @@ def test_official_annotations(source, capsys):
     (source / "classInd.txt").write_text("1 run\n2 swim\n")
     arguments = [f"--source.annotations={source / 'trainlist01.txt'}", f"--source.videos={source / 'train'}"]
     main(["check", "--source=lightning_multigrid.sources.UCF101", *arguments, *SERIAL])
-    assert capsys.readouterr().out == "1 video checked, 0 broken.\n"
+    assert capsys.readouterr().out == "1 video checked, 0 broken or damaged.\n"
 
 
 def test_check_says_what_is_broken(source, capsys):
@@ -169,7 +171,7 @@ def test_check_says_what_is_broken(source, capsys):
     with pytest.raises(SystemExit, match="1"):
         main(["check", f"--source={source / 'train'}", f"--report={source / 'broken.csv'}", *SERIAL])
     printed = capsys.readouterr()
-    assert printed.out == "4 videos checked, 1 broken.\n"
+    assert printed.out == "4 videos checked, 1 broken or damaged.\n"
     assert f"{source / 'train' / 'run' / 'e.mp4'}: no video, or damaged" in printed.err
     main(["index", str(source / "val"), *SERIAL])
     assert capsys.readouterr().out.startswith("Frame tables of 1 video made. ")
@@ -187,7 +189,7 @@ def test_check_notes_what_a_container_lacks(source, capsys):
         main(["check", str(source / "val"), *SERIAL])
         printed = capsys.readouterr()
         assert f"{path}: note: its last frame has " in printed.err
-        assert printed.out == "2 videos checked, 0 broken.\n"
+        assert printed.out == "2 videos checked, 0 broken or damaged.\n"
 
 
 @pytest.mark.parametrize(
