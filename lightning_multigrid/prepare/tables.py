@@ -47,7 +47,8 @@ def index(paths: Iterable[str], store: TableStore, workers: int = 0, timeout: fl
     if tasks:
         store.begin()
     random.Random().shuffle(tasks)
-    said = f"Each of {of_videos(len(tasks))} is decoded once, to know its frames. Tables are kept for the next run."
+    each = "Each of " if len(tasks) > 1 else ""
+    said = f"{each}{of_videos(len(tasks))} is decoded once, to know its frames. Tables are kept for the next run."
     if remote := sum(map(is_url, tasks)):
         said += f" Copied from URLs for that, one at a time for each process: {remote:,}."
     for path, made in shown("index", run_tasks(partial(_make, store), tasks, workers, timeout), len(tasks), said):

@@ -14,14 +14,16 @@ _NAMED = 5  # classes
 def class_sizes(manifest: Manifest, num_classes: int) -> str:
     """Says how many videos the classes have, and which have none, of videos that have one label each.
 
-    It reads "3, each with 8 videos", or "3, with 2 to 8 videos, median 4; without a video: run, swim".
+    It reads "3, each with 8 videos", or "3 of 5, with 2 to 8 videos, median 4; without a video: run, swim".
     """
     labels, counts = (found.tolist() for found in np.unique(manifest.rows.labels, return_counts=True))
     sizes, number = sorted(counts), max(num_classes, labels[-1] + 1)
-    said = f"{number:,}, each with {sizes[0]:,} video{'s' * (sizes[0] > 1)}"
-    if sizes[0] != sizes[-1]:
-        said = f"{number:,}, with {sizes[0]:,} to {sizes[-1]:,} videos, median {median(sizes):,g}"
     there, without = set(labels), number - len(labels)
+    said = f"{len(labels):,} of {number:,}" if without else f"{number:,}"
+    if sizes[0] == sizes[-1]:
+        said += f", each with {sizes[0]:,} video{'s' * (sizes[0] > 1)}"
+    else:
+        said += f", with {sizes[0]:,} to {sizes[-1]:,} videos, median {median(sizes):,g}"
     named = islice((label for label in range(number) if label not in there), _NAMED)
     known = len(manifest.classes)  # of `num_classes`, which may be more
     names = [quoted(manifest.classes[label]) if label < known else str(label) for label in named]
