@@ -144,7 +144,7 @@ class VideoClassifier(LightningModule):
         logits: Tensor = self.model(clips)
         if logits.shape != (len(clips), self.num_classes):
             raise ValueError(
-                f"{type(self.model).__name__} returned {tuple(logits.shape)} for {len(clips)} clips, which must be "
+                f"{type(self.model).__name__} returned {tuple(logits.shape)}, which must be clips x classes, "
                 f"({len(clips)}, {self.num_classes}). Make the model's number of classes and `num_classes` equal."
             )
         return logits

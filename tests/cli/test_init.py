@@ -39,7 +39,10 @@ def test_fit_works_with_what_init_writes(videos, capsys):
         "\nClasses: 3, each with 8 videos.\nWritten: multigrid.yaml, multigrid_train.csv, multigrid_val.csv.\n" in said
     )
     assert all(f"lightning-multigrid {word} --config multigrid.yaml" in said for word in ("check", "fit"))
-    config = yaml.safe_load((videos / "multigrid.yaml").read_text())
+    text = (videos / "multigrid.yaml").read_text()
+    assert "# for a batch_size of 1;" in text
+    assert "1 clips" not in text
+    config = yaml.safe_load(text)
     data = config["data"]["init_args"]
     assert (data["batch_size"], data["frames"], data["size"], data["flip"]) == (1, 8, 32, False)
     lists = {split: Path(data[split]["init_args"]["source"]) for split in ("train", "val")}

@@ -387,7 +387,7 @@ class TestErrors:
 
     def test_model_of_another_number_of_classes(self):
         classifier = VideoClassifier(TinyModel(num_classes=5), CLASSES)
-        with pytest.raises(ValueError, match=r"TinyModel returned \(2, 5\) for 2 clips, which must be \(2, 7\)"):
+        with pytest.raises(ValueError, match=r"TinyModel returned \(2, 5\), which must be clips x classes, \(2, 7\)"):
             classifier(torch.zeros(2, 3, 2, 5, 5))
 
 
