@@ -182,8 +182,10 @@ class Run:
         state.update(describe_position(self.plan, counters.place, state["shift"]))
         if counters.place.batch == 0:
             counters.forget_loader()
-        if self._in_step:  # as after an error: it will be trained again
-            self._update_start.put_back(checkpoint, self.plan.start_of_update(counters.place))
+        start = self.plan.start_of_update(counters.place)
+        precise = self._trainer is not None and self._statistics.precise
+        if self._in_step or (counters.place != start and not precise):  # it will be trained again
+            self._update_start.put_back(checkpoint, start)
         if self._trainer is not None:
             self._patience.make_ordinary(checkpoint)
             self._lr.make_ordinary(checkpoint)

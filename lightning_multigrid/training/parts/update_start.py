@@ -13,13 +13,14 @@ from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestChe
 class UpdateStart:
     """Keeps the running statistics from before each optimizer step.
 
-    A checkpoint that is written within one, as after an error, continues with this step from its start. So it must not
-    hold what the step's mini-batches have added already. They are kept only where a callback writes such checkpoints.
+    A checkpoint that is written within one, as after an error or between two of its mini-batches, continues with this
+    step from its start. So it must not hold what the step's mini-batches have added already. They are kept only where
+    such checkpoints may be written.
     """
 
     def __init__(self, trainer: Trainer) -> None:
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        self._needed = any(
+        self._needed = trainer.accumulate_grad_batches > 1 or any(
             isinstance(one, NewestCheckpoint)
             or getattr(one, "save_on_exception", False)
             or is_a(one, "callbacks.OnExceptionCheckpoint")
