@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import SGD
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, ShortCycle
-from lightning_multigrid.training.script.optimizers import auto_lr_scaling
+from lightning_multigrid.training.script.optimizers import auto_lr_scaling, decays_apart
 from tests.helpers.tiny import Module, fit
 
 pytestmark = [
@@ -48,6 +48,23 @@ def test_so_have_those_of_timm():
         for name in names:
             optimizer = optim.create_optimizer_v2([MATRICES], name, lr=0.1)
             assert auto_lr_scaling([optimizer]) == rule, name
+
+
+@pytest.mark.parametrize(
+    ("names", "apart"),
+    [("adabelief adan laprop mars lambw novogradw rmsproptfw adamw", True), ("lamb rmsproptf adam", False)],
+)
+def test_which_of_timm_take_the_decay_from_the_weights(names, apart):
+    """As a step with no gradient does; those that decay gradients divide the step by their size."""
+    optim = pytest.importorskip("timm.optim")
+    for name in names.split():
+        weights = nn.Parameter(torch.tensor([[1.0], [4.0]]))
+        optimizer = optim.create_optimizer_v2([weights], name, lr=0.01, weight_decay=0.1)
+        assert decays_apart(optimizer, optimizer.param_groups[0]) == apart, name
+        weights.grad = torch.zeros_like(weights)
+        optimizer.step()
+        in_proportion = torch.allclose(weights, torch.tensor([[0.999], [3.996]]), rtol=1e-5)
+        assert in_proportion == apart, name
 
 
 def test_an_unknown_optimizer_is_said_and_gets_the_square_root():

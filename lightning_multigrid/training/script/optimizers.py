@@ -15,9 +15,11 @@ from lightning_multigrid.training.arguments import Arguments
 # How names of classes begin whose LR grows linearly with the batch, such as timm's `SGDW`, bitsandbytes' `SGD8bit` and
 # Apex's `FusedSGD`. LARS is among them by its authors (You et al. 2017).
 _LINEAR = re.compile("(a|fused)?sgd|lar[sc]", re.IGNORECASE)
-# Names of classes that decay the weights themselves: those with a W, such as AdamW, NAdamW and SGDW, and three others.
+# Names of classes that decay the weights themselves: those with a W, such as AdamW, NAdamW and SGDW, and some others.
 # The W begins no word: a `ClippingWrapper` is none.
-_DECOUPLED = re.compile("(?<=.)W(?![a-z])|Lion|Muon|Adafactor")
+_DECOUPLED = re.compile("(?<=.)W(?![a-z])|Lion|Muon|Adafactor|Adan|LaProp|M(ars|ARS)")
+# Settings by which groups say it themselves: of torch's Adam and its kin, of timm, and of pytorch-optimizer.
+_SAY_DECOUPLED = "decoupled_weight_decay", "decoupled_decay", "weight_decouple"
 # Settings of optimizers that warm up by themselves, such as schedulefree's `AdamWScheduleFree`.
 _OWN_WARMUP = re.compile("(num_)?warm_?up(_steps)?")
 _GROWTH = {"linear": "grows with", "sqrt": "grows with the square root of", "none": "is not scaled with"}
@@ -59,8 +61,8 @@ def decays_apart(optimizer: Any, group: dict[str, Any]) -> bool:
     """
     decay = group.get("weight_decay")
     names = (kind.__name__ for kind in type(optimizer).__mro__)
-    # Groups of torch's Adam and its kin say it themselves.
-    apart = group.get("decoupled_weight_decay", any(map(_DECOUPLED.search, names)))
+    by_name = any(map(_DECOUPLED.search, names))
+    apart = next((group[name] for name in _SAY_DECOUPLED if name in group), by_name)
     return bool(apart) and isinstance(decay, (int, float)) and decay != 0
 
 
