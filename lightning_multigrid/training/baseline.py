@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
@@ -10,9 +10,10 @@ from lightning_multigrid.norm import BatchNorm, convert_until, make_groups, set_
 from lightning_multigrid.reports import Account
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.arguments import Arguments, shared_clips
+from lightning_multigrid.training.mini_batches import first_clips
 from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.plan_loader import clips_of, plan_loader
-from lightning_multigrid.training.script.recipe import read_recipe, user_loader
+from lightning_multigrid.training.script.recipe import plain_batches, read_recipe, user_loader
 from lightning_multigrid.training.script.refusals import refuse_lazy, refuse_synced_batchnorm
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
@@ -86,10 +87,15 @@ class BaselineCallback(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        clips = _clips(trainer.train_dataloader, batch_idx)
-        sub_batch = self.sub_batch_of(getattr(trainer.train_dataloader, "batch_size", None) or 1)
-        if trainer.world_size > 1 and clips is not None and sub_batchnorm_layers(pl_module):
-            make_groups([(clips, sub_batch)])
+        batches = plain_batches(trainer.train_dataloader)
+        if batches is None:  # of several loaders, for instance: then the mini-batch says how many clips it has
+            found = first_clips(batch)
+            clips = 1 if found is None else len(found)
+            sub_batch = self.sub_batch_of(clips)
+        else:
+            clips, sub_batch = _clips(batches, batch_idx), self.sub_batch_of(batches.batch_size)
+            if trainer.world_size > 1 and sub_batchnorm_layers(pl_module):
+                make_groups([(clips, sub_batch)])
         set_sub_batch(pl_module, sub_batch, of=clips, world=trainer.world_size)
 
     @override
@@ -139,11 +145,9 @@ def refuse_two(trainer: Trainer) -> None:
         )
 
 
-def _clips(loader: Any, batch: int) -> int | None:
-    """The clips of a device in a mini-batch of the script's loader: the last one may have fewer. None if unknown."""
-    if not isinstance(loader, DataLoader) or loader.batch_size is None:
-        return None
+def _clips(batches: BatchSampler, number: int) -> int:
+    """The clips of a device in a mini-batch of the script's loader: the last one may have fewer."""
     try:
-        return min(loader.batch_size, len(loader.sampler) - batch * loader.batch_size)  # type: ignore[arg-type]
+        return min(batches.batch_size, len(batches.sampler) - number * batches.batch_size)  # type: ignore[arg-type]
     except TypeError:  # of an iterable dataset
-        return loader.batch_size
+        return batches.batch_size

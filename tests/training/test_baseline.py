@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.testing import assert_close
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from lightning_multigrid import MultigridCallback
 from tests.helpers.tiny import Module, clips, fit, loader
@@ -39,6 +39,33 @@ def test_on_one_device_the_baseline_trains_to_the_bit_what_no_callback_does(argu
     assert found[0][:3] == found[1][:3]
     assert_close(found[0][3], found[1][3], rtol=0, atol=0)
     assert type(module.net[1]) is nn.BatchNorm3d
+
+
+class OwnBatches(BatchSampler):
+    def __iter__(self):
+        yield from super().__iter__()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DataLoader(clips(70), batch_sampler=BatchSampler(SequentialSampler(range(70)), 32, drop_last=False)),
+        lambda: DataLoader(clips(70), batch_sampler=OwnBatches(SequentialSampler(range(70)), 32, drop_last=False)),
+        lambda: {"clips": loader(32, number=70), "more": loader(32, number=70)},
+    ],
+    ids=["batch sampler", "own batches", "two loaders"],
+)
+def test_so_it_does_whatever_makes_the_mini_batches(make):
+    class First(Module):
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch["clips"] if isinstance(batch, dict) else batch, batch_idx)
+
+    found = []
+    for callbacks in ([], [MultigridCallback.baseline()]):
+        module = First()
+        fit(module, *callbacks, train=make(), max_epochs=1)
+        found.append((module.seen, module.net[1].running_var.tolist()))
+    assert found[0] == found[1]
 
 
 def test_so_many_clips_share_statistics_and_those_of_a_smaller_last_mini_batch():

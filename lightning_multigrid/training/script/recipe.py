@@ -53,6 +53,15 @@ def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch:
     )
 
 
+def plain_batches(loader: Any) -> BatchSampler | None:
+    """Returns what makes the mini-batches of a loader, if it does so as torch's own `BatchSampler`."""
+    batches = getattr(loader, "batch_sampler", None)
+    if not isinstance(batches, BatchSampler):
+        return None
+    kind = type(batches)
+    return batches if kind.__module__.startswith(_PLAIN_LOADERS) or kind.__iter__ is BatchSampler.__iter__ else None
+
+
 def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = None) -> DataLoader[Any]:
     """Returns the user's training loader, over a map-style dataset; refuses one that can't be rebuilt."""
     if not isinstance(loaders, DataLoader):
@@ -65,17 +74,17 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
             f"MultigridCallback makes a loader of its own, but {type(loaders).__name__} iterates in its own way, which "
             "would be lost. Use a plain `torch.utils.data.DataLoader`, which is all that exact resuming needs."
         )
-    batches = loaders.batch_sampler
-    if batches is None:
+    if loaders.batch_sampler is None:
         raise TypeError(
             f"The loader has `batch_size=None`: each sample of {type(loaders.dataset).__name__} is a whole mini-batch. "
             "Let it return one clip, and give the `DataLoader` a `batch_size`."
         )
-    known = type(batches).__module__.startswith(_PLAIN_LOADERS) or type(batches).__iter__ is BatchSampler.__iter__
-    if not isinstance(batches, BatchSampler) or not known:
+    batches = plain_batches(loaders)
+    if batches is None:
         raise TypeError(
-            f"MultigridCallback plans the mini-batches itself, but {type(batches).__name__} has batches of its own. "
-            "Let a `sampler` yield the same indices one by one. `docs/script.md` in the repository says more."
+            f"MultigridCallback plans the mini-batches itself, but {type(loaders.batch_sampler).__name__} has batches "
+            "of its own. Let a `sampler` yield the same indices one by one. `docs/script.md` in the repository says "
+            "more."
         )
     if isinstance(loaders.dataset, IterableDataset):
         return stream_loader(loaders, _clips_of_stream(loaders, trainer, clips_per_epoch))
