@@ -38,6 +38,7 @@ def one_cycle(optimizer, module):
         (lambda: Module(lambda one, _: CosineAnnealingLR(one, 8)), Data, {"max_epochs": 8}),
         (lambda: Module(one_cycle), loader, {"max_steps": 200, "max_epochs": -1}),
         (WithLoader, lambda: None, {"max_epochs": 6, "accumulate_grad_batches": 2}),
+        (lambda: Module(one_cycle), loader, {"max_steps": 200, "max_epochs": None}),
         (lambda: Module(optimizer=torch.optim.AdamW), loader, {"max_epochs": 4, "limit_train_batches": 20}),
     ],
 )
@@ -70,11 +71,45 @@ def test_a_trainer_without_the_callback_and_one_after_fit_have_a_plan_too():
     assert callback.run.plan.epochs == 4
 
 
+@pytest.mark.filterwarnings("ignore:`max_epochs` was not set")
+def test_a_training_of_no_given_length_has_1000_epochs_as_lightning_gives_it():
+    class Stopping(L.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            trainer.should_stop = True
+
+    callback = MultigridCallback(seed=0, rehearse=False)
+    host, module = trainer(callback, Stopping(), max_epochs=None), Module(one_cycle)
+    ahead = callback.plan(host, module, loader())
+    assert ahead.epochs == 1000
+    assert host.max_epochs is None
+    host.fit(module, loader())
+    assert callback.run.plan == ahead
+
+
+class Prepared(Module):
+    """It makes its clips in `setup`."""
+
+    def setup(self, stage):
+        self.clips = clips(40)
+
+    def train_dataloader(self):
+        return DataLoader(self.clips, 4)
+
+
+def test_what_the_setup_of_a_module_makes_is_made_before_or_named():
+    module = Prepared()
+    with pytest.raises(MisconfigurationException, match="no attribute 'clips'.* call `setup` of Prepared, .*before `p"):
+        MultigridCallback().plan(trainer(), module)
+    module.setup("fit")
+    assert MultigridCallback().plan(trainer(), module).clips == 40
+
+
 @pytest.mark.parametrize(
     ("module", "data", "arguments", "match"),
     [
         (Module(), loader(), {"max_epochs": -1}, "max_epochs"),
         (Module(), [1, 2], {"max_epochs": 4}, "needs one `torch.utils.data.DataLoader`"),
+        (Module(), loader(), {"max_epochs": None, "max_time": "00:00:01:00"}, "has no end"),
         (Module(), loader(batch_size=64, number=64), {"max_epochs": 4}, "steps"),
     ],
 )

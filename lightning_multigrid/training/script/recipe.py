@@ -53,6 +53,18 @@ def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch:
     )
 
 
+def _refuse_unsized(*parts: Any) -> None:
+    """Refuses a dataset or a sampler without a length."""
+    for part in parts:
+        try:
+            len(part)
+        except (TypeError, NotImplementedError):
+            raise TypeError(
+                f"MultigridCallback plans whole passes over the data, but {type(part).__name__} does not say how many "
+                "clips it has. Give it a `__len__`: the clips of an epoch. A sampler may yield more than that."
+            ) from None
+
+
 def plain_batches(loader: Any) -> BatchSampler | None:
     """Returns what makes the mini-batches of a loader, if it does so as torch's own `BatchSampler`."""
     batches = getattr(loader, "batch_sampler", None)
@@ -94,6 +106,7 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
             "would have no effect. Leave it out; for shorter epochs, give the Trainer `limit_train_batches`."
         )
     sampler = batches.sampler
+    _refuse_unsized(loaders.dataset, sampler)
     if trainer.world_size > 1 and not isinstance(sampler, DistributedSampler):
         if not splits_data(trainer):
             raise MisconfigurationException(
@@ -152,6 +165,12 @@ def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe
         )
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
         limit = trainer.limit_train_batches  # counts mini-batches of the baseline; read as Lightning does
-        batches = min(batches, max(1, limit if isinstance(limit, int) else int(batches * limit)))
+        limited = min(batches, limit if isinstance(limit, int) else int(batches * limit))
+        if limited == 0:
+            raise MisconfigurationException(
+                f"`limit_train_batches={limit}` of the {batches} mini-batches of an epoch leaves none to train on. "
+                "Give a larger share, or a whole number of mini-batches."
+            )
+        batches = limited
     epoch = EpochLength(batches, trainer.accumulate_grad_batches)
     return Recipe(min(samples, batches * size * world), epoch, baseline_epochs(trainer, epoch))

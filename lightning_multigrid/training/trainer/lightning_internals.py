@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, TrainerFn
+from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, TrainerFn, is_a
 from lightning_multigrid.schedule import Place, Plan
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.trainer_view import lightning_modules
@@ -142,12 +142,17 @@ def attach(trainer: Trainer, module: LightningModule, changes: Changes) -> None:
     """Makes a Trainer answer `configure_optimizers` as in `fit`, without one, until `changes` are undone.
 
     Lightning 2.5.3 to 2.6.6 (`trainer/trainer.py`, `Trainer.fit`, `_fit_impl` and `_run`): the Trainer knows its module
-    through the strategy, and answers `estimated_stepping_batches` only in this state.
+    through the strategy, and answers `estimated_stepping_batches` only in this state. Where nothing says how long it
+    trains, it sets 1000 epochs (`loops/utilities.py`, `_parse_loop_limits`).
     """
     for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *lightning_modules(module)):
         changes.callback(vars(owner).update, dict(vars(owner)))
         changes.callback(vars(owner).clear)  # comes before `update`
     trainer.state.fn = TrainerFn.FITTING
+    if trainer.max_epochs is None:
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        ends = trainer.max_steps != -1 or any(is_a(callback, "callbacks.Timer") for callback in callbacks)
+        trainer.fit_loop.max_epochs = -1 if ends else 1000
     trainer.strategy.connect(module)
     module.trainer = trainer
 
