@@ -33,9 +33,9 @@ def plan_ahead(
     with Changes() as changes:
         attach(trainer, module, changes)
         refuse_unsupported(trainer, module)
+        loader = _training_loader(trainer, module, data, changes)
+        replace_loader(trainer, loader, changes)
         with _named_setup(module):
-            loader = _training_loader(trainer, module, data, changes)
-            replace_loader(trainer, loader, changes)
             make_optimizers(trainer)
         script = user_loader(loader, trainer, arguments.clips_per_epoch)
         world = trainer.num_devices * trainer.num_nodes
@@ -69,8 +69,11 @@ def make_optimizers(trainer: Trainer) -> None:
 
 
 def _training_loader(trainer: Trainer, module: LightningModule, data: Any, changes: Changes) -> Any:
+    if data is None:
+        with _named_setup(module):
+            return module.train_dataloader()
     if not isinstance(data, LightningDataModule):
-        return module.train_dataloader() if data is None else data
+        return data
     changes.set_attribute(data, "trainer", trainer)
     data.prepare_data()
     data.setup("fit")

@@ -42,6 +42,19 @@ def test_warmup_and_milestones_are_read_inside_other_schedulers(optimizer):
     assert stages(chained) == ((3, 5), 2, True, ())
 
 
+def test_a_part_of_a_sequence_has_the_milestones_before_its_end(optimizer):
+    cosine = lr_scheduler.CosineAnnealingLR(optimizer, 6)
+    drops = lr_scheduler.MultiStepLR(optimizer, [2, 4, 6])
+    assert stages(lr_scheduler.SequentialLR(optimizer, [drops, cosine], milestones=[4])) == ((2,), 0, False, ())
+    warmup, steps = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5), lr_scheduler.StepLR(optimizer, 3)
+    assert stages(lr_scheduler.SequentialLR(optimizer, [warmup, steps], milestones=[2])) == ((5, 8), 2, True, ())
+
+
+def test_a_scheduler_of_very_many_stages_costs_no_time(optimizer):
+    """A hundred million of them would take hours."""
+    assert stages(lr_scheduler.StepLR(optimizer, 1), "step", batches=10**7) == ((), 0, False, ())
+
+
 def test_other_schedulers_have_one_stage(optimizer):
     assert stages(lr_scheduler.CosineAnnealingLR(optimizer, 10)) == ((), 0, False, ())
     assert lr_stages([], EpochLength(20), Fraction(10)) == ((), 0, False, ())

@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, ShortCycle
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.training import check_steps
-from tests.helpers.tiny import CLIPS, Module, clips, fit, loader
+from tests.helpers.tiny import CLIPS, Module, clips, fit, loader, trainer
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -83,6 +83,20 @@ def test_milestones_that_the_training_does_not_reach_are_named(milestones, late,
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Module(lambda optimizer, _: MultiStepLR(optimizer, milestones)), MultigridCallback(), max_epochs=4)
     assert f"Milestones of the LR that the training does not reach: epoch {late}.{plan}" in caplog.messages
+
+
+def test_so_are_those_of_a_scheduler_that_is_never_stepped(caplog):
+    def never(optimizer, _):
+        return {"scheduler": MultiStepLR(optimizer, [1]), "interval": "step", "frequency": 100}
+
+    fit(Module(never), MultigridCallback(), max_epochs=4)  # of 25 steps
+    said = "does not reach: those of a scheduler whose `frequency` is above the steps of an epoch. So the plan is"
+    assert said in caplog.text
+
+
+def test_a_warmup_that_is_longer_than_the_training_is_refused_by_its_name():
+    with pytest.raises(ValueError, match="`warmup_epochs` must be .* end before .* at epoch 4; got 5"):
+        MultigridCallback(warmup_epochs=5.0).plan(trainer(), Module(), loader())
 
 
 def test_steps_of_more_clips_than_a_pass_are_named(caplog):

@@ -1,5 +1,7 @@
 """One test for each entry of `torch_internals`: each fails when torch changes."""
 
+import math
+
 import pytest
 import torch
 from torch.optim import SGD
@@ -55,10 +57,10 @@ def test_scheduler_parts():
     both = ChainedScheduler([ConstantLR(optimizer, 0.5), ExponentialLR(optimizer, 0.9)])
     joined = SequentialLR(optimizer, [warmup, steps, both], milestones=[5, 20])
     parts = scheduler_parts(joined)
-    assert [start for _, start in parts] == [0, 5, 20, 20]
-    assert [type(part) for part, _ in parts] == [LinearLR, MultiStepLR, ConstantLR, ExponentialLR]
+    assert [ticks for _, *ticks in parts] == [[0, 5], [5, 20], [20, math.inf], [20, math.inf]]
+    assert [type(part) for part, *_ in parts] == [LinearLR, MultiStepLR, ConstantLR, ExponentialLR]
     assert parts[0][0] is warmup
-    assert scheduler_parts(steps) == [(steps, 0)]
+    assert scheduler_parts(steps) == [(steps, 0, math.inf)]
 
 
 def test_raised_limits():

@@ -195,7 +195,7 @@ class BaselineLR:
     def _refuse_functions(self, before: int, now: int) -> None:
         """Refuses functions of this run's steps, if the schedulers go on in those of the checkpoint's baseline."""
         by_step = [one for one in self._schedulers if one.interval == "step"]
-        for part in (part for one in by_step for part, _ in scheduler_parts(one.scheduler)):
+        for part in (part for one in by_step for part, *_ in scheduler_parts(one.scheduler)):
             if before != now and isinstance(part, (LambdaLR, MultiplicativeLR)):
                 raise MisconfigurationException(
                     f"An epoch of the checkpoint's baseline has {before} optimizer steps, and one of this script's has "

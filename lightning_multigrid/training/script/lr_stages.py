@@ -1,8 +1,8 @@
 """What a script's LR schedulers say about the baseline: its LR stages, its warm-up."""
 
-import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLROnPlateau, StepLR
@@ -35,18 +35,18 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: 
         if is_plateau(config):  # it goes by a metric
             continue
         milestones = set[Fraction]()
-        for scheduler, offset in scheduler_parts(config.scheduler):
+        after_ticks = partial(epoch.after_ticks, interval=config.interval, frequency=config.frequency)
+        for scheduler, start, end in scheduler_parts(config.scheduler):
             ticks: Iterable[int] = ()
             if isinstance(scheduler, MultiStepLR):
                 ticks = scheduler.milestones
-            elif isinstance(scheduler, StepLR):
-                stages = range(1, math.ceil(epochs * max(epoch.batches, 1) / scheduler.step_size) + 1)
-                ticks = [stage * scheduler.step_size for stage in stages]
-            elif _is_warmup(scheduler) and offset == 0:
-                warmup = max(warmup, epoch.after_ticks(scheduler.total_iters, config.interval, config.frequency))
+            elif isinstance(scheduler, StepLR):  # one stage above the most tells
+                ticks = [stage * scheduler.step_size for stage in range(1, _MOST_MILESTONES + 2)]
+            elif _is_warmup(scheduler) and start == 0:
+                warmup = max(warmup, after_ticks(int(min(scheduler.total_iters, end))))
             else:
                 stepwise = False
-            found = {epoch.after_ticks(offset + tick, config.interval, config.frequency) for tick in ticks}
+            found = {after_ticks(start + tick) for tick in ticks if start + tick < end}
             milestones |= found
             if isinstance(scheduler, MultiStepLR):
                 late.update(milestone for milestone in found if milestone >= epochs)
@@ -67,7 +67,7 @@ def _is_warmup(scheduler: Any) -> bool:
 
 def has_stages(scheduler: Any) -> bool:
     """Returns whether `lr_stages` reads the plan off a scheduler."""
-    return any(isinstance(part, (MultiStepLR, StepLR)) or _is_warmup(part) for part, _ in scheduler_parts(scheduler))
+    return any(isinstance(part, (MultiStepLR, StepLR)) or _is_warmup(part) for part, *_ in scheduler_parts(scheduler))
 
 
 def is_plateau(config: LRSchedulerConfig) -> bool:

@@ -13,7 +13,7 @@ from torch import nn
 
 from lightning_multigrid.host import Trainer, tell
 from lightning_multigrid.positions import patch_divisors
-from lightning_multigrid.schedule import Baseline, BatchShape, Epochs, MultigridSchedule, Plan, exact
+from lightning_multigrid.schedule import NEVER, Baseline, BatchShape, Epochs, MultigridSchedule, Plan, exact
 from lightning_multigrid.training.arguments import Arguments, schedule_of
 from lightning_multigrid.training.script.lr_stages import lr_stages
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling, refuse_hidden, warn_of_linear_lr
@@ -111,19 +111,21 @@ def _inferred(
 ) -> MultigridSchedule:
     stages = lr_stages(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs))
     if stages.late and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-        after = ", ".join(f"{float(milestone):g}" for milestone in stages.late)
-        says = f"Milestones of the LR that the training does not reach: epoch {after}."
+        after = ", ".join(f"{float(milestone):g}" for milestone in stages.late if milestone < NEVER)
+        which = f"epoch {after}" if after else "those of a scheduler whose `frequency` is above the steps of an epoch"
+        says = f"Milestones of the LR that the training does not reach: {which}."
         if not (stages.milestones or arguments.milestones):
             says += " So the plan is that for an LR without stages: one long cycle, then a fine half."
         tell(says)
     warmup = stages.warmup_epochs if arguments.warmup_epochs is None else exact(arguments.warmup_epochs)
+    baseline = replace(baseline, warmup_epochs=warmup)  # which refuses one that is too long, before it shifts others
     milestones: tuple[Epochs, ...] = stages.milestones if arguments.milestones is None else tuple(arguments.milestones)
     stepwise = stages.stepwise
     if arguments.one_pass or not milestones:
         # One long cycle, and then the fine-tuning phase for as many steps. The LR of each epoch stays the script's.
         half = warmup + (exact(baseline.epochs) - warmup) / 2
         milestones, stepwise = (half,) if arguments.fine_tuning else (), False
-    baseline = replace(baseline, milestones=milestones, warmup_epochs=warmup)
+    baseline = replace(baseline, milestones=milestones)
     schedule = schedule_of(arguments, baseline, stepwise, patch_divisors(module))
     if arguments.lr_scaling == "auto" and any(phase.lr_scale > 1 for phase in schedule.phases):
         schedule = replace(schedule, lr_scaling=auto_lr_scaling(trainer.optimizers))

@@ -3,6 +3,7 @@
 The test of an entry is `test_<name>` in `tests/training/test_torch_internals.py`; it fails when torch changes.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,18 +12,19 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ChainedScheduler, SequentialLR
 
 
-def scheduler_parts(scheduler: Any, offset: int = 0) -> list[tuple[Any, int]]:
-    """Returns the schedulers that a scheduler is made of, each with the tick at which it starts.
+def scheduler_parts(scheduler: Any, start: int = 0, end: float = math.inf) -> list[tuple[Any, int, float]]:
+    """Returns the schedulers that a scheduler is made of, each with the ticks at which it starts and ends.
 
     torch 2.6 to 2.15 (`optim/lr_scheduler.py`, `_schedulers` and `_milestones`): the parts have no public names.
     """
     if isinstance(scheduler, SequentialLR):
-        starts = [0, *scheduler._milestones]
-        pairs = zip(scheduler._schedulers, starts, strict=True)
-        return [part for inner, start in pairs for part in scheduler_parts(inner, offset + start)]
+        ticks = [start, *(start + tick for tick in scheduler._milestones)]
+        ends = [*(min(tick, end) for tick in ticks[1:]), end]
+        pieces = zip(scheduler._schedulers, ticks, ends, strict=True)
+        return [part for inner, its_start, its_end in pieces for part in scheduler_parts(inner, its_start, its_end)]
     if isinstance(scheduler, ChainedScheduler):
-        return [part for inner in scheduler._schedulers for part in scheduler_parts(inner, offset)]
-    return [(scheduler, offset)]
+        return [part for inner in scheduler._schedulers for part in scheduler_parts(inner, start, end)]
+    return [(scheduler, start, end)]
 
 
 def version_of(tensor: Tensor) -> int:
