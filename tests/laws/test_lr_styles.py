@@ -70,6 +70,19 @@ def test_steps_of_schedulers_that_follow_no_rule_are_refused(make, message):
         fit(make(), MultigridCallback(lr_scaling="linear"), train=small_scripts.loader())
 
 
+def test_epochs_of_one_mini_batch_are_told_after_what_a_scheduler_steps():
+    """Ten clips: epochs of three mini-batches of the baseline, and of one of this run."""
+    train = small_scripts.loader(torch.utils.data.Subset(small_scripts.Clips(), range(10)), batch_size=4)
+    for when in ("step", "last"):
+        with pytest.raises(MisconfigurationException, match="in the only mini-batch of epoch 0, so nothing says .* or"):
+            fit(Manual(1, when), MultigridCallback(), train=train)
+    for when, declared, ticks in (("step", {"interval": "step"}, 3), ("epoch", None, 1)):
+        module = Manual(1, when, declared)
+        host = fit(module, MultigridCallback(), train=train)
+        assert plan_of(host).batches_per_epoch == 1
+        assert host.lr_scheduler_configs[0].scheduler.last_epoch == EPOCHS * ticks
+
+
 def test_a_plateau_that_the_script_steps_works_on_the_baselines_lr():
     class Plateau(Module):
         def training_step(self, batch, batch_idx):

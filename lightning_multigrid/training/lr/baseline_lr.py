@@ -64,7 +64,7 @@ class BaselineLR:
                 changes.subclass(config.scheduler, {"step": self._noting(type(config.scheduler).step)})
         for clocked in self._schedulers:
             if self._manual:
-                clocked.count_calls(self._trainer, changes)
+                clocked.count_calls(self._trainer, changes, self._plan.batches_per_epoch == 1 < self._epoch.batches)
             else:  # Lightning must not tick it, too
                 changes.set_attribute(clocked.config, "frequency", sys.maxsize)
 
@@ -84,7 +84,7 @@ class BaselineLR:
         self._check_calls()
         self._counted, self._whole = self._manual and first.place.batch == 0, None
         for clocked in self._schedulers:
-            clocked.calls = 0
+            clocked.calls, clocked.epoch_ended = 0, False
         self._prepare(first)
 
     def check(self, step: Step) -> None:
@@ -114,7 +114,9 @@ class BaselineLR:
         self._prepare(following)
 
     def end(self) -> None:
-        """An epoch has ended, so its LR may be written by hand."""
+        """An epoch has ended, so its LR may be written by hand, and schedulers of epochs be stepped."""
+        for clocked in self._schedulers:
+            clocked.epoch_ended = True
         for one in self._in_step:
             one.may_be_written = True
 

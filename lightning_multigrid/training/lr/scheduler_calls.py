@@ -22,9 +22,14 @@ class ClockedScheduler:
         self.frequency = config.frequency
         self.ticks = 0
         self.calls = 0  # of the script in this epoch, with manual optimization
+        self.epoch_ended = False  # or its last step has
 
-    def count_calls(self, trainer: Trainer, changes: Changes) -> None:
-        """Counts the script's calls instead of ticking, until `changes` are undone."""
+    def count_calls(self, trainer: Trainer, changes: Changes, short: bool) -> None:
+        """Counts the script's calls instead of ticking, until `changes` are undone.
+
+        In epochs that are `short`, of one mini-batch where the script has several, a call in the mini-batch may mean
+        that or the epoch.
+        """
         names = [name for name in ("step", "step_update") if hasattr(self.scheduler, name)]  # timm has both
 
         def call(_: Any, *arguments: Any, **named: Any) -> None:
@@ -33,6 +38,13 @@ class ClockedScheduler:
             first = (epoch, batch, last, self.ticks, self.frequency) == (0, 0, False, 0, 1)
             if first and not has_stages(self.scheduler):
                 self.interval = "step"  # scripts need not say so to Lightning, but this call does
+            if short and self.interval == "epoch" and not self.epoch_ended:
+                raise MisconfigurationException(
+                    f"The script called `step` of {type(self.scheduler).__name__} in the only mini-batch of epoch "
+                    f"{epoch}, so nothing says whether it does after each mini-batch or after each epoch. Let "
+                    '`configure_optimizers` return `{"scheduler": ..., "interval": "step"}`, or call `step()` in '
+                    "`on_train_epoch_end`."
+                )
             due = (batch + 1) % self.frequency == 0 if self.interval == "step" else last
             if given or batch < 0 or not due:
                 self._refuse(f"after mini-batch {batch} of epoch {epoch}" + " with arguments" * given)
