@@ -8,10 +8,10 @@ from datetime import timedelta
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_multigrid.host import Trainer, is_a, tell
-from lightning_multigrid.schedule import MultigridSchedule, counted
+from lightning_multigrid.schedule import MultigridSchedule, Plan, counted
 
 _TRAIN = "train"
-_FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
+_FEW = 20  # mini-batches: two horizons of BatchNorm's default momentum
 
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
@@ -30,8 +30,9 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
     if used:
         names = ", ".join(dict.fromkeys(f"`{type(one).__name__}`" for one in used))
         fewer = schedule.iteration_reduction
-        given = [one.decay for one in averages if isinstance(getattr(one, "decay", None), float)] or [0.999]
-        decays = " and ".join(f"of {decay:g} as {decay**fewer:.4g}" for decay in dict.fromkeys(given))
+        given = [one.decay for one in averages if isinstance(getattr(one, "decay", None), float)]
+        example = "" if given else ", for instance,"  # Lightning's averages don't say theirs
+        decays = " and ".join(f"of {d:g}{example} as {d**fewer:.4g}" for d in dict.fromkeys(given or [0.999]))
         decay = f" To look back over as many epochs, write a decay {decays}." if averages else ""
         tell(
             f"{names}: what counts steps, or compares metrics of several epochs, means something else in this run. Its "
@@ -48,12 +49,12 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
         )
 
 
-def tell_few_steps(trainer: Trainer, steps: int, scale: float) -> None:
-    """Says what the first validations mean, if epochs have few steps. `scale` is the LR's in the first phase."""
-    if trainer.enable_validation and steps < _FEW_STEPS:
+def tell_few_steps(trainer: Trainer, plan: Plan) -> None:
+    """Says what the first validations mean, if epochs have few mini-batches."""
+    if trainer.enable_validation and plan.batches_per_epoch < _FEW:
+        number, scale = counted(plan.batches_per_epoch, plan.unit.removesuffix("s")), plan.schedule.phases[0].lr_scale
         tell(
-            f"The first epoch has {counted(steps, 'step')}, at {scale:g} times the baseline's LR. BatchNorm's running "
-            "statistics can't follow weights that change so fast, so the metrics of the first validations say little "
-            "about the weights. `MultigridCallback(precise_bn_batches=10)` re-estimates the statistics before each "
-            "validation."
+            f"The first epoch has {number}, at {scale:g} times the baseline's LR. BatchNorm's running statistics can't "
+            "follow weights that change so fast, so the metrics of the first validations say little about the weights. "
+            "`MultigridCallback(precise_bn_batches=10)` re-estimates the statistics before each validation."
         )

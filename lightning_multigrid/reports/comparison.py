@@ -32,6 +32,8 @@ _Clock = Literal["wall", "cpu"]
 _LONG_START = 0.25  # of a command: then a comparison says little of a long training
 # Metrics that are the share of clips that are right: `val/top1`, `val_acc`, `accuracy`.
 _SHARE = re.compile(r"(?<![a-z])(top[-_]?\d|acc(uracy)?(?![a-z]))", re.IGNORECASE)
+# Words in names of metrics of which less is better: `val_loss`, `val/WER`, `MeanSquaredError`.
+_LESS = {"err", "error", "errors", "losses", "wer", "cer", "perplexity", "ppl", "mae", "mse", "rmse"}
 
 
 @dataclass
@@ -190,13 +192,23 @@ def _difference(gain: float, error: float) -> str:
     return "better" if gain > 0 else "worse"
 
 
+def _less_is_better(metric: str) -> bool:
+    """Whether a metric is better the less it is, by the words of its name.
+
+    >>> [_less_is_better(name) for name in ("val_loss", "valloss", "MSELoss", "val/WordErrorRate", "val/inferred_acc")]
+    [True, True, True, True, False]
+    """
+    words = [word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", metric)]
+    return any(word in _LESS or word.endswith("loss") for word in words)
+
+
 class Comparison:
     """The runs of a folder.
 
     Args:
         folder: Where the files of the runs are.
         metric: Name of a metric that the script logs in validation; None is the one that `metrics` names first.
-        mode: `max` or `min`, what is better; None is `min` for names with `loss` or `err` in them.
+        mode: `max` or `min`, what is better; None is `min` for losses, errors, WER, CER, perplexity, MAE, MSE and RMSE.
         clock: What is compared: the `wall` clock, or the `cpu` time of trainings on CPUs that share a machine.
     """
 
@@ -224,7 +236,7 @@ class Comparison:
             logged = f"It logs {', '.join(names)}." if names else "It logs none: is there a validation?"
             raise ValueError(f"The validation of these runs logs no metric {metric!r}. {logged}")
         self.metric = metric
-        self.mode = mode or ("min" if "loss" in metric or "err" in metric else "max")
+        self.mode = mode or ("min" if _less_is_better(metric) else "max")
 
     def ends(self, variant: str) -> list[float]:
         """The metric at the end of each run that has it."""
@@ -306,7 +318,8 @@ class Comparison:
         if not ends[MULTIGRID] or not ends[BASELINE] or not all(map(math.isfinite, chain(*ends.values()))):
             return f"{clock}; the ends can't be compared: see the table."
         gain, error = self._gain(BASELINE)
-        said = f"{clock}; {self.metric} {self._ends_text(MULTIGRID)} against {self._ends_text(BASELINE)} is "
+        said = f"{clock}; {self.metric} ({'higher' if self.mode == 'max' else 'lower'} is better) "
+        said += f"{self._ends_text(MULTIGRID)} against {self._ends_text(BASELINE)} is "
         said += _difference(gain, error)
         answer = "Can't tell" if math.isnan(error) else "It depends" if gain < -error else "Yes"
         if ends[SHORTENED]:

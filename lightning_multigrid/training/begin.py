@@ -127,7 +127,7 @@ def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list
     plan, schedule = run.plan, run.plan.schedule
     tell_changed_meaning(trainer, schedule)
     if tracking_layers(trainer.lightning_module) and arguments.precise_bn_batches is None:
-        tell_few_steps(trainer, plan.batches_per_epoch, schedule.phases[0].lr_scale)
+        tell_few_steps(trainer, plan)
     tell(str(plan))
     every = trainer.check_val_every_n_epoch or 0  # 0: by steps
     if trainer.enable_validation and not trainer.fast_dev_run and every > plan.epochs:  # type: ignore[attr-defined]

@@ -42,6 +42,17 @@ def test_what_a_script_uses_is_named_once(tmp_path, caplog):
     assert given ** (1 / 2.7) == pytest.approx(0.99, abs=1e-3)
 
 
+@pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
+def test_a_decay_that_an_average_does_not_say_is_an_example(tmp_path, caplog):
+    run(tmp_path, callbacks.EMAWeightAveraging(decay=0.99))
+    assert re.search(r"write a decay of 0\.999, for instance, as 0\.997\d?\.", caplog.text)
+
+
+def test_mini_batches_of_an_optimizer_step_are_not_called_steps(tmp_path, caplog):
+    run(tmp_path, accumulate_grad_batches=2)
+    assert "The first epoch has 10 mini-batches, at 8 times the baseline's LR" in caplog.text
+
+
 def test_what_a_time_limit_means_is_said(tmp_path, caplog):
     run(tmp_path, max_time="02:00:00:00")
     assert "The time limit of 2 days, 0:00:00 changes no phase: they are shares of" in caplog.text

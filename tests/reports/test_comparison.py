@@ -54,9 +54,10 @@ WORSE = [(50, 0.6), (50, 0.7), (50, 0.65)]
         ({"multigrid": GOOD}, "There is nothing to compare yet"),
         (
             {"multigrid": GOOD, "baseline": SAME},
-            r"^Yes: 2\.00x faster by the wall clock; val/top1 0\.91 \+- 0\.0058 against 0\.91 \+- 0\.0058 is no "
-            r"difference beyond chance \(two standard errors are 0\.016\)\. With the callback, the baseline's final "
-            r"val/top1 of 0\.91 was reached after 50 s of `fit`, without it after 1 min 40 s: 2\.00x faster\.$",
+            r"^Yes: 2\.00x faster by the wall clock; val/top1 \(higher is better\) 0\.91 \+- 0\.0058 against 0\.91 \+- "
+            r"0\.0058 is no difference beyond chance \(two standard errors are 0\.016\)\. With the callback, the "
+            r"baseline's final val/top1 of 0\.91 was reached after 50 s of `fit`, without it after 1 min 40 s: "
+            r"2\.00x faster\.$",
         ),
         (
             {"multigrid": GOOD, "baseline": SAME, "shortened": WORSE},
@@ -142,6 +143,18 @@ def test_of_a_loss_less_is_better(tmp_path):
     assert Comparison(tmp_path, mode="max").verdict().startswith("Yes")
 
 
+LESS = ["val_wer", "val/perplexity", "val_MeanSquaredError", "val_RMSE"]
+MORE = ["val/inferred_acc", "val_mIoU", "val/answer"]
+
+
+@pytest.mark.parametrize("metric", LESS + MORE)
+def test_what_is_better_is_read_off_the_words_of_a_metric_and_said(metric, tmp_path):
+    found = comparison(tmp_path, metric, multigrid=[(50, 0.1), (50, 0.11)], baseline=[(100, 0.3), (100, 0.31)])
+    better, judged = ("lower", "better") if metric in LESS else ("higher", "worse")
+    said = f"{metric} ({better} is better) 0.105 +- 0.005 against 0.305 +- 0.005 is {judged}"
+    assert said in found.verdict()
+
+
 def test_the_table_has_means_and_standard_errors_and_fits_a_terminal(tmp_path):
     table = comparison(tmp_path, multigrid=GOOD, baseline=SAME, shortened=WORSE).table()
     lines = table.splitlines()
@@ -173,7 +186,9 @@ def test_by_cpu_time_the_wall_clock_of_a_shared_machine_decides_nothing(tmp_path
         run.write(tmp_path / f"{variant}.json")
     assert Comparison(tmp_path).verdict().startswith("Don't: with the callback it takes 100% of")
     found = Comparison(tmp_path, clock="cpu")
-    assert found.verdict().startswith("Can't tell: 2.00x faster by CPU time; val/top1 0.9 against 0.9")
+    assert found.verdict().startswith(
+        "Can't tell: 2.00x faster by CPU time; val/top1 (higher is better) 0.9 against 0.9"
+    )
     assert found.seconds(MULTIGRID) == 50
 
 
