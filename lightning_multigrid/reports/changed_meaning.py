@@ -51,10 +51,12 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
 
 def tell_few_steps(trainer: Trainer, plan: Plan) -> None:
     """Says what the first validations mean, if epochs have few mini-batches."""
-    if trainer.enable_validation and plan.batches_per_epoch < _FEW:
+    tries = trainer.fast_dev_run  # type: ignore[attr-defined]
+    if trainer.enable_validation and not tries and plan.batches_per_epoch < _FEW:
         number, scale = counted(plan.batches_per_epoch, plan.unit.removesuffix("s")), plan.schedule.phases[0].lr_scale
         tell(
-            f"The first epoch has {number}, at {scale:g} times the baseline's LR. BatchNorm's running statistics can't "
-            "follow weights that change so fast, so the metrics of the first validations say little about the weights. "
-            "`MultigridCallback(precise_bn_batches=10)` re-estimates the statistics before each validation."
+            f"The first epoch has {number}, and begins at {scale:.3g} times the baseline's LR. BatchNorm's running "
+            "statistics can't follow weights that change so fast, so the metrics of the first validations say little "
+            "about the weights. `MultigridCallback(precise_bn_batches=10)` re-estimates the statistics before each "
+            "validation."
         )

@@ -23,7 +23,7 @@ import torch
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer, TrainerFn
-from lightning_multigrid.reports.account import REST, START
+from lightning_multigrid.reports.account import LEAST_SECONDS, REST, START
 from lightning_multigrid.schedule import duration, text_table
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
@@ -309,12 +309,14 @@ class Comparison:
             slower = f"with the callback it takes {1 / faster:.0%} of the baseline's time"
             steps, of_baseline = (mean(run.seconds - run.start for run in self.runs[v]) for v in (MULTIGRID, BASELINE))
             start = mean(run.start / run.seconds for run in self.runs[MULTIGRID])
-            if start < _LONG_START or steps >= of_baseline:
+            if start >= _LONG_START and steps < of_baseline:
+                rest = f"{steps / of_baseline:.0%}"
+                why = f"{start:.0%} of that passes before the first step, and the rest takes {rest} of the baseline's"
+            elif of_baseline < LEAST_SECONDS:
+                why = f"the baseline's steps take {of_baseline:.1f} s, of which too many are the first on a grid"
+            else:
                 return f"Don't: {slower}.{few}{self._reached()}"
-            return (
-                f"Can't tell: {slower}, but {start:.0%} of that passes before the first step, and the rest takes "
-                f"{steps / of_baseline:.0%} of the baseline's. Train longer.{few}{self._reached()}"
-            )
+            return f"Can't tell: {slower}, but {why}. Train longer.{few}{self._reached()}"
         if not ends[MULTIGRID] or not ends[BASELINE] or not all(map(math.isfinite, chain(*ends.values()))):
             return f"{clock}; the ends can't be compared: see the table."
         gain, error = self._gain(BASELINE)

@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning_multigrid.host import Trainer, tell
 from lightning_multigrid.reports.account import (
+    LEAST_SECONDS,
     REHEARSAL,
     REST,
     STATISTICS,
@@ -17,8 +18,6 @@ from lightning_multigrid.reports.account import (
 )
 from lightning_multigrid.reports.step_times import Clock, LoaderWatch, ShapeTimes, StepTime, StepTimer, StepTotals
 from lightning_multigrid.schedule import BatchShape, Plan, Step, duration
-
-_LEAST_SECONDS = 30.0  # of a `fit`, to say how fast it was: in a shorter one, the first steps on each grid are too many
 
 
 class RunReport:
@@ -175,7 +174,7 @@ class RunReport:
         step = self.times.pace(self._schedule.baseline.shape)
         if not self._whole or self._left > 0 or step is None:
             return None
-        if self.account.wall < _LEAST_SECONDS:
+        if self.account.wall < LEAST_SECONDS:
             return None
         own, steps = self.account.seconds, self._plan.baseline_steps
         of_steps = {STEPS: steps * step.stepping, WAITING: steps * step.waiting}

@@ -50,7 +50,7 @@ def test_a_decay_that_an_average_does_not_say_is_an_example(tmp_path, caplog):
 
 def test_mini_batches_of_an_optimizer_step_are_not_called_steps(tmp_path, caplog):
     run(tmp_path, accumulate_grad_batches=2)
-    assert "The first epoch has 10 mini-batches, at 8 times the baseline's LR" in caplog.text
+    assert "The first epoch has 10 mini-batches, and begins at 8 times the baseline's LR" in caplog.text
 
 
 def test_what_a_time_limit_means_is_said(tmp_path, caplog):
@@ -78,11 +78,12 @@ def test_a_plain_script_and_a_baseline_hear_nothing(tmp_path, caplog):
         ({}, True),
         ({"multigrid": MultigridCallback(precise_bn_batches=2)}, False),
         ({"multigrid": MultigridCallback.baseline()}, False),
+        ({"fast_dev_run": True}, False),
         pytest.param({"val": None}, False, marks=pytest.mark.slow),
         pytest.param({"train": loader(number=500), "max_epochs": 1}, False, marks=pytest.mark.slow),
     ],
-    ids=["few", "precise", "baseline", "no validation", "many"],
+    ids=["few", "precise", "baseline", "a try", "no validation", "many"],
 )
 def test_what_first_validations_mean_is_said_where_epochs_have_few_steps(used, said, tmp_path, caplog):
     run(tmp_path, **used)
-    assert ("The first epoch has 9 steps, at 8 times the baseline's LR" in caplog.text) == said
+    assert ("The first epoch has 9 steps, and begins at 8 times the baseline's LR" in caplog.text) == said

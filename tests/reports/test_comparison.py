@@ -95,9 +95,14 @@ def test_a_command_that_mostly_starts_decides_nothing(tmp_path):
         run.command = 10 if run.variant == MULTIGRID else 9
     said = r"^Can't tell: with the callback it takes 111% of .* 80% of that passes before .* takes 50% of .* Train"
     assert re.search(said, found.verdict())
-    found.runs[BASELINE][0].command = 6.5  # it is as slow without its start
-    found.runs[BASELINE][0].account = {START: 1.0, REST: 1.5}
-    assert found.verdict().startswith("Don't: with the callback it takes 154% of the baseline's time. One seed")
+
+
+def test_trainings_of_seconds_decide_nothing(tmp_path):
+    found = comparison(tmp_path, multigrid=[(60, 0.9)], baseline=[(30, 0.9)])
+    said = r"^Can't tell: with the callback it takes 200% of .* but the baseline's steps take 29\.0 s, .* Train longer"
+    assert re.search(said, found.verdict())
+    found.runs[BASELINE][0].command, found.runs[BASELINE][0].account = 32, {START: 1.0, REST: 31.0}
+    assert found.verdict().startswith("Don't: with the callback it takes 188% of the baseline's time. One seed")
 
 
 def with_clips(found, clips):

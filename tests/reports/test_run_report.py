@@ -148,7 +148,7 @@ def schedulers(optimizer, module):
 
 
 def test_scalars_reach_the_logger(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_report, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(run_report, "LEAST_SECONDS", 0.0)
     logger = CSVLogger(tmp_path)
     host = fit(Module(schedulers), MultigridCallback(), logger=logger, log_every_n_steps=1)
     with open(f"{logger.log_dir}/metrics.csv") as file:
@@ -165,7 +165,7 @@ def test_scalars_reach_the_logger(tmp_path, monkeypatch):
 def test_the_speedup_is_said_where_the_baselines_grid_was_measured_and_the_run_is_not_short(caplog, monkeypatch):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Module(schedulers), MultigridCallback())
-        monkeypatch.setattr(run_report, "_LEAST_SECONDS", 0.0)
+        monkeypatch.setattr(run_report, "LEAST_SECONDS", 0.0)
         fit(Module(schedulers), MultigridCallback())
         fit(Module(schedulers), MultigridCallback(), max_epochs=1, limit_train_batches=16)
     said = re.findall(r"The baseline's wall clock is (\d+) steps of", caplog.text)

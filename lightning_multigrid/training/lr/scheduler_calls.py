@@ -47,7 +47,8 @@ class ClockedScheduler:
                 )
             due = (batch + 1) % self.frequency == 0 if self.interval == "step" else last
             if given or batch < 0 or not due:
-                self._refuse(f"after mini-batch {batch} of epoch {epoch}" + " with arguments" * given)
+                often = batch + 1 if (epoch, self.calls, self.interval) == (0, 0, "epoch") and not given else None
+                self._refuse(f"after mini-batch {batch} of epoch {epoch}" + " with arguments" * given, often)
             self.calls += 1
 
         changes.subclass(self.scheduler, dict.fromkeys(names, call))
@@ -62,11 +63,13 @@ class ClockedScheduler:
         if self.calls != (batches // self.frequency if by_step else (epoch + 1) % self.frequency == 0):
             self._refuse(f"{self.calls} time(s) in epoch {epoch}")
 
-    def _refuse(self, when: str) -> NoReturn:
+    def _refuse(self, when: str, often: int | None = None) -> NoReturn:
+        unit, units = ("mini-batch", "mini-batches") if self.interval == "step" else ("epoch", "epochs")
+        each = f"each {unit}" if self.frequency == 1 else f"every {self.frequency} {units}"
+        given = f'"step", "frequency": {often}' if often else '"step" or "epoch", "frequency": ...'
         raise MisconfigurationException(
             f"The script called `step` of {type(self.scheduler).__name__} {when}. MultigridCallback steps schedulers "
-            f"at the baseline's epochs, so it must know how often the script does, and expected a call after every "
-            f"{self.interval} whose number {self.frequency} divides. Let `configure_optimizers` return "
-            '`{"scheduler": ..., "interval": "step" or "epoch", "frequency": ...}`, and call `step()` at '
-            "the end of each such mini-batch or epoch, without arguments."
+            f"at the baseline's epochs, so it must know how often the script does, and expected a call after {each}. "
+            f'Let `configure_optimizers` return `{{"scheduler": ..., "interval": {given}}}`, and call `step()` at the '
+            "end of each such mini-batch or epoch, without arguments."
         )
