@@ -210,6 +210,8 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         if tick and any(time != _UNKNOWN for time in seen.times):
             clock = FrameClock(tick, Fraction(1 / rate) if rate else tick, base=tick)
             times = [clock.ticks(None if time == _UNKNOWN else time) for time in seen.times]
+            if times[-1] >= 2**63:
+                raise VideoError(self.file.path, "damaged: the times of its frames add up to more than 64 bits hold")
             rate = float((len(times) - 1) / (times[-1] * tick)) if len(times) > 1 else rate
         colours = int(codec.colorspace), int(codec.color_range), int(codec.color_primaries), int(codec.color_trc)
         coded = codec.name, codec.width, codec.height, codec.codec_tag, codec.bits_per_coded_sample

@@ -550,6 +550,16 @@ def late_half(folder, path):
     path.write_bytes(data[: len(data) // 2])
 
 
+def far_times(folder, path):
+    """Two frames of an IVF file jump to a time far away, of which their headers of 12 bytes tell."""
+    data, at = bytearray(written(folder, "vp8.ivf").read_bytes()), 32
+    for number in range(COUNT // 2):
+        if number in (8, 16):
+            data[at + 4 : at + 12] = (2**62).to_bytes(8, "little")
+        at += 12 + int.from_bytes(data[at : at + 4], "little")
+    path.write_bytes(data)
+
+
 FAULTS = {
     "empty.mp4": (of(b""), NO_VIDEO),
     "text.mp4": (of(b"a text\n" * 100), NO_VIDEO),
@@ -561,6 +571,7 @@ FAULTS = {
     "half.mkv": (part("gop_12.mkv", last=0.5), r"cut short: it lasts 0\.8 s of the 2\.0 s that it declares"),
     "late_half.mkv": (late_half, r"cut short: it lasts 0\.\d s of the 2\.0 s that it declares"),
     "half.avi": (part("mjpeg.avi", last=0.5), "cut short: its last packet is not all there"),
+    "far_times.ivf": (far_times, "the times of its frames add up to more than 64 bits hold"),
     "sound.m4a": (lambda folder, path: sound(path), "holds no video, only other streams"),
     "sound_and_cover.m4a": (lambda folder, path: sound(path, cover=True), "holds no video, only other streams"),
     "sound.mp3": (of(b"\xff\xfb\x90\0" * 2000), "not a video in one of the containers"),
