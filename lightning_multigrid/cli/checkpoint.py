@@ -1,5 +1,6 @@
 """`--ckpt_path`: a file that is missing or no checkpoint is refused, and weights that no checkpoint gives are told."""
 
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -8,7 +9,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import is_url
 from lightning_multigrid.training import FROM_WEIGHTS, AtomicCheckpointIO
 
 TRAIN_FROM_IT = f"To train from its weights as far as they fit, leave `--ckpt_path` out and give {FROM_WEIGHTS}."
@@ -20,12 +20,15 @@ def refuse_other_files(given: str) -> None:
         raise ValueError(
             "`--ckpt_path best` is known only while it trains. Give the file in the `dirpath` of `ModelCheckpoint`."
         )
-    if given in ("last", "hpc") or given.startswith("registry") or is_url(given):  # Lightning's words, and URLs
+    if (
+        given in ("last", "hpc") or re.match("registry(:|$)", given.lower()) or "://" in given
+    ):  # Lightning's words, URLs
         return
     path = Path(given).expanduser()  # as Lightning reads it
     if not path.exists():
         raise ValueError(
-            f"`--ckpt_path {given}` is not there (looked for in {Path.cwd()}). Give a checkpoint of `fit`, or `last`."
+            f"`--ckpt_path {given}` is not there (looked for: {path.absolute()}). Give a checkpoint of `fit`, or "
+            "`last`."
         )
     if path.is_dir():  # as some strategies write them
         return

@@ -151,7 +151,7 @@ def compare_command(
         output: Folder for the runs, and what they print.
         seeds: Runs of each kind, with seeds from 0.
         metric: What to compare, of what the validation logs; None is the first that is no loss.
-        mode: What is better; None is `min` for losses, errors, WER, CER, perplexity, MAE, MSE and RMSE.
+        mode: What is better; None is `min` for losses, errors, WER, CER, perplexity, MAE, MSE, RMSE and the like.
         clock: What "as much time" means: `cpu` is for trainings on CPUs that share a machine.
         plot: Draw the metric over the time, a line for each run, to this file (.png, .svg, .pdf).
     """

@@ -50,7 +50,8 @@ def _told_of_union(union: re.Match[str]) -> str:
     lines = re.sub(f"^{union['margin']}  ", "", union["errors"], flags=re.MULTILINE)
     errors = [error.strip() for error in re.split("^- ", lines, flags=re.MULTILINE)[1:]]
     of_classes = dict.fromkeys(telling(error.replace("\n  ", "\n")) for error in errors if error.startswith(_IN_CLASS))
-    if of_classes:
+    lost = any("Option 'class_path'" in error for error in of_classes)  # beside a misspelled `init_args`
+    if of_classes and not lost:
         said = (union["bullet"] or "") + "\n".join(of_classes)
     else:
         said = "\n".join([*(f"- {error}" for error in errors), f"Given value: {shorten(union['value'], 200)}"])
@@ -65,4 +66,6 @@ def nearest(message: str, options: Iterable[str]) -> Iterator[str]:
     for found in _NO_CLASS.finditer(message):
         yield from get_close_matches(found["name"], dir(locate(found["of"])), n=1)
     for found in _NO_OPTION.finditer(message):
-        yield from get_close_matches(".".join(filter(None, found.groups())), options, n=1)
+        name = ".".join(filter(None, found.groups()))
+        known = options if "." in name else {option.partition(".")[0] for option in options}
+        yield from get_close_matches(name, known, n=1)

@@ -208,7 +208,7 @@ def preview(
     Epochs of too few steps, and a scheduler that counts steps of an unknown number, are refused.
     """
     if isinstance(callback, MultigridCallback):
-        check_parts(callback, type(data).__name__)
+        check_parts(callback, "VideoDataset")
     with Changes() as changes:
         attach(trainer, module, changes)
         known = clips * data.repeats if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world

@@ -8,10 +8,10 @@ from lightning_multigrid.schedule import duration
 
 START, REHEARSAL, STEPS, WAITING = "start", "rehearsal", "steps", "waiting for data"
 VALIDATION, STATISTICS, CHECKPOINTS, REST = "validation", "BatchNorm statistics", "checkpoints", "the rest"
-LEAST_SECONDS = (
-    30.0  # of steps, to say how fast they are: in shorter trainings, the first ones on each grid are too many
-)
 KINDS = START, REHEARSAL, STEPS, WAITING, VALIDATION, STATISTICS, CHECKPOINTS, REST
+
+# Of steps, to say how fast they are: in shorter trainings, the first ones on each grid are too many.
+LEAST_SECONDS = 30.0
 
 
 class Account:

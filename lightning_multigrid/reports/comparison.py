@@ -32,8 +32,9 @@ _Clock = Literal["wall", "cpu"]
 _LONG_START = 0.25  # of a command: then a comparison says little of a long training
 # Metrics that are the share of clips that are right: `val/top1`, `val_acc`, `accuracy`.
 _SHARE = re.compile(r"(?<![a-z])(top[-_]?\d|acc(uracy)?(?![a-z]))", re.IGNORECASE)
-# Words in names of metrics of which less is better: `val_loss`, `val/WER`, `MeanSquaredError`.
-_LESS = {"err", "error", "errors", "losses", "wer", "cer", "perplexity", "ppl", "mae", "mse", "rmse"}
+# Words in names of metrics of which less is better, beside losses and errors: `val/WER`, `cross_entropy`.
+_LESS = {"wer", "cer", "eer", "perplexity", "ppl", "nll", "entropy", "brier", "mpjpe"}
+_LESS |= {"mae", "mse", "rmse", "nrmse"}
 
 
 @dataclass
@@ -195,11 +196,18 @@ def _difference(gain: float, error: float) -> str:
 def _less_is_better(metric: str) -> bool:
     """Whether a metric is better the less it is, by the words of its name.
 
-    >>> [_less_is_better(name) for name in ("val_loss", "valloss", "MSELoss", "val/WordErrorRate", "val/inferred_acc")]
-    [True, True, True, True, False]
+    >>> [_less_is_better(name) for name in ("val_loss", "lossval", "MSELoss", "val/WordErrorRate", "val/top1_err")]
+    [True, True, True, True, True]
+    >>> [_less_is_better(name) for name in ("val/inferred_acc", "VideoMAE_acc", "val/mae_top1", "lossless")]
+    [False, False, False, False]
     """
-    words = [word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", metric)]
-    return any(word in _LESS or word.endswith("loss") for word in words)
+    words = {word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", metric)} - {"lossless"}
+    if words & {"acc", "accuracy"}:
+        return False
+    if _SHARE.search(metric):
+        words -= {"mae"}  # the model
+    ends = "loss", "losses", "err", "error", "errors"
+    return any(word in _LESS or word.startswith(("loss", "err")) or word.endswith(ends) for word in words)
 
 
 class Comparison:
@@ -208,7 +216,8 @@ class Comparison:
     Args:
         folder: Where the files of the runs are.
         metric: Name of a metric that the script logs in validation; None is the one that `metrics` names first.
-        mode: `max` or `min`, what is better; None is `min` for losses, errors, WER, CER, perplexity, MAE, MSE and RMSE.
+        mode: `max` or `min`, what is better; None is `min` for losses, errors, WER, CER, perplexity, MAE, MSE, RMSE and
+            the like.
         clock: What is compared: the `wall` clock, or the `cpu` time of trainings on CPUs that share a machine.
     """
 

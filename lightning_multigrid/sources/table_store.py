@@ -69,16 +69,17 @@ class TableStore:
         One that is `dated` holds as long as the video has its time of change.
         An OSError if the video can't be read.
         """
-        names = _key_of(path).names
-        file, other = map(self._file, reversed(names) if dated else names)
+        of_this, of_all = map(self._file, _key_of(path).names)
+        file = of_this if dated else of_all
         temporary = temporary_name(os.path.dirname(file))
         with output_errors(self.folder):
             os.makedirs(os.path.dirname(file), exist_ok=True)
             with open(temporary, "wb") as part:
                 part.write(table)
             os.replace(temporary, file)  # not brought to the disk first: a table has a checksum
-        with suppress(OSError):
-            os.remove(other)
+        if not dated:
+            with suppress(OSError):
+                os.remove(of_this)
 
     def remove(self, path: str) -> None:
         """Removes the table of a video, as far as this user may."""
@@ -153,7 +154,7 @@ def content_key(path: str) -> str:
 
     A file that has its size and time of change of before isn't read again.
     """
-    return _key_of(path).names[0]
+    return _key_of(path).names[1]
 
 
 class _Key(NamedTuple):
@@ -165,9 +166,9 @@ class _Key(NamedTuple):
 
     @property
     def names(self) -> tuple[str, str]:
-        """Of the tables that it may have: of one that holds for all such files, and of a dated one."""
-        whole, dated = (os.path.join(key[:1].hex(), key[1:].hex() + _SUFFIX) for key in (self.of_content, self.dated))
-        return whole, dated
+        """Of the tables that it may have: of a dated one, and of one that holds for all such files."""
+        dated, whole = (os.path.join(key[:1].hex(), key[1:].hex() + _SUFFIX) for key in (self.dated, self.of_content))
+        return dated, whole
 
 
 def _key_of(path: str) -> _Key:

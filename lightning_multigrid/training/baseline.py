@@ -10,7 +10,7 @@ from lightning_multigrid.norm import BatchNorm, convert_until, make_groups, set_
 from lightning_multigrid.reports import Account
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.arguments import Arguments, shared_clips
-from lightning_multigrid.training.mini_batches import first_clips
+from lightning_multigrid.training.mini_batches import first_clips, tensors_in
 from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.plan_loader import clips_of, plan_loader
 from lightning_multigrid.training.script.recipe import plain_batches, read_recipe, user_loader
@@ -90,7 +90,8 @@ class BaselineCallback(Callback):
         batches = plain_batches(trainer.train_dataloader)
         if batches is None:  # of several loaders, for instance: then the mini-batch says how many clips it has
             found = first_clips(batch)
-            clips = 1 if found is None else len(found)
+            sized = [tensor for tensor in tensors_in(batch) if tensor.ndim] if found is None else [found]
+            clips = max(map(len, sized), default=1)
             sub_batch = self.sub_batch_of(clips)
         else:
             clips, sub_batch = _clips(batches, batch_idx), self.sub_batch_of(batches.batch_size)

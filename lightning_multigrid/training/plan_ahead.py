@@ -49,7 +49,7 @@ def _named_setup(module: LightningModule) -> Iterator[None]:
     """Within it, an error names the hooks by which `fit` sets up a module, which may not be called twice."""
     try:
         yield
-    except Exception as error:  # whatever a user's module may raise
+    except (AttributeError, KeyError, TypeError) as error:  # of what is missing
         hooks = [name for name in ("prepare_data", "setup", "configure_model") if is_overridden(name, module)]
         if not hooks:
             raise

@@ -183,9 +183,8 @@ class Run:
         if counters.place.batch == 0:
             counters.forget_loader()
         start = self.plan.start_of_update(counters.place)
-        precise = self._trainer is not None and self._statistics.precise
-        if self._in_step or (counters.place != start and not precise):  # it will be trained again
-            self._update_start.put_back(checkpoint, start)
+        if self._in_step or counters.place != start:  # it will be trained again
+            state["statistics"] = self._update_start.save(start)
         if self._trainer is not None:
             self._patience.make_ordinary(checkpoint)
             self._lr.make_ordinary(checkpoint)
@@ -196,4 +195,5 @@ class Run:
         self._planned = found.first.place
         self._loop.load(found)
         self._lr.load(found)
+        self._update_start.load(state.get("statistics", {}), self.trainer.lightning_module)
         self._patience.hold(found.first)  # a validation that was stopped comes before `begin`

@@ -263,7 +263,7 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
     ("kind", "said"),
     [
         ("best", "`--ckpt_path best` is known only while it trains"),
-        ("none", "is not there (looked for in "),
+        ("none", "is not there (looked for: "),
         ("text", "is no checkpoint, or only a part. Give one of `fit`"),
         ("home", "`--ckpt_path ~/a.ckpt` is no checkpoint of Lightning"),
         ("cut", "is no checkpoint, or only a part"),

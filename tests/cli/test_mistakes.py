@@ -96,6 +96,8 @@ def test_options_of_the_config_and_of_commands_without_one(tmp_path, capsys):
         assert "\nDid you mean `trainer.max_epochs`?\n" in said(capsys, [command, f"--config={path}"])
     path.write_text("trainr: {max_epochs: 3}")
     assert "\nDid you mean `trainer.max_epochs`?\n" in said(capsys, ["fit", f"--config={path}"])
+    path.write_text("trainer_: 3")
+    assert "\nDid you mean `trainer`?\n" in said(capsys, ["fit", f"--config={path}"])
     assert "\nDid you mean `frame_rate`?\n" in said(capsys, ["init", "videos", "--framerate=3"])
 
 

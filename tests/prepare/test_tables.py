@@ -167,3 +167,7 @@ def test_copies_of_a_damaged_video_have_a_table_each_if_their_times_of_change_di
     assert all(kept_table(path, store).damage for path in paths)
     store.remove(paths[0])
     assert without_table(paths, store) == paths[:1]
+    whole = tmp_path / "whole.mp4"  # with the same ends
+    whole.write_bytes(damaged[1])
+    assert index(paths, store).made == index([str(whole)], store).made == 1
+    assert [bool(kept_table(path, store).damage) for path in (str(whole), *paths)] == [False, True, True]

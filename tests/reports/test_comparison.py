@@ -148,8 +148,8 @@ def test_of_a_loss_less_is_better(tmp_path):
     assert Comparison(tmp_path, mode="max").verdict().startswith("Yes")
 
 
-LESS = ["val_wer", "val/perplexity", "val_MeanSquaredError", "val_RMSE"]
-MORE = ["val/inferred_acc", "val_mIoU", "val/answer"]
+LESS = ["val_wer", "val/perplexity", "val_MeanSquaredError", "val_RMSE", "valerr", "val_lossavg", "cross_entropy"]
+MORE = ["val/inferred_acc", "val_mIoU", "val/answer", "VideoMAE_acc", "val/mae_top1", "val_mAP", "lossless"]
 
 
 @pytest.mark.parametrize("metric", LESS + MORE)

@@ -463,6 +463,17 @@ def test_a_step_that_takes_one_number_of_clips_is_refused():
     fit(script(training_step=step), MultigridCallback.baseline(), max_epochs=1)
 
 
+def test_a_step_that_takes_as_many_clips_as_any_mini_batch_has_is_let_through():
+    """The rehearsal tries more of them, for the sum of the losses."""
+
+    def step(self, batch, _):
+        assert len(batch[0]) <= 8
+        return cross_entropy(self(batch[0]), batch[1])
+
+    cycles = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((0.5**0.5, 1))}
+    fit(script(training_step=step), MultigridCallback(**cycles), max_epochs=1)
+
+
 def test_a_step_that_takes_multiples_of_the_baselines_clips_is_rehearsed():
     def step(self, batch, _):
         return cross_entropy(self(batch[0]).view(-1, 4, CLASSES).flatten(0, 1), batch[1])
@@ -473,7 +484,8 @@ def test_a_step_that_takes_multiples_of_the_baselines_clips_is_rehearsed():
 def test_a_model_of_another_number_of_classes_is_refused_at_once(caplog):
     """By the error of the training itself, and nothing else is said before."""
     net = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, CLASSES))
-    with caplog.at_level("INFO"), pytest.raises(ValueError, match=r"Sequential returned .* which must be \(\d+, 2\)"):
+    said = r"Sequential returned .* must be clips x classes, \(\d+, 2\)"
+    with caplog.at_level("INFO"), pytest.raises(ValueError, match=said):
         fit(VideoClassifier(net, num_classes=2), MultigridCallback(), max_epochs=1)
     assert "Multigrid schedule" not in caplog.text
 

@@ -266,7 +266,7 @@ def test_that_another_training_writes_to_the_folder_is_said(change, tmp_path):
             if trainer.current_epoch == 2:
                 change(tmp_path / "last.ckpt")
 
-    said = r"last\.ckpt is not what this training has written there: another one writes"
+    said = r"last\.ckpt is not what this NewestCheckpoint has written there: another training"
     with pytest.warns(UserWarning, match=said) as found:
         fit(Module(), MultigridCallback(), NewestCheckpoint(tmp_path, minutes=0), Other(), enable_checkpointing=True)
     assert sum(bool(re.search(said, str(each.message))) for each in found) == 1

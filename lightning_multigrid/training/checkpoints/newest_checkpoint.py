@@ -153,9 +153,9 @@ class NewestCheckpoint(ModelCheckpoint):
             return
         if self._mark and _mark(self._path) != self._mark:
             rank_zero_warn(
-                f"{self._path} is not what this training has written there: another one writes to its folder, too, or "
-                f"has moved it. {self._last} continues from whatever was written last. Give each training a `dirpath` "
-                "of its own."
+                f"{self._path} is not what this NewestCheckpoint has written there: another training, or a "
+                f"`ModelCheckpoint(save_last=True)`, writes to its folder, too, or has moved it. {self._last} goes on "
+                "from what was written last. Give each a `dirpath` of its own."
             )
         self._has_written = True
         trainer.save_checkpoint(self._path, weights_only=False)

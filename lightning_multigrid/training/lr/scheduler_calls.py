@@ -41,9 +41,9 @@ class ClockedScheduler:
             if short and self.interval == "epoch" and not self.epoch_ended:
                 raise MisconfigurationException(
                     f"The script called `step` of {type(self.scheduler).__name__} in the only mini-batch of epoch "
-                    f"{epoch}, so nothing says whether it does after each mini-batch or after each epoch. Let "
-                    '`configure_optimizers` return `{"scheduler": ..., "interval": "step"}`, or call `step()` in '
-                    "`on_train_epoch_end`."
+                    f"{epoch}, so nothing says whether it does after each mini-batch or after each epoch. If after "
+                    'each mini-batch, let `configure_optimizers` return `{"scheduler": ..., "interval": "step"}`; if '
+                    "after each epoch, call `step()` in `on_train_epoch_end`."
                 )
             due = (batch + 1) % self.frequency == 0 if self.interval == "step" else last
             if given or batch < 0 or not due:

@@ -215,11 +215,6 @@ class EvaluationStatistics(Callback):
         if self._estimate is not None and self._written != self._last:
             self._write()
 
-    @property
-    def precise(self) -> bool:
-        """Whether the module has the statistics of the population, with the weights of the last step that has ended."""
-        return self._estimate is not None and self._written == self._last
-
     def _callbacks_are_done(self, *_: Any, **__: Any) -> None:
         self._callbacks_act = False
 

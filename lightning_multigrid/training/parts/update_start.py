@@ -1,5 +1,6 @@
 """BatchNorm's running statistics for checkpoints that are written within an optimizer step."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,9 +14,9 @@ from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestChe
 class UpdateStart:
     """Keeps the running statistics from before each optimizer step.
 
-    A checkpoint that is written within one, as after an error or between two of its mini-batches, continues with this
-    step from its start. So it must not hold what the step's mini-batches have added already. They are kept only where
-    such checkpoints may be written.
+    A checkpoint that is written within one, as after an error or between two of its mini-batches, has the statistics
+    that were validated. But it continues with this step from its start, so without what the step's mini-batches have
+    added already. They are kept only where such checkpoints may be written.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -43,9 +44,12 @@ class UpdateStart:
             for name, values in of.named_buffers(recurse=False)
         }
 
-    def put_back(self, checkpoint: dict[str, Any], start: Place) -> None:
-        """Writes the kept statistics into a checkpoint that continues with the optimizer step at `start`."""
-        if start == self._place:
-            # `WeightAveraging` has put its average into `state_dict` if it comes before the multigrid callback.
-            saved = checkpoint.get("current_model_state", checkpoint["state_dict"])
-            saved.update({name: values for name, values in self._kept.items() if name in saved})
+    def save(self, start: Place) -> dict[str, Tensor]:
+        """Returns what a checkpoint needs that continues with the optimizer step at `start`."""
+        return self._kept if start == self._place else {}
+
+    def load(self, kept: Mapping[str, Tensor], module: nn.Module) -> None:
+        """Gives a module, whose state is that of the checkpoint, the statistics from before the step."""
+        for name, values in module.named_buffers():
+            if name in kept:
+                values.copy_(kept[name])

@@ -46,7 +46,8 @@ def check_grids(
     """
     name, fewest, made_of = type(module).__name__, _number_of_clips(grids), cache(read)
     # A step may need an even number, or a multiple of what the baseline's mini-batches have.
-    ways = [*((run_step, clips) for clips in (fewest, 2 * fewest, grids[0].clips)), (run_forward, fewest)]
+    numbers, most = dict.fromkeys((fewest, 2 * fewest, grids[0].clips)), max(grid.clips for grid in grids)
+    ways = [*((run_step, clips) for clips in numbers), (run_forward, fewest)]
     if trainer.strategy.restore_checkpoint_after_setup:
         ways = []
         tell(
@@ -89,7 +90,7 @@ def check_grids(
                     _refuse_counted(module, baseline, before, grid, now)
                 if grid is coarsest and len({shape.clips for shape in grids}) > 1:
                     many = rehearse(more, draw)
-                    if many.error is not None:
+                    if many.error is not None and more.clips <= most:  # the training has as many
                         raise ValueError(_fixed_number(name, grid, more, many.error)) from many.error
                     check_sum_over_clips(name, now.losses, many.losses)
                 break

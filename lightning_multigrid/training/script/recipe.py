@@ -53,15 +53,15 @@ def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch:
     )
 
 
-def _refuse_unsized(*parts: Any) -> None:
+def _refuse_unsized(dataset: Any, sampler: Any) -> None:
     """Refuses a dataset or a sampler without a length."""
-    for part in parts:
+    for part, more in ((dataset, ""), (sampler, " It may yield more than that.")):
         try:
             len(part)
         except (TypeError, NotImplementedError):
             raise TypeError(
                 f"MultigridCallback plans whole passes over the data, but {type(part).__name__} does not say how many "
-                "clips it has. Give it a `__len__`: the clips of an epoch. A sampler may yield more than that."
+                f"clips it has. Give it a `__len__`: the clips of an epoch.{more}"
             ) from None
 
 
