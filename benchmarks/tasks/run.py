@@ -32,6 +32,7 @@ MARKED = re.compile(r"(<!-- made by benchmarks/tasks/run\.py: ([\w./ ]+) -->\n).
 ROWS = {
     "default": "**multigrid**, the default: 1.5x, short cycle from 32 pixels",
     "progressive": "**one pass** at 1x, `progressive()`: half of the frames, then all",
+    "frames_last": "one pass at 1x, half of the frames at each size, then all",
     "one_shape": "one pass at 1x with one coarse shape: half of the frames",
     "short_cycle_off": "multigrid 1.5x without the short cycle",
     "short_cycle_off_13": "multigrid 1.3x without the short cycle",
@@ -44,7 +45,7 @@ ROWS = {
     "lr_none": "multigrid 1.5x, the script's LR",
 }
 # Parts of a config, which go on that of `grid_words`.
-ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_64", "grid_many", "grid_few"
+ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_96", "grid_64", "grid_many", "grid_few"
 TASKS = "grid_words", *ON_GRID_WORDS, "avletters", "hard_shapes", "transformer_10"
 
 

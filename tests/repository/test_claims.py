@@ -165,9 +165,8 @@ def whole_training():
 def pays():
     """What was trained, and what each part of the method brings and costs."""
     many, few, long = (Row(task, "default") for task in ("grid_many", "grid_few", "grid_48"))
-    rows = (
-        "progressive one_shape fine_33 fine_67 short_cycle_off short_cycle_off_13 paper long_cycle_off lr_sqrt lr_none"
-    )
+    rows = "progressive frames_last one_shape fine_33 fine_67 short_cycle_off short_cycle_off_13 paper long_cycle_off "
+    rows += "lr_sqrt lr_none"
     of = {row: Row("grid_planes", row) for row in rows.split()}
     ends = {name: f"{row.end:.1f} % in {row.time:.0f} %" for name, row in of.items()}
     [run] = of["fine_33"].one.runs
@@ -195,8 +194,8 @@ def pays():
         f"In {many.time:.0f} and {few.time:.0f} % of the baseline's time, the default ends {many.below:.0f} points "
         f"below it with all videos, and {few.below:.0f} with few. A baseline of as much time ends "
         f"{many.cut_below:.1f} and {few.cut_below:.1f} points below.",
-        f"ends at {ends['progressive']} of the baseline's time, and with its first coarse shape alone at "
-        f"{ends['one_shape']}",
+        f"ends at {ends['progressive']} of the baseline's time, with its first coarse shape alone at "
+        f"{ends['one_shape']}, and at {ends['frames_last']} if the size grows before the frames do",
         f"with a third of the steps, a training ends at {ends['fine_33']}; with two thirds, at {ends['fine_67']}",
         f"without it, a training ends at {ends['short_cycle_off']}, and of 1.3x at {ends['short_cycle_off_13']}; with "
         f"the paper's, which goes down to 24 pixels, at {ends['paper']}",
