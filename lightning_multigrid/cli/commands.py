@@ -221,10 +221,14 @@ def _parser_arguments(command: str) -> dict[str, Any]:
 
 
 def _refuse_callbacks(config: Namespace) -> None:
-    """Refuses two of MultigridCallback, and null or a list for a cycle.
+    """Refuses two of MultigridCallback, null or a list for a cycle, and a `trainer` that is none.
 
-    jsonargparse (4.53) lets such a cycle pass, and then can't make the callback.
+    jsonargparse (4.53) lets such a cycle and such a `trainer` pass, and then can't make the callback.
     """
+    if not isinstance(config.trainer, Namespace):
+        raise ValueError(
+            f"`trainer` must be the arguments of a Trainer, such as `{{max_epochs: 10}}`, got {config.trainer!r}."
+        )
     given = config.trainer.callbacks or []
     callbacks = given if isinstance(given, list) else [given]
     of_multigrid = [path for one in callbacks if "MultigridCallback" in (path := one.get("class_path", "")).split(".")]

@@ -1,10 +1,14 @@
 """A mistake in a config or on the command line is said without jsonargparse's dumps, with the name that was meant."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.cli.mistakes import telling
+
+ROOT = Path(__file__).parents[2]
 
 
 def said(capsys, words):
@@ -99,6 +103,16 @@ def test_options_of_the_config_and_of_commands_without_one(tmp_path, capsys):
     path.write_text("trainer_: 3")
     assert "\nDid you mean `trainer`?\n" in said(capsys, ["fit", f"--config={path}"])
     assert "\nDid you mean `frame_rate`?\n" in said(capsys, ["init", "videos", "--framerate=3"])
+
+
+@pytest.mark.parametrize("given", [3, None])
+def test_a_trainer_that_is_none(given, tmp_path, capsys):
+    config, path = yaml.safe_load((ROOT / "examples" / "quickstart.yaml").read_text()), tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({**config, "trainer": given}))
+    with pytest.raises(SystemExit, match="1"):
+        main(["plan", f"--config={path}"])
+    told = "error: `trainer` must be the arguments of a Trainer, such as `{max_epochs: 10}`, got "
+    assert capsys.readouterr().err.endswith(f"{told}{given}.\n")
 
 
 @pytest.mark.parametrize(
