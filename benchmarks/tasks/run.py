@@ -110,7 +110,7 @@ def draw(task: str, file: Path) -> None:
     """Accuracy against CPU time: each run a small point, their mean at the least time a large one."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 4.4), dpi=110)
+    figure = Figure(figsize=(7.2, 5.6), layout="constrained")
     axes = figure.subplots()
     found, baselines = trainings(task), []
     shown = {one.row for one in found}
@@ -127,8 +127,7 @@ def draw(task: str, file: Path) -> None:
     axes.plot(*zip(*baselines, strict=True), color="C7", marker="s", linewidth=0.8, label="baselines")
     axes.set(xlabel="CPU time, s", ylabel="top-1 %")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
-    figure.tight_layout()
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7)
     figure.savefig(file, dpi=150)
 
 
