@@ -20,9 +20,7 @@ def refuse_other_files(given: str) -> None:
         raise ValueError(
             "`--ckpt_path best` is known only while it trains. Give the file in the `dirpath` of `ModelCheckpoint`."
         )
-    if (
-        given in ("last", "hpc") or re.match("registry(:|$)", given.lower()) or "://" in given
-    ):  # Lightning's words, URLs
+    if re.fullmatch("last|hpc|(?i:registry)(:.*)?|.*://.*", given):  # words of Lightning, and URLs
         return
     path = Path(given).expanduser()  # as Lightning reads it
     if not path.exists():

@@ -92,12 +92,12 @@ class VideoDataset(Dataset[Clip]):
             with open_row(self.manifest, request.index) as video:
                 grid = self.sampling.in_source(self._grid(request, video), video)
                 ends = (grid.indices[0], grid.indices[-1]) if video.rate else ()
-                seconds = " to ".join(f"{video.time_in_video(frame):.2f}" for frame in ends)
+                seconds = [f"{video.time_in_video(frame):.2f}" for frame in ends]
         except (OSError, VideoError) as error:
             return f"{path} can't be read, and another video takes its place: {error}"
         numbers = " ".join(map(str, grid.indices))
-        told = [path, *([f"{seconds} s"] if seconds else ()), f"frames {numbers}", *(["mirrored"] if grid.flip else ())]
-        return ", ".join(told)
+        shown = f", {' to '.join(seconds)} s" if seconds else ""
+        return f"{path}{shown}, frames {numbers}" + (", mirrored" if grid.flip else "")
 
     def _decode(self, requests: Sequence[ClipRequest], row: int, video: Stretch) -> list[Clip]:
         grids = [self.sampling.in_source(self._grid(request, video), video) for request in requests]

@@ -53,7 +53,8 @@ def tell_few_steps(trainer: Trainer, plan: Plan) -> None:
     """Says what the first validations mean, if epochs have few mini-batches."""
     tries = trainer.fast_dev_run  # type: ignore[attr-defined]
     if trainer.enable_validation and not tries and plan.batches_per_epoch < _FEW:
-        number, scale = counted(plan.batches_per_epoch, plan.unit.removesuffix("s")), plan.schedule.phases[0].lr_scale
+        number = counted(plan.batches_per_epoch, "step" if plan.accumulate == 1 else "mini-batch")
+        scale = plan.schedule.phases[0].lr_scale
         tell(
             f"The first epoch has {number}, and begins at {scale:.3g} times the baseline's LR. BatchNorm's running "
             "statistics can't follow weights that change so fast, so the metrics of the first validations say little "

@@ -33,8 +33,7 @@ _LONG_START = 0.25  # of a command: then a comparison says little of a long trai
 # Metrics that are the share of clips that are right: `val/top1`, `val_acc`, `accuracy`.
 _SHARE = re.compile(r"(?<![a-z])(top[-_]?\d|acc(uracy)?(?![a-z]))", re.IGNORECASE)
 # Words in names of metrics of which less is better, beside losses and errors: `val/WER`, `cross_entropy`.
-_LESS = {"wer", "cer", "eer", "perplexity", "ppl", "nll", "entropy", "brier", "mpjpe"}
-_LESS |= {"mae", "mse", "rmse", "nrmse"}
+_LESS = {"wer", "cer", "eer", "perplexity", "ppl", "nll", "entropy", "brier", "mpjpe", "mae", "mse", "rmse", "nrmse"}
 
 
 @dataclass

@@ -30,10 +30,10 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def counted(number: float, noun: str) -> str:
     """A number with its noun.
 
-    >>> counted(1, "step"), counted(1200, "pass")
-    ('1 step', '1,200 passes')
+    >>> counted(1, "step"), counted(1200, "pass"), counted(2, "mini-batch"), counted(2, "epoch")
+    ('1 step', '1,200 passes', '2 mini-batches', '2 epochs')
     """
-    plural = "es" if noun.endswith("s") else "s"
+    plural = "es" if noun.endswith(("s", "tch")) else "s"
     return f"{number:,.10g} {noun}{'' if number == 1 else plural}"
 
 

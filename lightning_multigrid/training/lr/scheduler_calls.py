@@ -3,6 +3,7 @@
 from typing import Any, NoReturn
 
 from lightning_multigrid.host import LRSchedulerConfig, MisconfigurationException, Trainer
+from lightning_multigrid.schedule import counted
 from lightning_multigrid.training.script.lr_stages import has_stages
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
@@ -64,8 +65,8 @@ class ClockedScheduler:
             self._refuse(f"{self.calls} time(s) in epoch {epoch}")
 
     def _refuse(self, when: str, often: int | None = None) -> NoReturn:
-        unit, units = ("mini-batch", "mini-batches") if self.interval == "step" else ("epoch", "epochs")
-        each = f"each {unit}" if self.frequency == 1 else f"every {self.frequency} {units}"
+        unit = "mini-batch" if self.interval == "step" else "epoch"
+        each = f"each {unit}" if self.frequency == 1 else f"every {counted(self.frequency, unit)}"
         given = f'"step", "frequency": {often}' if often else '"step" or "epoch", "frequency": ...'
         raise MisconfigurationException(
             f"The script called `step` of {type(self.scheduler).__name__} {when}. MultigridCallback steps schedulers "
