@@ -47,6 +47,12 @@ ROWS = {
 # Parts of a config, which go on that of `grid_words`.
 ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_96", "grid_64", "grid_many", "grid_few"
 TASKS = "grid_words", *ON_GRID_WORDS, "avletters", "hard_shapes", "transformer_10"
+# The task that each shows, and its rows, if not all.
+FIGURES = {
+    "front": ("grid_planes", "16_epochs", "9_epochs", "default"),
+    "grid_planes": ("grid_planes",),
+    "hard_shapes": ("hard_shapes",),
+}
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,8 @@ class Training:
         return [self.label, str(len(self.runs)), self.top1, f"{steps:,}", f"{self.cpu:.0f}", share]
 
 
-def trainings(task: str) -> list[Training]:
-    """What there is of a task, the longest first."""
+def trainings(task: str, *rows: str) -> list[Training]:
+    """What there is of a task, of the rows that are named or of all, the longest first."""
     found, baselines = [], dict[int, list[tuple[RunRecord, float]]]()
     for row, label in ROWS.items():
         compared = Comparison(RESULTS / task / row, clock="cpu")
@@ -89,15 +95,14 @@ def trainings(task: str) -> list[Training]:
     for epochs, pairs in baselines.items():
         runs, ends = zip(*pairs, strict=True)
         found.append(Training(f"{epochs}_epochs", f"baseline, {epochs} epochs", runs, ends))
-    return sorted(found, key=lambda one: -one.cpu)
+    return sorted((one for one in found if not rows or one.row in rows), key=lambda one: -one.cpu)
 
 
 def table(task: str, *rows: str) -> str:
     """In Markdown; of the rows that are named, or of all."""
-    found = trainings(task)
-    baseline = max(one.cpu for one in found if one.runs[0].variant == BASELINE)
+    baseline = max(one.cpu for one in trainings(task) if one.runs[0].variant == BASELINE)
     columns = ["training", "runs", "top-1 %", "steps", "CPU time, s", "of the baseline's"]
-    cells = [one.cells(baseline) for one in found if not rows or one.row in rows]
+    cells = [one.cells(baseline) for one in trainings(task, *rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [columns, ["---"] * len(columns), *cells])
 
 
@@ -106,13 +111,13 @@ def with_tables(text: str) -> str:
     return MARKED.sub(lambda found: f"{found[1]}\n{table(*found[2].split())}\n\n{found[3]}", text)
 
 
-def draw(task: str, file: Path) -> None:
+def draw(file: Path, task: str, *rows: str) -> None:
     """Accuracy against CPU time: each run a small point, their mean at the least time a large one."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 5.6), layout="constrained")
+    found, baselines = trainings(task, *rows), []
+    figure = Figure(figsize=(7.2, 3.8 + 0.12 * len(found)), layout="constrained")
     axes = figure.subplots()
-    found, baselines = trainings(task), []
     shown = {one.row for one in found}
     # C7 is the grey of the baselines.
     looks = dict(zip((row for row in ROWS if row in shown), itertools.product("oD^", "012345689"), strict=False))
@@ -121,11 +126,15 @@ def draw(task: str, file: Path) -> None:
         colour = f"C{number}"
         label = re.sub("[*`]", "", one.label) if one.row in ROWS else None
         axes.plot([run.cpu for run in one.runs], [100 * end for end in one.ends], marker, c=colour, ms=3, alpha=0.6)
-        axes.plot(one.cpu, 100 * mean(one.ends), marker, c=colour, ms=8, label=label)
+        above = 3 if one.row == "default" else 2
+        axes.plot(one.cpu, 100 * mean(one.ends), marker, c=colour, ms=8, label=label, zorder=above)
         if one.row not in ROWS:
             baselines.append((one.cpu, 100 * mean(one.ends)))
+            length = f"{one.runs[0].epochs} epochs"
+            axes.annotate(length, baselines[-1], (-8, 4), textcoords="offset points", ha="right")
     axes.plot(*zip(*baselines, strict=True), color="C7", marker="s", linewidth=0.8, label="baselines")
-    axes.set(xlabel="CPU time, s", ylabel="top-1 %")
+    # From 0, so that a share of the time looks like one.
+    axes.set(xlabel="CPU time, s", ylabel="top-1 %", xlim=(0, None))
     axes.grid(alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7)
     figure.savefig(file, dpi=150)
@@ -169,9 +178,8 @@ def main(given: Sequence[str] | None = None) -> None:
     if options.task:
         train(options.task, options.seeds, options.rows)
     pages = {page: page.read_text() for page in PAGES}
-    for task in TASKS:
-        if any(f"images/{task}.png" in text for text in pages.values()):
-            draw(task, ROOT / "docs" / "images" / f"{task}.png")
+    for name, shown in FIGURES.items():
+        draw(ROOT / "docs" / "images" / f"{name}.png", *shown)
     for page, text in pages.items():
         page.write_text(with_tables(text))
 

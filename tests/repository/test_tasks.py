@@ -143,7 +143,7 @@ def test_a_table_has_all_trainings_by_their_time_or_those_of_some_rows(tasks, tm
     assert tasks["table"]("one", "8_epochs", "off").splitlines() == table[:4]
     marks = "before\n<!-- made by benchmarks/tasks/run.py: one 8_epochs off -->\n\n{}\n\n<!-- end -->\nafter"
     assert tasks["with_tables"](marks.format("old")) == marks.format("\n".join(table[:4]))
-    tasks["draw"]("one", tmp_path / "one.png")
+    tasks["draw"](tmp_path / "one.png", "one", "8_epochs", "default")
     assert (tmp_path / "one.png").stat().st_size > 0
 
 
