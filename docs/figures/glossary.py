@@ -46,14 +46,14 @@ def pass_ends():
 def draw_run(axes):
     """Above, the phases of the multigrid training with their base shapes and its passes; below, the baseline."""
     shapes, epochs = list(dict.fromkeys(phase.shape for phase in SCHEDULE.phases)), SCHEDULE.epochs
-    for number, phase in enumerate(SCHEDULE.phases):
+    for number, phase in enumerate(SCHEDULE.phases, 1):  # from 1, as in plans
         start, end = float(phase.start_epoch), float(phase.end_epoch)
         colour = COLOURS[shapes.index(phase.shape)]
         axes.add_patch(Rectangle((start, 1.6), end - start, 1, facecolor=colour, edgecolor="white", alpha=0.6))
         text = f"phase {number}\n{name(phase.shape)}"
         axes.text((start + end) / 2, 2.1, text, ha="center", va="center", fontsize=8)
     stages = [0, *map(float, SCHEDULE.baseline.milestones), epochs]
-    for number, (start, end) in enumerate(pairwise(stages)):
+    for number, (start, end) in enumerate(pairwise(stages), 1):
         axes.add_patch(Rectangle((start, 0.1), end - start, 0.6, facecolor="#dddddd", edgecolor="white"))
         axes.text((start + end) / 2, 0.4, f"LR stage {number}", ha="center", va="center", fontsize=8)
         axes.plot([end, end], [1.6, 0.7], ":", color=GREY, linewidth=1)
@@ -102,7 +102,7 @@ def draw_short_cycle(axes):
             axes.add_patch(Rectangle(corner, columns * side + 0.02, deep - 0.05, **frame))
         axes.text(place + columns * side / 2, 4.08, name(grid), ha="center", va="bottom", fontsize=9)
         place += columns * side + 1.3
-    bracket(axes, 0, place - 1.3, 4.75, f"short cycle of phase {SHOWN}")
+    bracket(axes, 0, place - 1.3, 4.75, f"short cycle of phase {SHOWN + 1}")
     arrow = {"arrowstyle": "->", "color": BLUE}
     axes.annotate("sub-mini-batch", (place - 1.3, 2.5), (place - 0.6, 2.5), arrowprops=arrow, va="center", **WORD)
     axes.annotate("grid", (place - 2.9, 4.25), (place - 0.6, 4.25), arrowprops=arrow, va="center", **WORD)
