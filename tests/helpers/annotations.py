@@ -1,13 +1,12 @@
-"""Annotation files of datasets: written, read back, and mutated."""
+"""Annotation files of datasets: written and read back."""
 
 import os
-import random
 from collections.abc import Callable
 from pathlib import Path
 
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError
-from tests.helpers.mutations import check_rows, mutate
+from tests.helpers.mutations import check_rows
 
 
 def rows_of(manifest: Manifest) -> list[tuple[str, tuple[int, ...]]]:
@@ -31,12 +30,3 @@ def read_or_refused(read: Callable[[], Manifest]) -> None:
         assert "\n" not in str(error)  # noqa: PT017
     else:
         check_rows(manifest)
-
-
-def read_mutated(folder: Path, files: dict[str, str], name: str, read: Callable[[], Manifest], seed: int) -> None:
-    """Mutates the file `name`, or now and then one beside it, and reads it."""
-    rng = random.Random(seed)
-    write_files(folder, files)
-    broken = name if rng.random() < 0.7 else rng.choice(sorted(files))
-    (folder / broken).write_bytes(mutate(files[broken].encode(), rng))
-    read_or_refused(read)

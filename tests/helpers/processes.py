@@ -8,19 +8,11 @@ import time
 import torch
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"  # of a zombie nobody has asked for its end
-    except FileNotFoundError:
-        return False
 
 
 def ddp_of_this_process():
