@@ -51,19 +51,15 @@ class Recording(Module):
 
     def training_step(self, batch, batch_idx):
         x, y, index = batch
-        if (
-            isinstance(self._trainer, L.Trainer)
-            and self.global_rank == self.die.get("rank")
-            and self.current_epoch == 1
-        ):
-            Path(self.folder, "died").touch()
-            if self.die["how"] == "raise":
-                raise ValueError("the third clip is odd")
-            worker = multiprocessing.active_children()[0].pid if self.die["how"] == "worker" else None
-            os.kill(worker or os.getpid(), signal.SIGKILL)
-            if worker:
-                self.die = {}
         if isinstance(self._trainer, L.Trainer):
+            if self.current_epoch == 1 and self.global_rank == self.die.get("rank"):
+                Path(self.folder, "died").touch()
+                if self.die["how"] == "raise":
+                    raise ValueError("the third clip is odd")
+                worker = multiprocessing.active_children()[0].pid if self.die["how"] == "worker" else None
+                os.kill(worker or os.getpid(), signal.SIGKILL)
+                if worker:
+                    self.die = {}
             self.indices.append(index.tolist())
         return super().training_step((x, y % CLASSES), batch_idx)
 
