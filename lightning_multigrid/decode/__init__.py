@@ -15,9 +15,9 @@ from lightning_multigrid.decode.kept import make_kept, read_kept
 from lightning_multigrid.decode.own_table import append_table, own_table
 from lightning_multigrid.decode.plane_file import PlaneFile, PlaneWriter, is_plane_file, planes_bytes
 from lightning_multigrid.decode.reader import VideoReader
-from lightning_multigrid.decode.video_file import OURS, BrokenVideosError, VideoError, VideoFile
+from lightning_multigrid.decode.video_file import BrokenVideosError, VideoError, VideoFile
 
-__all__ = ["OURS", "Box", "BrokenVideosError", "Damage", "FrameClock", "FrameFolder", "FrameTable", "FullDecode"]
+__all__ = ["Box", "BrokenVideosError", "Damage", "FrameClock", "FrameFolder", "FrameTable", "FullDecode"]
 __all__ += ["Orientation", "PlaneFile", "PlaneWriter", "Video", "VideoError", "VideoFile", "VideoReader"]
 __all__ += ["append_table", "is_frame", "is_full_range", "is_plane_file", "make_kept", "make_table", "open_video"]
 __all__ += ["open_whole", "own_table", "planes_bytes", "read_frames", "read_kept"]

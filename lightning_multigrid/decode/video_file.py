@@ -15,7 +15,7 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.frame_table import MAX_PIXELS
-from lightning_multigrid.files import Cursor, InputFile, open_input, printable
+from lightning_multigrid.files import OURS, Cursor, InputFile, open_input, printable
 
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
 # name other files and hosts, whatever the name of their file.
@@ -26,10 +26,6 @@ _JPEGS, _START_OF_JPEG = (".mjpeg", ".mjpg"), b"\xff\xd8\xff"  # JPEGs behind ea
 _MOST_BOXES = 1 << 20  # of a file that are looked at: days of fragments of two seconds
 
 DECODER_OPTIONS = {"max_pixels": str(MAX_PIXELS)}
-
-
-OURS = (MemoryError, AttributeError, TypeError, NameError, AssertionError)
-"""Errors that are no fault of a file: of the program, or of the machine."""
 
 
 class VideoError(ValueError):

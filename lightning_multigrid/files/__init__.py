@@ -23,10 +23,10 @@ from lightning_multigrid.files.durable import (
     write_csv,
 )
 from lightning_multigrid.files.input_file import Cursor, InputFile
-from lightning_multigrid.files.remote_file import FileState, RemoteFile, open_input, read_remote, state_of
+from lightning_multigrid.files.remote_file import OURS, RemoteFile, open_input, read_remote, state_of
 from lightning_multigrid.files.urls import is_url, joined, name_below, name_in_url, url_fault
 
-__all__ = ["FRAME_SUFFIXES", "PLANES_SUFFIX", "VIDEO_SUFFIXES", "Cursor", "FileState", "InputFile", "OutputError"]
+__all__ = ["FRAME_SUFFIXES", "OURS", "PLANES_SUFFIX", "VIDEO_SUFFIXES", "Cursor", "InputFile", "OutputError"]
 __all__ += ["RemoteFile", "StrPath", "cache_folder", "is_url", "joined", "name_below", "name_in_url", "new_file"]
 __all__ += ["open_input", "output_errors", "path_argument", "printable", "quoted", "read_remote", "remove_partial"]
 __all__ += ["require", "state_of", "temporary_name", "url_fault", "write_csv"]

@@ -35,7 +35,9 @@ _MOST_HELD = 1 << 28  # bytes of a clip
 _LARGEST_TEXT = 1 << 30  # bytes of a list
 _MOST_KNOWN = 4096  # files that a process knows
 _MARKS = "ETag", "blob_id", "Last-Modified", "LastModified"  # what tells a file from what it was before
-_OURS = (MemoryError, AttributeError, TypeError, NameError, AssertionError)
+
+OURS = (MemoryError, AttributeError, TypeError, NameError, AssertionError)
+"""Errors that are no fault of a file: of the program, or of the machine."""
 
 Result = TypeVar("Result")
 
@@ -260,7 +262,7 @@ def _tried(url: str, call: Callable[[], Result]) -> Result:
     for tries, wait in enumerate((*_WAITS, 0.0), 1):
         try:
             return call()
-        except _OURS:
+        except OURS:
             raise
         except Exception as error:
             _process().forget(url)

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from pebble import ProcessExpired, ProcessPool
 
-from lightning_multigrid.decode import OURS, VideoError
-from lightning_multigrid.files import OutputError
+from lightning_multigrid.decode import VideoError
+from lightning_multigrid.files import OURS, OutputError
 
 TASK_SECONDS = 4 * 3600.0
 """Seconds that a task may take where nothing else is said."""
