@@ -5,7 +5,6 @@ and `reader.py` (frames by their numbers). `any_video.py` opens videos of any ki
 """
 
 from lightning_multigrid.decode.any_video import Video, open_video, open_whole, read_frames
-from lightning_multigrid.decode.folder_listing import is_frame
 from lightning_multigrid.decode.frame_clock import FrameClock
 from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import Box, is_full_range
@@ -19,5 +18,5 @@ from lightning_multigrid.decode.video_file import BrokenVideosError, VideoError,
 
 __all__ = ["Box", "BrokenVideosError", "Damage", "FrameClock", "FrameFolder", "FrameTable", "FullDecode"]
 __all__ += ["Orientation", "PlaneFile", "PlaneWriter", "Video", "VideoError", "VideoFile", "VideoReader"]
-__all__ += ["append_table", "is_frame", "is_full_range", "is_plane_file", "make_kept", "make_table", "open_video"]
-__all__ += ["open_whole", "own_table", "planes_bytes", "read_frames", "read_kept"]
+__all__ += ["append_table", "is_full_range", "is_plane_file", "make_kept", "make_table", "open_video", "open_whole"]
+__all__ += ["own_table", "planes_bytes", "read_frames", "read_kept"]

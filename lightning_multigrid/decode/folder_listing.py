@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.files import FRAME_SUFFIXES
+from lightning_multigrid.files import FRAME_SUFFIXES, is_frame
 
 _TIME = r"[0-9]+\.[0-9]+"  # as a name
 _MOST_BYTES = 1 << 24  # kept by a thread: of some 10,000 folders of 300 images
@@ -143,8 +143,3 @@ def _times(numbers: Sequence[tuple[float, ...]]) -> list[float]:
     step = min(after - before for before, after in pairwise(last))  # every fifth frame may have been written
     begin = [(number - last[0]) / step for number in last]
     return [*begin, begin[-1] + 1]
-
-
-def is_frame(name: str) -> bool:
-    """Whether a file in a folder counts as a frame, by its name."""
-    return name[0] != "." and os.path.splitext(name)[1].lower() in FRAME_SUFFIXES

@@ -58,6 +58,11 @@ def path_argument(name: str, value: StrPath) -> str:
     return path
 
 
+def is_frame(name: str) -> bool:
+    """Whether a file in a folder counts as a frame, by its name."""
+    return name[0] != "." and os.path.splitext(name)[1].lower() in FRAME_SUFFIXES
+
+
 def cache_folder() -> Path:
     """The folder for what the package can write again: LIGHTNING_MULTIGRID_CACHE, or one among the user's caches.
 

@@ -22,11 +22,12 @@ from itertools import islice
 
 import av
 
-from lightning_multigrid.decode import BrokenVideosError, PlaneFile, VideoError, is_frame, is_plane_file, own_table
+from lightning_multigrid.decode import BrokenVideosError, PlaneFile, VideoError, is_plane_file, own_table
 from lightning_multigrid.files import (
     InputFile,
     OutputError,
     StrPath,
+    is_frame,
     is_url,
     output_errors,
     path_argument,

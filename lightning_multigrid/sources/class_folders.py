@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-from lightning_multigrid.files import FRAME_SUFFIXES, VIDEO_SUFFIXES, quoted
+from lightning_multigrid.files import VIDEO_SUFFIXES, is_frame, quoted
 from lightning_multigrid.sources.text import ManifestError, refuse_unlisted
 
 _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
@@ -47,7 +47,7 @@ def videos_below(folder: str, *, frames: bool) -> Iterator[str]:
 
     Hidden files are skipped. Links are followed, and no folder is entered twice.
     """
-    chosen = _is_frame if frames else _is_video
+    chosen = is_frame if frames else _is_video
     seen = set()
     for place, folders, names in os.walk(folder, followlinks=True, onerror=refuse_unlisted):
         real = os.path.realpath(place)
@@ -65,7 +65,3 @@ def videos_below(folder: str, *, frames: bool) -> Iterator[str]:
 
 def _is_video(name: str) -> bool:
     return name[0] != "." and os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES
-
-
-def _is_frame(name: str) -> bool:
-    return name[0] != "." and os.path.splitext(name)[1].lower() in FRAME_SUFFIXES
