@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from http import HTTPStatus
+from http.client import responses
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -280,8 +280,7 @@ def _answer(error: BaseException) -> tuple[bool, int, str]:
     status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(status, int):
         code = {404: errno.ENOENT, 401: errno.EACCES, 403: errno.EACCES}.get(status, errno.EIO)
-        known = status in {known.value for known in HTTPStatus}
-        said = f"the server answers {status}" + (f" ({HTTPStatus(status).phrase})" if known else "")
+        said = f"the server answers {status}" + (f" ({responses[status]})" if status in responses else "")
         return status >= 500 or status in _PASSING, code, said
     if isinstance(error, FileNotFoundError):
         return False, errno.ENOENT, "the server has no such file"
