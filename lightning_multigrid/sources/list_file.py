@@ -74,13 +74,12 @@ def _has_labels(path: str) -> bool:
         header = next((list(record) for _, record in _json_records(path)), [])
     else:
         header = next((row for _, row in csv_rows(path, _separator(path))), [])
-    return _chosen([name.lower() for name in header], _PATHS, _LABELS) is not None
+    return _names_labels([name.lower() for name in header])
 
 
-def _chosen(header: Sequence[str], *kinds: Sequence[str]) -> list[str] | None:
-    """Returns the first name of each kind that a header has, or None if it has none of one kind."""
-    names = [next((name for name in kind if name in header), None) for kind in kinds]
-    return None if None in names else names  # type: ignore[return-value]
+def _names_labels(header: Sequence[str]) -> bool:
+    """Whether a header has a column of paths and one of labels."""
+    return not any(set(names).isdisjoint(header) for names in (_PATHS, _LABELS))
 
 
 def _records(path: str) -> Iterator[tuple[str, bool, dict[str, Any]]]:
@@ -97,7 +96,7 @@ def _records(path: str) -> Iterator[tuple[str, bool, dict[str, Any]]]:
         while not row[-1]:  # spaces at the end of a line do not make fields
             row.pop()
         names = [name.lower() for name in row]
-        if number == 0 and (_chosen(names, _PATHS, _LABELS) or _UNLABELLED.issuperset(names)):
+        if number == 0 and (_names_labels(names) or _UNLABELLED.issuperset(names)):
             header = names
             if twice := [name for name in (*_PATHS, *_LABELS, *_STRETCH) if header.count(name) > 1]:
                 raise error(f"two columns are named `{twice[0]}`. Rename the one that does not count")
