@@ -87,12 +87,13 @@ class VideoList:
             raise ManifestError(f"`root` is for lists, and {source} is a folder. Leave `root` out.")
         if source.lower().endswith(VIDEO_SUFFIXES) and not is_folder:
             raise ManifestError(f"{source} is a video. Give the folder that it is in, or a list of `path label`.")
-        folders = class_names(source, frames=self.frame_rate is not None) if is_folder else []
-        rows = [] if is_folder else self._rows(source, classes)
+        frames = self.frame_rate is not None
+        folders = class_names(source, frames=frames) if is_folder else []
+        rows = [] if is_folder else read_list(source, classes, multi_label=self.multi_label, folders=frames)
         # In the order of their names, as the folders are.
         names = sorted({label for row in rows for label in row.labels if isinstance(label, str)})
         root = source if is_folder else self.root
-        if is_folder and not folders and self.frame_rate is not None:  # the folder is the only video
+        if is_folder and not folders and frames:  # the folder is the only video
             root = os.path.dirname(os.path.abspath(source))
         builder = ManifestBuilder(
             source,
@@ -104,36 +105,12 @@ class VideoList:
             allow_outside_root=self.allow_outside_root,
         )
         if folders:
-            self._add_folders(builder, source, folders, classes or folders)
+            _add_folders(builder, source, folders, classes or folders, frames=frames)
         elif is_folder:
-            videos = list(videos_below(os.path.abspath(source), frames=self.frame_rate is not None))
-            if not videos:
-                raise no_videos(source, frames=self.frame_rate is not None)
-            for path in videos:
-                builder.add(path, where=path)
+            _add_videos(builder, source, (), frames=frames)
         else:
             _add_rows(builder, rows, classes or names, of_training=not own)
         return builder.build()
-
-    def _rows(self, source: str, classes: Sequence[str]) -> list[Row]:
-        return read_list(source, classes, multi_label=self.multi_label, folders=self.frame_rate is not None)
-
-    def _add_folders(
-        self, builder: ManifestBuilder, source: str, folders: Sequence[str], classes: Sequence[str]
-    ) -> None:
-        labels = {name: label for label, name in enumerate(classes)}
-        for name in folders:
-            if name not in labels:
-                raise ManifestError(
-                    f"{source} has a folder {quoted(name)}, which is not among the {len(classes):,} `classes`. "
-                    "Give the classes of the training split, or move the folder away."
-                )
-            folder = os.path.join(os.path.abspath(source), name)
-            videos = list(videos_below(folder, frames=self.frame_rate is not None))
-            if not videos:
-                raise no_videos(folder, frames=self.frame_rate is not None)
-            for path in videos:
-                builder.add(path, [labels[name]], where=path)
 
     def _prepared(self, path: str, own: tuple[str, ...], classes: Sequence[str]) -> Manifest:
         """Reads the manifest of a prepared folder; its own classes and labels come before those of training."""
@@ -146,6 +123,27 @@ class VideoList:
                 "otherwise. Leave them out, or prepare the videos anew with them."
             )
         return manifest
+
+
+def _add_folders(
+    builder: ManifestBuilder, source: str, folders: Sequence[str], classes: Sequence[str], *, frames: bool
+) -> None:
+    labels = {name: label for label, name in enumerate(classes)}
+    for name in folders:
+        if name not in labels:
+            raise ManifestError(
+                f"{source} has a folder {quoted(name)}, which is not among the {len(classes):,} `classes`. "
+                "Give the classes of the training split, or move the folder away."
+            )
+        _add_videos(builder, os.path.join(os.path.abspath(source), name), [labels[name]], frames=frames)
+
+
+def _add_videos(builder: ManifestBuilder, folder: str, labels: Sequence[int], *, frames: bool) -> None:
+    videos = list(videos_below(os.path.abspath(folder), frames=frames))
+    if not videos:
+        raise no_videos(folder, frames=frames)
+    for path in videos:
+        builder.add(path, labels, where=path)
 
 
 def _add_rows(builder: ManifestBuilder, rows: Sequence[Row], classes: Sequence[str], *, of_training: bool) -> None:
