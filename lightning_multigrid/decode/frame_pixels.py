@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from av.filter import Graph
 from av.video.frame import VideoFrame
-from av.video.reformatter import VideoReformatter
 from torch import Tensor
 
 from lightning_multigrid.decode.frame_table import Orientation
+from lightning_multigrid.decode.packets import kept
 from lightning_multigrid.pixels import YuvFormat
 
 Pixels = npt.NDArray[np.uint8]
@@ -109,9 +109,9 @@ def chroma_box(box: Box) -> Box:
     return Box(top, left, (bottom + 1) // 2 - top, (right + 1) // 2 - left)
 
 
-def rgb_frame(frame: VideoFrame, scaler: VideoReformatter, height: int, width: int) -> VideoFrame:
+def rgb_frame(frame: VideoFrame, height: int, width: int) -> VideoFrame:
     """A frame as RGB, scaled to a size."""
-    return scaler.reformat(frame, width=width, height=height, format="rgb24", threads=1)
+    return kept.scaler.reformat(frame, width=width, height=height, format="rgb24", threads=1)
 
 
 def plane_pixels(plane: Any, box: Box, *channels: int) -> Pixels:

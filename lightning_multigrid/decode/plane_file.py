@@ -31,7 +31,6 @@ from torch import Tensor
 
 from lightning_multigrid.decode.frame_pixels import Box, chroma_box, matrix_of, plane_pixels, rgb_frame
 from lightning_multigrid.decode.frame_table import MAX_PIXELS, Damage, Orientation, seconds_of
-from lightning_multigrid.decode.packets import kept
 from lightning_multigrid.decode.reader import places_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import PLANES_SUFFIX, RemoteFile, StrPath
@@ -179,7 +178,7 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
         places = places_of(indices, len(self), self.path)
         self._announce(places, 0, self.height)
         for index, members in places.items():
-            shown = rgb_frame(self._frame(index), kept.scaler, self.height, self.width)
+            shown = rgb_frame(self._frame(index), self.height, self.width)
             clip[members] = plane_pixels(shown.planes[0], box, 3)
         return torch.from_numpy(clip)
 

@@ -23,7 +23,7 @@ from lightning_multigrid.decode.frame_pixels import (
 from lightning_multigrid.decode.frame_table import FrameTable, Orientation, checksum, kind_of
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.own_table import own_table
-from lightning_multigrid.decode.packets import decode_packets, kept, needed_packets
+from lightning_multigrid.decode.packets import decode_packets, needed_packets
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import RemoteFile, StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
@@ -163,7 +163,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                         parts = shown, chroma_box(shown), chroma_box(shown)
                     kind, format = own_kind, own
                 # RGB is square, and scaled to the size of the first frame if it has another.
-                planes = (frame if format is not None else rgb_frame(frame, kept.scaler, height, width)).planes
+                planes = (frame if format is not None else rgb_frame(frame, height, width)).planes
                 for target, plane, part in zip(targets, planes, parts, strict=True):
                     pixels = plane_pixels(plane, part, *target.shape[3:])
                     for place in places[index]:
