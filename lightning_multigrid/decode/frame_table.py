@@ -21,6 +21,7 @@ from av.video.frame import VideoFrame
 
 MAX_PIXELS = 2**26
 """8192 x 8192, twice an 8K frame. A few bytes of a header can declare far more, and FFmpeg would allocate that."""
+WIDEST = 8  # of pixels; what says to be wider is a mistake
 
 MADE_BY = f"libavcodec {'.'.join(map(str, library_versions['libavcodec']))} {platform.machine()}"
 """What decoded the frames of the tables that are made now."""
@@ -29,7 +30,6 @@ MADE_BY = f"libavcodec {'.'.join(map(str, library_versions['libavcodec']))} {pla
 _BIT_EXACT = {"av1", "ffv1", "gif", "h264", "hevc", "png", "rawvideo", "vp8", "vp9"}
 _CHECK = 8  # bytes of the checksum of a table
 _LARGEST_FILE = 2**62  # bytes
-_WIDEST = 8  # of pixels
 
 # By their names in a safetensors file.
 _DTYPES = {"U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
@@ -198,7 +198,7 @@ def _checks(table: FrameTable) -> Iterator[tuple[str, bool]]:
         "`file_size`": _is_count(table.file_size, _LARGEST_FILE),
         "`damage`": all(map(_is_count, table.damage)),
         "the frame's height or width": _is_size(table.stored_height, table.stored_width)
-        and _is_count(table.square_width, _WIDEST * table.stored_width)
+        and _is_count(table.square_width, WIDEST * table.stored_width)
         and table.square_width > 0,
         "`coding`": all(map(_is_count, (coding.width, coding.height, coding.bits, *coding.colours)))
         and coding.width * coding.height <= MAX_PIXELS

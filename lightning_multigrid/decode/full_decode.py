@@ -19,7 +19,7 @@ from av.video.frame import VideoFrame
 
 from lightning_multigrid.decode.frame_clock import FrameClock
 from lightning_multigrid.decode.frame_pixels import orientation_of
-from lightning_multigrid.decode.frame_table import MADE_BY, Coding, Damage, FrameTable, Integers, checksum
+from lightning_multigrid.decode.frame_table import MADE_BY, WIDEST, Coding, Damage, FrameTable, Integers, checksum
 from lightning_multigrid.decode.packets import decode_packets, give_number, needed_packets, number_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import StrPath
@@ -27,7 +27,6 @@ from lightning_multigrid.files import StrPath
 _UNKNOWN = -(2**63)
 _WINDOW = 64  # bytes behind the place that FFmpeg tells of a packet, in which its data may begin: heads of blocks
 _MATRICES = *range(8), 9  # of colours, which FFmpeg converts to RGB
-_WIDEST = 8  # of pixels; what says to be wider is a mistake
 _RETRIES = 2  # decodes of the whole file that trying entries anew may cost
 _APART = 16  # from one frame that is tried to the next, with what is droppable left out
 _HOLE = 0.5  # seconds without a frame that are none of a video's own rate
@@ -71,7 +70,6 @@ class FullDecode(AbstractContextManager["FullDecode"]):
     def __init__(self, path: StrPath) -> None:
         self.file = VideoFile(os.fspath(path), whole=True)
         self._seen = _Seen()
-        self._began = False
         with ExitStack() as opened, self.file.faults():
             opened.callback(self.file.close)
             self._container, self._stream = self.file.open()
@@ -118,7 +116,7 @@ class FullDecode(AbstractContextManager["FullDecode"]):
                 raise VideoError(
                     self.file.path, f"cut short: it lasts {lasted:.1f} s of the {declared:.1f} s that it declares"
                 )
-            if not self._began:
+            if not self._seen.times:
                 raise refusal or VideoError(self.file.path, "holds no frame that can be decoded")
 
     def _is_of_video(self, packet: Packet[Any]) -> bool:
@@ -144,14 +142,14 @@ class FullDecode(AbstractContextManager["FullDecode"]):
 
     def _see(self, frame: VideoFrame) -> None:
         seen, count = self._seen, number_of(frame)
-        if not self._began:
-            self._began, self.orientation = True, orientation_of(frame)
+        if not seen.times:
+            self.orientation = orientation_of(frame)
             bits, colours = frame.format.components[0].bits, len(frame.format.components)
             if bits > 8 and (frame.format.is_rgb or colours < 3):  # thermal cameras use 12 of 16, so it would be black
                 reason = f"has {bits} bits a channel ({frame.format.name}), 8 are required where it is not YUV"
                 raise VideoError(self.file.path, f"{reason}. Scale the values that it uses to 8 bits")
             aspect = self._stream.sample_aspect_ratio or Fraction(1)  # width of a pixel in heights of it
-            square = round(frame.width * (aspect if Fraction(1, _WIDEST) <= aspect <= _WIDEST else 1))
+            square = round(frame.width * (aspect if Fraction(1, WIDEST) <= aspect <= WIDEST else 1))
             self.stored_height, self.stored_width, self.square_width = frame.height, frame.width, square
             shown = frame.height, square
             self.height, self.width = shown[::-1] if self.orientation.transposed else shown
