@@ -4,7 +4,7 @@ Begin with its `README.md`, then `frame_table.py` (what is known of a file), `fu
 and `reader.py` (frames by their numbers). `any_video.py` opens videos of any kind.
 """
 
-from lightning_multigrid.decode.any_video import Video, open_video, open_whole, read_frames
+from lightning_multigrid.decode.any_video import Video, WholeVideo, open_video, open_whole, read_frames
 from lightning_multigrid.decode.frame_clock import FrameClock
 from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import Box, is_full_range
@@ -17,6 +17,6 @@ from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import BrokenVideosError, VideoError, VideoFile
 
 __all__ = ["Box", "BrokenVideosError", "Damage", "FrameClock", "FrameFolder", "FrameTable", "FullDecode"]
-__all__ += ["Orientation", "PlaneFile", "PlaneWriter", "Video", "VideoError", "VideoFile", "VideoReader"]
+__all__ += ["Orientation", "PlaneFile", "PlaneWriter", "Video", "VideoError", "VideoFile", "VideoReader", "WholeVideo"]
 __all__ += ["append_table", "is_full_range", "is_plane_file", "make_kept", "make_table", "open_video", "open_whole"]
 __all__ += ["own_table", "planes_bytes", "read_frames", "read_kept"]

@@ -111,7 +111,7 @@ class PlaneWriter:
             self._file.write(data + xxhash.xxh3_64_digest(data, place + number))
         self._times.append(frame.pts)
 
-    def end(self, usual: float, start: float, made_from: str) -> PlaneHead:
+    def end(self, usual: float, start: float, made_from: str) -> None:
         """Writes what the frames are; `usual` is the rate of a video of one frame, in frames per second."""
         assert self._first is not None
         first, times = self._first, self._times
@@ -123,7 +123,6 @@ class PlaneWriter:
         text = made_from.encode()
         data = np.array(times, "<i8").tobytes() + text + _HEAD.pack(_MAGIC, len(text), *head)
         self._file.write(data + xxhash.xxh3_64_digest(data))
-        return head
 
 
 class PlaneFile(AbstractContextManager["PlaneFile"]):

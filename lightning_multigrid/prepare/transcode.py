@@ -6,7 +6,6 @@ frames are stored as the encoder would get them, and nothing is decoded any more
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import BinaryIO, ClassVar, Final
@@ -21,6 +20,7 @@ from lightning_multigrid.decode import (
     Orientation,
     PlaneWriter,
     VideoError,
+    WholeVideo,
     append_table,
     is_full_range,
     make_table,
@@ -129,11 +129,11 @@ def transcode(job: TranscodeJob) -> None:
 
 def _store(job: TranscodeJob, file: BinaryIO) -> None:
     """Writes the planes of all frames."""
-    with _Pictures(job) as pictures:
-        planes = PlaneWriter(file)
-        for picture in pictures:
+    with open_whole(job.source, job.frame_rate) as source:
+        planes, rate = PlaneWriter(file), _rate(source)
+        for picture in _pictures(job, source, rate):
             planes.add(picture)
-        planes.end(float(pictures.rate), pictures.start, job.made_from)
+        planes.end(float(rate), source.start, job.made_from)
 
 
 def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
@@ -141,10 +141,11 @@ def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
     number = height = width = 0
     # Neither the muxer's version nor the time of day goes into the file.
     container_options = {"fflags": "+bitexact"}
-    with _Pictures(job) as pictures:
+    with open_whole(job.source, job.frame_rate) as source:
+        rate = _rate(source)
         with av.open(file, "w", format="mp4", options=container_options) as container:
-            stream = container.add_stream(ENCODER, rate=pictures.rate, options=encoding.options())
-            for number, picture in enumerate(pictures, 1):
+            stream = container.add_stream(ENCODER, rate=rate, options=encoding.options())
+            for number, picture in enumerate(_pictures(job, source, rate), 1):
                 if number == 1:
                     height, width = picture.height, picture.width
                     codec = stream.codec_context
@@ -154,7 +155,7 @@ def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
                     stream.time_base = codec.time_base = picture.time_base
                 container.mux(stream.encode(picture))
             container.mux(stream.encode())
-        start = pictures.start
+        start = source.start
     file.flush()
     table = make_table(file.name)
     if (len(table), table.height, table.width) != (number, height, width):
@@ -162,49 +163,35 @@ def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
     append_table(file, replace(table, start=start, made_from=job.made_from))
 
 
-class _Pictures(AbstractContextManager["_Pictures"]):
-    """All frames of a video or a folder of them as they are stored: scaled, upright, with their times.
+def _rate(source: WholeVideo) -> Fraction:
+    """Frames per second, as the source says; an encoder uses it only to share out the bytes among frames."""
+    return Fraction(min(max(source.rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
+
+
+def _pictures(job: TranscodeJob, source: WholeVideo, rate: Fraction) -> Iterator[VideoFrame]:
+    """All frames of a source as they are stored: scaled, upright, with their times.
 
     A `VideoError` at the end if the video is damaged.
-
-    Attributes:
-        rate: Frames per second, as the source says.
     """
-
-    def __init__(self, job: TranscodeJob) -> None:
-        self._source, self._encoding = open_whole(job.source, job.frame_rate), job.encoding
-        self._path = job.source
-        # An encoder uses it only to share out the bytes among frames.
-        self.rate = Fraction(min(max(self._source.rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
-
-    def __exit__(self, *error: object) -> None:
-        self._source.__exit__(*error)
-
-    def __iter__(self) -> Iterator[VideoFrame]:
-        source, scaler, clock = self._source, VideoReformatter(), None
-        for frame in source:
-            if clock is None:
-                turn = source.orientation  # known once the first frame is there
-                height, width = self._encoding.size(source.height, source.width)
-                size = (width, height) if turn.transposed else (height, width)
-                # A copy has one matrix. RGB gets the one that readers take where none is named.
-                first = frame.colorspace
-                matrix = Colorspace.ITU601 if frame.format.is_rgb or first == _UNNAMED else first
-                # The frames that come out last don't have a tick.
-                base = max(frame.time_base, Fraction(1, _FINEST_CLOCK)) if frame.time_base else 1 / self.rate
-                clock = FrameClock(frame.time_base or None, 1 / self.rate, base)
-            ticks = clock.ticks(frame.pts)  # before the frame is scaled, which may leave it as it is
-            same = frame.colorspace == first and not frame.format.is_rgb
-            picture = _picture(scaler, frame, size, turn, None if same else matrix)
-            picture.pts, picture.time_base = ticks, base
-            yield picture
-        if source.damage:
-            raise VideoError(self._path, str(source.damage))
-
-    @property
-    def start(self) -> float:
-        """Seconds from the start of the source to its first frame, once that was decoded."""
-        return self._source.start
+    scaler, clock = VideoReformatter(), None
+    for frame in source:
+        if clock is None:
+            turn = source.orientation  # known once the first frame is there
+            height, width = job.encoding.size(source.height, source.width)
+            size = (width, height) if turn.transposed else (height, width)
+            # A copy has one matrix. RGB gets the one that readers take where none is named.
+            first = frame.colorspace
+            matrix = Colorspace.ITU601 if frame.format.is_rgb or first == _UNNAMED else first
+            # The frames that come out last don't have a tick.
+            base = max(frame.time_base, Fraction(1, _FINEST_CLOCK)) if frame.time_base else 1 / rate
+            clock = FrameClock(frame.time_base or None, 1 / rate, base)
+        ticks = clock.ticks(frame.pts)  # before the frame is scaled, which may leave it as it is
+        same = frame.colorspace == first and not frame.format.is_rgb
+        picture = _picture(scaler, frame, size, turn, None if same else matrix)
+        picture.pts, picture.time_base = ticks, base
+        yield picture
+    if source.damage:
+        raise VideoError(job.source, str(source.damage))
 
 
 def _picture(
