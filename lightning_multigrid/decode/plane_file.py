@@ -136,21 +136,19 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
     """
 
     def __init__(self, path: StrPath) -> None:
-        self.path = os.fspath(path)
         self.damage, self.orientation, self.slow = Damage(), Orientation(), ""
-        self._opened = VideoFile(self.path)
-        self.file = self._opened.bytes
+        self.file = VideoFile(os.fspath(path))
         try:
-            with self._opened.faults():
+            with self.file.faults():
                 self._read_end()
         except BaseException:
-            self._opened.close()
+            self.file.close()
             raise
         self.rate, self.start = self._head.rate, self._head.start
         self.height, self.width = self._head.height, self._head.width
 
     def __exit__(self, *error: object) -> None:
-        self._opened.close()
+        self.file.close()
 
     def __len__(self) -> int:
         return self._head.frames
@@ -174,7 +172,7 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
         """Reads frames as a uint8 tensor T x H x W x 3 (RGB). Arguments and errors are those of `VideoReader.read`."""
         box = Box.of(box, self.height, self.width)
         clip = np.empty((len(indices), box.height, box.width, 3), np.uint8)
-        places = places_of(indices, len(self), self.path)
+        places = places_of(indices, len(self), self.file.path)
         self._announce(places, 0, self.height)
         for index, members in places.items():
             shown = rgb_frame(self._frame(index), self.height, self.width)
@@ -191,7 +189,7 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
         data = np.empty(format.nbytes, np.uint8)
         luma, chroma = format.planes(data)
         part = chroma_box(box)
-        places = places_of(indices, len(self), self.path)
+        places = places_of(indices, len(self), self.file.path)
         self._announce(places, box.top, box.top + box.height)
         for index in sorted(places):
             planes = self._rows(index, box.top, box.top + box.height)
@@ -205,11 +203,11 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
 
     def _announce(self, frames: Iterable[int], top: int, bottom: int) -> None:
         """Says which rows are read next, so that a file at a URL is asked for all of them at once."""
-        if isinstance(self.file, RemoteFile):
+        if isinstance(self.file.bytes, RemoteFile):
             bands = [self._bands(index, top, bottom) for index in frames]
             size = self._head.band
-            with self._opened.faults():
-                self.file.will_read((of_frame.start * size, of_frame.stop * size) for of_frame in bands)
+            with self.file.faults():
+                self.file.bytes.will_read((of_frame.start * size, of_frame.stop * size) for of_frame in bands)
 
     def _bands(self, index: int, top: int, bottom: int) -> range:
         """The bands of a frame, counted in the file, that hold some rows."""
@@ -220,13 +218,13 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
         """Reads the bands of a frame that hold some rows; returns their Y, Cb and Cr, and checks them."""
         head, place = self._head, self._bands(index, top, bottom)
         first, number = top // _ROWS, len(place)
-        with self._opened.faults():
-            data = memoryview(self.file.read(place.start * head.band, number * head.band))
+        with self.file.faults():
+            data = memoryview(self.file.bytes.read(place.start * head.band, number * head.band))
         used = head.band - _CHECK
         for band, at in enumerate(range(0, number * head.band, head.band)):
             if xxhash.xxh3_64_digest(data[at : at + used], place.start + band) != data[at + used : at + head.band]:
-                rows = f"{(first + band) * _ROWS} to {(first + band + 1) * _ROWS - 1}"
-                raise VideoError(self.path, f"damaged: rows {rows} of frame {index} are not those written. {_WAY_OUT}")
+                rows = f"{(first + band) * _ROWS} to {(first + band + 1) * _ROWS - 1} of frame {index}"
+                raise VideoError(self.file.path, f"damaged: rows {rows} are not those written. {_WAY_OUT}")
         bands = np.frombuffer(data, np.uint8).reshape(number, head.band)
         luma, chroma = _ROWS * head.width, _ROWS * head.width // 4
         parts = bands[:, :luma], bands[:, luma : luma + chroma], bands[:, luma + chroma : used]
@@ -244,10 +242,10 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
 
     def _read_end(self) -> None:
         """Reads what the frames are. Nothing of it is believed before it fits the size of the file."""
-        file, least = self.file, _HEAD.size + _CHECK
+        file, least = self.file.bytes, _HEAD.size + _CHECK
         end = file.read(max(0, file.size - _LIKELY), _LIKELY)
         if len(end) < least or not end[-least:].startswith(_MAGIC):
-            raise VideoError(self.path, f"cut short, or not a file of planes. {_WAY_OUT}")
+            raise VideoError(self.file.path, f"cut short, or not a file of planes. {_WAY_OUT}")
         _, length, *values = _HEAD.unpack(end[-least:-_CHECK])
         self._head = head = PlaneHead(*values)
         size = 8 * head.frames + length + least
@@ -256,10 +254,10 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
             end = file.read(file.size - size, size)
         end = end[-size:]
         if not fits or xxhash.xxh3_64_digest(end[:-_CHECK]) != end[-_CHECK:]:
-            raise VideoError(self.path, f"damaged: its end does not fit the file. {_WAY_OUT}")
+            raise VideoError(self.file.path, f"damaged: its end does not fit the file. {_WAY_OUT}")
         self._times = np.frombuffer(end, "<i8", head.frames)
         if not bool((self._times[1:] > self._times[:-1]).all()):
-            raise VideoError(self.path, f"damaged: its times do not ascend. {_WAY_OUT}")
+            raise VideoError(self.file.path, f"damaged: its times do not ascend. {_WAY_OUT}")
         self.made_from = end[8 * head.frames : -least].decode("utf-8", "replace")
 
 
