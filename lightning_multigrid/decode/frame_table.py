@@ -197,7 +197,8 @@ def _checks(table: FrameTable) -> Iterator[tuple[str, bool]]:
         "`rate`, `start`": all(_is_seconds(value) for value in (table.rate, table.start)),
         "`file_size`": _is_count(table.file_size, _LARGEST_FILE),
         "`damage`": all(map(_is_count, table.damage)),
-        "the frame's height or width": _is_size(table.stored_height, table.stored_width)
+        "the frame's height or width": all(map(_is_count, (table.stored_height, table.stored_width)))
+        and 0 < table.stored_height * table.stored_width <= MAX_PIXELS
         and _is_count(table.square_width, WIDEST * table.stored_width)
         and table.square_width > 0,
         "`coding`": all(map(_is_count, (coding.width, coding.height, coding.bits, *coding.colours)))
@@ -237,10 +238,6 @@ def _is_count(value: object, most: int = 2**31 - 1) -> bool:
 
 def _is_seconds(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-def _is_size(height: object, width: object) -> bool:
-    return _is_count(height) and _is_count(width) and 0 < cast("int", height) * cast("int", width) <= MAX_PIXELS
 
 
 @cache
