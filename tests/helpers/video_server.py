@@ -50,12 +50,6 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_) -> None:
         pass
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
     def _fault(self) -> str:
         with _lock:
             asked = self.headers.get("Range", "-")
@@ -65,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
             (self.told / "faults").write_text("\n".join(faults[1:]))
             return faults[0] if faults else "ok"
 
-    def _answer(self) -> None:
+    def do_GET(self) -> None:
         fault, path = self._fault(), self.folder / unquote(self.path.partition("?")[0]).lstrip("/")
         if fault.isdigit() or not path.is_file():
             self.send_response(int(fault) if fault.isdigit() else 404)
@@ -91,6 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
         if fault == "cut":
             self.close_connection = True
+
+    do_HEAD = do_GET
 
 
 @contextmanager
