@@ -71,7 +71,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     sources = {"train": source, "val": val} if val is not None else lists
     folder = f"{stem}_checkpoints"
     clip = _clip(looks)
-    medians = [*map(median, _columns(looks))]
+    medians = _medians(looks)
     frames, rate, short = (f"{number:,.2f}".rstrip("0").rstrip(".") for number in medians)
     values = {
         **clip,
@@ -102,7 +102,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     if broken:
         say(
             f"warning: Broken of the {of_videos(len(looks) + len(broken))} that were looked at: {len(broken)}, such as "
-            f"{next(iter(broken.values()))}. Training takes others in their place. `lightning-multigrid check "
+            f"{broken[0]}. Training takes others in their place. `lightning-multigrid check "
             f"--config {values['path']}` names all."
         )
     if cut:
@@ -147,14 +147,15 @@ def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:
     write_csv(path, written)
 
 
-def _columns(looks: Sequence[Look]) -> tuple[list[float], ...]:
-    """Frames, frames per second and short sides."""
-    return [look.frames for look in looks], [look.rate for look in looks], [look.short_side for look in looks]
+def _medians(looks: Sequence[Look]) -> list[float]:
+    """Of frames, frames per second and short sides."""
+    numbers = [(look.frames, look.rate, min(look.height, look.width)) for look in looks]
+    return [median(column) for column in zip(*numbers, strict=True)]
 
 
 def _clip(looks: Sequence[Look]) -> dict[str, int]:
     machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
-    _, rate, short = map(median, _columns(looks))
+    _, rate, short = _medians(looks)
     shortest = sorted(look.frames for look in looks)[len(looks) // 10]
     frames = next((number for number in (16, 8, 4) if number <= min(shortest, machine["frames"])), 2)
     return {

@@ -109,17 +109,13 @@ class Look(NamedTuple):
     height: int
     width: int
 
-    @property
-    def short_side(self) -> int:
-        return min(self.height, self.width)
 
-
-def look_at(manifest: Manifest, most: int) -> tuple[list[Look], dict[int, str]]:
-    """Looks at up to so many videos, evenly spaced; returns rows of those that can't be begun, too, with the reasons.
+def look_at(manifest: Manifest, most: int) -> tuple[list[Look], list[str]]:
+    """Looks at up to so many videos, evenly spaced; says of those that can't be begun why.
 
     It decodes the first frame, and all only where a file doesn't say how many there are.
     """
-    looks, broken = [], {}
+    looks, broken = list[Look](), list[str]()
     number = min(most, len(manifest))
     for row in (place * len(manifest) // number for place in range(number)):
         try:
@@ -128,9 +124,9 @@ def look_at(manifest: Manifest, most: int) -> tuple[list[Look], dict[int, str]]:
             shown = max(1, round((min(end, look.frames / look.rate) - start) * look.rate))
             looks.append(look._replace(frames=shown))
         except VideoError as error:
-            broken[row] = str(error)
+            broken.append(str(error))
     if not looks:
-        raise ManifestError(f"None of {number} videos can be read. The last: {list(broken.values())[-1]}")
+        raise ManifestError(f"None of {number} videos can be read. The last: {broken[-1]}")
     return looks, broken
 
 
