@@ -147,7 +147,7 @@ def check_videos(
     if report is not None:
         write_report(report, broken)
     _name({path: f"note: {lacks}" for path, lacks in notes.items()} | broken)
-    checked = {manifest.path(row) for manifest in splits.values() for row in range(len(manifest))}
+    checked = {path for manifest in splits.values() for path in manifest.paths()}
     say(f"{of_videos(len(checked))} checked, {len(broken):,} broken or damaged.")
     if broken:
         raise SystemExit(1)

@@ -54,8 +54,8 @@ def check(manifest: Manifest, store: TableStore, workers: int = 0, timeout: floa
     """
     # A video that is listed several times is read once.
     starts: dict[str, list[float]] = {}
-    for row in range(len(manifest)):
-        starts.setdefault(manifest.path(row), []).append(manifest.stretch(row)[0])
+    for row, path in enumerate(manifest.paths()):
+        starts.setdefault(path, []).append(manifest.stretch(row)[0])
     without_table = paths_without_own_table(manifest)
     broken = index(without_table, store, workers, timeout).broken
     results = {path: _of_table(path, starts[path], store) for path in without_table if path not in broken}

@@ -64,5 +64,4 @@ def paths_without_own_table(manifest: Manifest) -> list[str]:
     """The videos of a manifest that was not prepared, each once; none if it is of folders of frames, and no planes."""
     if manifest.frame_rate is not None or manifest.prepared:
         return []
-    paths = dict.fromkeys(manifest.path(row) for row in range(len(manifest)))
-    return [path for path in paths if not is_plane_file(path)]
+    return [path for path in dict.fromkeys(manifest.paths()) if not is_plane_file(path)]

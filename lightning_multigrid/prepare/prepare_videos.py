@@ -98,7 +98,7 @@ def prepare(
         av.Codec(ENCODER, "w")  # a ValueError if FFmpeg has none
     root = os.path.realpath(path_argument("output", output))
     folder = os.path.join(root, "videos")
-    sources = [manifest.path(row) for row in range(len(manifest))]
+    sources = manifest.paths()
     names = dict(list(names_of(sources, manifest.root, encoding.suffix).items())[number - 1 :: parts])
     with output_errors(root):
         os.makedirs(root, exist_ok=True)
