@@ -54,6 +54,7 @@ class VideoFile:
 
     def __init__(self, path: str, *, whole: bool = False) -> None:
         self.path, self.until = path, math.inf
+        self._failures: list[OSError] = []  # of reads by FFmpeg
         self._kept: tuple[InputContainer, VideoStream] | None = None
         try:
             self.bytes = open_input(path, whole=whole)  # for reads without FFmpeg, too
@@ -85,8 +86,9 @@ class VideoFile:
 
     def check_reads(self) -> None:
         """Raises the error of a read, if there was one: FFmpeg took it for the end of the file."""
-        error, self.bytes.failure = self.bytes.failure, None
-        if error is not None:
+        if self._failures:
+            error = self._failures.pop()
+            self._failures.clear()
             raise VideoError(self.path, _reason(error)) from error
 
     def check_time(self) -> None:
@@ -120,7 +122,7 @@ class VideoFile:
         suffix = os.path.splitext(self.path)[1]
         suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
         options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"}
-        source = Cursor(self.bytes, f"video{suffix}")
+        source = Cursor(self.bytes, f"video{suffix}", self._failures)
         try:
             # FFmpeg takes JPEGs behind each other for a picture if the first has more than 2 KB.
             jpegs = suffix.lower() in _JPEGS and self.bytes.read(0, len(_START_OF_JPEG)) == _START_OF_JPEG

@@ -14,11 +14,9 @@ class InputFile:
 
     Attributes:
         size: Its bytes when it was opened.
-        failure: The error of a read through a `Cursor`, which can't raise it.
     """
 
     def __init__(self, path: StrPath | int) -> None:
-        self.failure: OSError | None = None
         self._descriptor = -1
         opens = os.O_RDONLY | os.O_NONBLOCK  # else opening a pipe would wait for its writer
         self._descriptor = path if isinstance(path, int) else os.open(path, opens)
@@ -44,19 +42,19 @@ class InputFile:
 class Cursor:
     """A file with a current position, as PyAV reads it; FFmpeg sees `name` as its name.
 
-    An error ends the file and is kept in its `failure`: PyAV would raise it later, perhaps for another file.
+    An error ends the file and is added to `failures`: PyAV would raise it later, perhaps for another file.
     """
 
-    def __init__(self, file: InputFile, name: str) -> None:
+    def __init__(self, file: InputFile, name: str, failures: list[OSError]) -> None:
         self.name = name
-        self._file, self._position = file, 0
+        self._file, self._position, self._failures = file, 0, failures
 
     def read(self, count: int) -> bytes:
         """Returns so many bytes, fewer only where the file ends."""
         try:
             data = self._file.read(self._position, count)
         except OSError as error:
-            self._file.failure = error
+            self._failures.append(error)
             return b""
         self._position += len(data)
         return data

@@ -54,11 +54,9 @@ class RemoteFile:
 
     Attributes:
         size: Its bytes.
-        failure: None: nothing reads it through a `Cursor`.
     """
 
     def __init__(self, url: str) -> None:
-        self.failure: OSError | None = None
         self._url, self._state = url, state_of(url)
         self._held: list[tuple[int, bytes]] = []
         self.size = self._state.size

@@ -19,7 +19,7 @@ def test_ranges_are_read(tmp_path):
     file = InputFile(tmp_path / "a")
     ranges = [(0, 10), (700_000, 68_000), (5, 0), (len(CONTENT) - 3, 10), (10**9, 10)]
     assert [file.read(*place) for place in ranges] == [CONTENT[at : at + size] for at, size in ranges]
-    cursor = Cursor(file, "video")
+    cursor = Cursor(file, "video", [])
     assert cursor.read(4) == CONTENT[:4]
     assert cursor.seek(-5, os.SEEK_END) == len(CONTENT) - 5
     assert cursor.read(100) == CONTENT[-5:]
