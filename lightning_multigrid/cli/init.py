@@ -25,7 +25,6 @@ from lightning_multigrid.sources import Manifest, ManifestError, class_sizes
 from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-_LOOKED_AT = 32  # videos
 _LARGEST = 16  # the clips of the largest mini-batch, for each of the baseline: long cycle x short cycle
 _STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # so many steps of the baseline, in 10 to 150 epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
@@ -66,7 +65,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
         raise ManifestError(
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."
         )
-    looks, broken = look_at(manifest, _LOOKED_AT)
+    looks, broken = look_at(manifest)
     train, held, cut = hold_out(manifest) if val is None else (range(len(manifest)), (), 0)
     sources = {"train": source, "val": val} if val is not None else lists
     folder = f"{stem}_checkpoints"

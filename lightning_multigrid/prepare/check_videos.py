@@ -25,7 +25,7 @@ from lightning_multigrid.prepare.tables import index, kept_table
 from lightning_multigrid.prepare.transcode import Planes
 from lightning_multigrid.sources import Manifest, ManifestError, TableStore
 
-_LOOKED_AT = 32  # videos, to know the bytes of all
+_LOOKED_AT = 32  # videos, to know what all are like
 _USUAL_RATE = 30.0  # frames per second, where a file doesn't say
 
 
@@ -110,13 +110,13 @@ class Look(NamedTuple):
     width: int
 
 
-def look_at(manifest: Manifest, most: int) -> tuple[list[Look], list[str]]:
-    """Looks at up to so many videos, evenly spaced; says of those that can't be begun why.
+def look_at(manifest: Manifest) -> tuple[list[Look], list[str]]:
+    """Looks at up to 32 videos, evenly spaced; says of those that can't be begun why.
 
     It decodes the first frame, and all only where a file doesn't say how many there are.
     """
     looks, broken = list[Look](), list[str]()
-    number = min(most, len(manifest))
+    number = min(_LOOKED_AT, len(manifest))
     for row in (place * len(manifest) // number for place in range(number)):
         try:
             look = _look_at(manifest.path(row), manifest.frame_rate)

@@ -202,7 +202,7 @@ def test_names_that_are_no_utf_8_are_refused_before_a_file_is_written(videos, mo
 )
 def test_numbers_are_said_in_full(videos, capsys, monkeypatch, frames, rate, side, said):
     look = Look(frames, rate, side, 2 * side)
-    monkeypatch.setattr("lightning_multigrid.cli.init.look_at", lambda manifest, number: ([look], []))
+    monkeypatch.setattr("lightning_multigrid.cli.init.look_at", lambda manifest: ([look], []))
     main(["init", "videos"])
     assert capsys.readouterr().out.startswith(f"24 videos of 3 classes, {said}.\n")
 
