@@ -36,7 +36,7 @@ class Stretch:
     or the video's rate is unknown. The `rate` is that of the whole video.
     """
 
-    def __init__(self, video: Video, path: str, seconds: tuple[float, float] = WHOLE) -> None:
+    def __init__(self, video: Video, path: str, seconds: tuple[float, float]) -> None:
         self.path, self._video = path, video
         self.rate, self.height, self.width = video.rate, video.height, video.width
         self._frames = range(len(video))

@@ -182,12 +182,11 @@ class VideoBatch(Sequence[Any]):
         stretches: Sequence[tuple[float, float]],
         classes: tuple[str, ...],
         most: int,
-        left_out: Mapping[int, tuple[str, tuple[float, float]]] | None = None,
+        left_out: Mapping[int, tuple[str, tuple[float, float]]],
     ) -> None:
-        self.left_out = left_out or {}
         self.labels, self.paths, self.stretches, self.classes = labels, tuple(paths), tuple(stretches), classes
         self.indices = to_device(torch.tensor(batch.indices), batch.device)
-        self.per_video = len(batch.views[0])
+        self.left_out, self.per_video = left_out, len(batch.views[0])
         self._batch, self._resample, self._most = batch, resample, most
 
     def __len__(self) -> int:

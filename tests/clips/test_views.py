@@ -170,7 +170,8 @@ def video_views(index=0, views=2, height=5, frames=4, broken=0):
 
 def video_batch(videos, labels=None, most=8):
     paths = [f"{video.index}.mp4" for video in videos]
-    return VideoBatch(collate_views(videos), resample_clips, labels, paths, [(0.0, math.inf)] * len(paths), (), most)
+    whole = [(0.0, math.inf)] * len(paths)
+    return VideoBatch(collate_views(videos), resample_clips, labels, paths, whole, (), most, {})
 
 
 def test_a_mini_batch_gives_the_views_back():

@@ -43,16 +43,16 @@ def loader(dataset=None, **arguments):
     return DataLoader(dataset, **{"batch_size": BATCH, "shuffle": True} | arguments)
 
 
-def net(channels=3, features=4):
+def net(channels=3):
     with torch.random.fork_rng():
         torch.manual_seed(1)
         return nn.Sequential(
-            nn.Conv3d(channels, features, 3, stride=2, padding=1),
-            nn.BatchNorm3d(features),
+            nn.Conv3d(channels, 4, 3, stride=2, padding=1),
+            nn.BatchNorm3d(4),
             nn.ReLU(),
             nn.AdaptiveAvgPool3d(1),
             nn.Flatten(),
-            nn.Linear(features, CLASSES),
+            nn.Linear(4, CLASSES),
         )
 
 
