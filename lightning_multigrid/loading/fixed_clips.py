@@ -86,8 +86,9 @@ class FixedClips:
         own, reduced = own_generators(self.dataset), []
         with seeded(0):  # restores what each request seeds
             for request in requests:
-                reseed_own(own, derive_seed(request.seed, 1))  # so that they don't draw what the global ones do
-                seed_host(request.seed)
+                # So that these draw neither what the others do, nor what draws the stride and the start of the clip.
+                reseed_own(own, derive_seed(request.seed, 1))
+                seed_host(derive_seed(request.seed, 2))
                 sample = self.dataset[request.index]
                 reduced.append(self.parts.reduced(sample, request, (self.frames, self.size), self.divisor))
         return reduced

@@ -34,7 +34,6 @@ class _SubBatchNorm(nn.Module):
 
     sub_batch: int
     _baseline_batches: float = 1.0
-    _own_momentum: float | None  # plain BatchNorm's `momentum`: torch 2.6 compiles no look behind the property
     # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
     _mini_batch: Tensor | None = None
     _world: int | None = None  # ranks that train together; None for all of the default group
@@ -43,6 +42,7 @@ class _SubBatchNorm(nn.Module):
 
     # Attributes of plain BatchNorm, as torch declares them; `weight` and `bias` may be None in spite of that.
     eps: float
+    momentum: float | None
     track_running_stats: bool
     weight: nn.Parameter
     bias: nn.Parameter
@@ -66,16 +66,6 @@ class _SubBatchNorm(nn.Module):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self.sub_batch = sub_batch
 
-    @property
-    def momentum(self) -> float | None:
-        """Weight of a mini-batch in the running statistics; None for a cumulative average."""
-        own = self._own_momentum
-        return own if own is None or self._baseline_batches == 1 else 1 - (1 - own) ** self._baseline_batches
-
-    @momentum.setter
-    def momentum(self, value: float | None) -> None:
-        self._own_momentum = self.__dict__["momentum"] = value
-
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or input.dim() not in self._input_dims:
             return _torchs_forward(self, input)  # evaluates the input, or refuses it
@@ -87,7 +77,7 @@ class _SubBatchNorm(nn.Module):
             return self._normalize_over_ranks(input, planned, world)  # type: ignore[no-any-return]
         clips = min(rows, planned)
         groups = clips // self.sub_batch
-        return _torchs_forward(self, input) if groups < 2 else self._normalize(input, clips, groups)  # to the bit
+        return self._normalize_whole(input) if groups < 2 else self._normalize(input, clips, groups)
 
     # `torch.compile` must break its graph here, as it would take the group of ranks for a constant.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -104,13 +94,23 @@ class _SubBatchNorm(nn.Module):
             self.running_var.data.lerp_((var * (count / (count - 1))).to(self.running_var.dtype), weight_of_batch)
         return output
 
+    def _normalize_whole(self, x: Tensor) -> Tensor:
+        """Normalises by the statistics of all clips: plain BatchNorm to the bit, but for the weight of a mini-batch."""
+        mean, var, momentum = self._running()
+        return F.batch_norm(x, mean, var, self.weight, self.bias, True, momentum, self.eps)
+
+    def _running(self) -> tuple[Tensor | None, Tensor | None, float]:
+        """The running statistics that a mini-batch moves, if any, and its weight in them."""
+        if not self.track_running_stats or self.running_mean is None or self.running_var is None:
+            return None, None, 0.0
+        return self.running_mean, self.running_var, self._count()
+
     def _normalize(self, x: Tensor, clips: int, groups: int) -> Tensor:
         """Normalises each of this rank's groups by its own statistics; `F.batch_norm` moves the running ones, too."""
         rows = x.shape[0]
         whole = 1 if rows % clips else rows // clips  # rows that stay together: those of a clip
         size, larger = rows // whole // groups, rows // whole % groups  # `torch.compile` doesn't know `divmod`
-        mean, var = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
-        momentum = 0.0 if mean is None else self._count()
+        mean, var, momentum = self._running()
         in_order = RowGroups(groups, size * whole, whole, larger)
         if has_kernels(x, self.weight, self.bias, mean, var):
             return grouped_batch_norm(x, self.weight, self.bias, (mean, var), in_order, momentum, self.eps)
@@ -123,9 +123,10 @@ class _SubBatchNorm(nn.Module):
         """Counts a mini-batch; returns its weight in the running statistics."""
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
-        # A cumulative average reads the number from the device, as in plain BatchNorm.
-        momentum = self.momentum  # which is computed
-        return 1 / float(self.num_batches_tracked) if momentum is None else momentum
+        if self.momentum is None:  # a cumulative average reads the number from the device, as in plain BatchNorm
+            return 1 / float(self.num_batches_tracked)
+        batches = self._baseline_batches
+        return self.momentum if batches == 1 else 1 - (1 - self.momentum) ** batches
 
     def _normalize_together(
         self, x: Tensor, groups: int, mean: Tensor | None, var: Tensor | None, momentum: float
@@ -163,13 +164,15 @@ class _ForGroups(torch.autograd.Function):
     """Repeats tensors of C values k times in one operation; the backward adds up the gradients of each in one."""
 
     @staticmethod
-    def forward(ctx: Any, groups: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.groups = groups
-        repeated = torch.cat([tensor for tensor in tensors for _ in range(groups)]).chunk(len(tensors))
-        fixed = [row for row, tensor in zip(repeated, tensors, strict=True) if not tensor.requires_grad]
+    def forward(groups: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return torch.cat([tensor for tensor in tensors for _ in range(groups)]).chunk(len(tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # `torch.func` needs it
+        ctx.groups, *tensors = inputs
+        fixed = [row for row, tensor in zip(output, tensors, strict=True) if not tensor.requires_grad]
         ctx.mark_non_differentiable(*fixed)
         ctx.set_materialize_grads(False)  # autograd would fill zeros for them
-        return repeated
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
@@ -279,7 +282,7 @@ _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
     nn.BatchNorm3d: SubBatchNorm3d,
 }
 # To the attributes of plain BatchNorm.
-_ADDED = {"sub_batch", "_mini_batch", "_world", "_baseline_batches", "_own_momentum"}
+_ADDED = {"sub_batch", "_mini_batch", "_world", "_baseline_batches"}
 
 
 def is_sharded(layer: nn.Module) -> bool:
@@ -357,7 +360,6 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
     for layer in module.modules():
         if (ours := _class_of(layer)) is not None:
             layer.__class__ = ours
-            vars(layer)["_own_momentum"] = vars(layer)["momentum"]
     set_sub_batch(module, clips)
     return module
 
@@ -374,9 +376,9 @@ def set_sub_batch(
     In the short cycle, mini-batches with 2 and 4 times the clips have statistics over 16 and 32 clips.
 
     A step of multigrid training on a coarse base shape replaces several of the baseline's, and the weights change as
-    much. With `baseline_batches` the running statistics forget as much, too: their momentum m becomes
+    much. With `baseline_batches` the running statistics forget as much, too: a mini-batch counts in them with
     1 - (1 - m)^baseline_batches, so that they look back over the same part of an epoch as in the baseline. The
-    attribute `momentum` of a layer says the one in use; setting it sets that of the baseline.
+    attribute `momentum` of a layer is m, that of the baseline.
 
     Args:
         module: A layer or a model, or the converted layers of one (`sub_batchnorm_layers`), which need no search.

@@ -70,7 +70,7 @@ class MultigridCallback(Arguments, Callback):
             as in the paper, and sqrt for Adam and its kin, whose decoupled weight decay then grows as the LR does.
         precise_bn_batches: Before validations and checkpoints, and at the end, re-estimate BatchNorm's running
             statistics as those of the training data, on this many mini-batches of each device on the baseline's grid.
-            They run through `training_step`, and with manual optimization through `forward`.
+            They run through `training_step`, and with manual optimization through `forward`, with forward hooks.
         layout: Axes of a clip of the dataset, for instance `THWC`. By default `CTHW`, and `TCHW` is recognised.
         clips: Names of the clips of a sample, if it holds several; or a dict of their axes by name, in which letters
             other than C, T, H and W stand for axes that stay. A name is a key of a dict, an index of a tuple, or an

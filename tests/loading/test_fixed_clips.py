@@ -41,6 +41,21 @@ def test_frames_are_taken_at_one_stride_within_the_clip_and_every_choice_occurs(
     assert seen == {(stride, start) for stride in (1, 2, 3, 4) for start in range(16 - 3 * stride)}
 
 
+def test_what_a_dataset_draws_first_tells_nothing_of_the_stride():
+    class Jittered(Dataset):
+        def __getitem__(self, index):
+            return numbered_frames() + 100 * random.randint(0, 3), 0
+
+        def __len__(self):
+            return 1
+
+    clips, seen = FixedClips(Jittered()), set()
+    for seed in range(400):
+        first, second = clips.read_clip(request(4, 8, seed))[0][0, :2, 0, 0].long().tolist()
+        seen.add((first // 100, second - first))
+    assert seen == {(jitter, stride) for jitter in range(4) for stride in (1, 2, 3, 4)}
+
+
 def test_pixels_are_resized_bilinearly_and_keep_the_aspect_ratio():
     clip = torch.rand(3, 5, 8, 12)
     small = reduce_clip(clip, request(5, 4))

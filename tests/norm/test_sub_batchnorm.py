@@ -508,15 +508,37 @@ def test_running_statistics_move_as_in_so_many_steps_of_the_baseline(clips, mome
     assert layer.num_batches_tracked == 1
 
 
-def test_the_momentum_of_a_script_stays_its_own():
+@pytest.mark.parametrize("clips", [8, 16])  # one group, and two
+def test_the_momentum_of_a_script_stays_its_own(clips):
     layer = convert_sub_batchnorm(nn.BatchNorm3d(3))
-    set_sub_batch(layer, 8, of=16, baseline_batches=2)
-    assert layer.momentum == pytest.approx(1 - 0.9**2)
+    set_sub_batch(layer, 8, of=clips, baseline_batches=2)
+    for _ in range(3):  # what Sharpness-Aware Minimization does in each step, so that one of its forwards is not noted
+        before, layer.momentum = layer.momentum, 0
+        layer(torch.randn(clips, 3, 2, 4, 4) + 9)
+        assert not layer.running_mean.any()
+        layer.momentum = before
+    assert layer.momentum == 0.1
     layer.momentum = 0.5  # as a schedule of BatchNorm's momentum does
-    assert layer.momentum == 0.75
+    layer(torch.ones(clips, 3, 2, 4, 4))
+    assert layer.momentum == 0.5
+    torch.testing.assert_close(layer.running_mean, torch.full((3,), 1 - 0.5**2))
     plain = pickle.loads(pickle.dumps(restore_batchnorm(copy.deepcopy(layer))))
     assert (type(plain), plain.momentum) == (nn.BatchNorm3d, 0.5)
     layer.momentum = None  # a cumulative average counts mini-batches
     layer(torch.randn(8, 3, 2, 4, 4))
     assert layer.momentum is None
     assert restore_batchnorm(layer).momentum is None
+
+
+def test_gradients_of_functions_go_through_several_groups():
+    """`torch.func`, which meta-learning uses, takes no running statistics."""
+    layer = convert_sub_batchnorm(nn.BatchNorm3d(3, track_running_stats=False), clips=2)
+    x, weights = torch.randn(4, 3, 2, 2, 2), {name: value.detach() for name, value in layer.named_parameters()}
+
+    def loss(weights):
+        return (torch.func.functional_call(layer, weights, x) ** 3).sum()
+
+    gradients = torch.func.grad(loss)(weights)
+    (layer(x) ** 3).sum().backward()
+    for name, parameter in layer.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad)

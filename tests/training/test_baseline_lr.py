@@ -38,6 +38,30 @@ def test_lr_by_hand():
     assert [clips for clips, *_ in module.shapes] == ([10] * 8 + [5] * 7) * 2 + [5] * 15
 
 
+@pytest.mark.parametrize("name", ["fit_loop", "train_dataloader"])
+def test_a_scheduler_that_reads_the_loop_of_this_run_is_refused(name):
+    class Reading(Module):
+        def lr_scheduler_step(self, scheduler, metric):
+            getattr(self.trainer, name)
+            scheduler.step()
+
+    module = Reading(lambda optimizer, _: lr_scheduler.ExponentialLR(optimizer, 0.9))
+    with pytest.raises(MisconfigurationException, match=rf"reads `trainer\.{name}`.*`trainer\.num_training_batches`"):
+        fit(module, MultigridCallback(), max_epochs=2)
+
+
+def test_a_scheduler_sees_the_limit_of_mini_batches_of_its_script():
+    class Reading(Module):
+        def lr_scheduler_step(self, scheduler, metric):
+            seen.add(self.trainer.limit_train_batches)
+            scheduler.step()
+
+    seen = set()
+    module = Reading(lambda optimizer, _: lr_scheduler.ExponentialLR(optimizer, 0.9))
+    fit(module, MultigridCallback(), max_epochs=2, limit_train_batches=0.5)
+    assert seen == {0.5}
+
+
 @pytest.mark.parametrize("interval", sampled(["step", "epoch"], "step"))
 def test_learning_rate_monitor_shows_the_scripts_schedule_and_we_log_what_is_used(tmp_path, interval):
     module = Module(

@@ -173,6 +173,13 @@ def test_an_optimizer_that_the_trainer_does_not_know_is_refused():
         fit(Holds(), MultigridCallback(lr_scaling="none"))
 
 
+def saying_so(name, **settings):
+    """Makes an optimizer of another name, whose groups have these settings, too."""
+    return lambda parameters: named(name, torch.optim.RMSprop)(
+        [{"params": list(parameters), **settings}], 1e-3, weight_decay=0.1
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "decay", "betas"),
     [
@@ -181,6 +188,8 @@ def test_an_optimizer_that_the_trainer_does_not_know_is_refused():
         (lambda parameters: torch.optim.Adam(parameters, 1e-3, weight_decay=0.1), False, True),
         (lambda parameters: torch.optim.NAdam(parameters, weight_decay=0.1, decoupled_weight_decay=True), True, True),
         (lambda parameters: torch.optim.RMSprop(parameters, 1e-3, weight_decay=0.1), False, False),
+        (saying_so("Prodigy", decouple=True), True, False),
+        (saying_so("Prodigy", decouple=False), False, False),
         # The groups of the first say that the decay is in the gradient; those of the others don't say it.
         (lambda parameters: named("MyNAdamW", torch.optim.NAdam)(parameters, 1e-3, weight_decay=0.1), False, True),
         (lambda parameters: named("RMSpropWrapper")(parameters, 1e-3, weight_decay=0.1), False, False),

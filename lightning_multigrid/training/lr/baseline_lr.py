@@ -41,7 +41,8 @@ class BaselineLR:
         self._schedulers = [ClockedScheduler(config) for config in configs if not is_plateau(config)]
         self._epoch = plan.baseline_length  # in which the schedulers count: the checkpoint's, if there is one
         # The length of the baseline, which schedulers see while they are ticked.
-        self._baseline: dict[str, int | None] = {
+        self._baseline: dict[str, Any] = {
+            "limit_train_batches": trainer.limit_train_batches,
             "max_epochs": trainer.max_epochs,
             "max_steps": trainer.max_steps,
             "num_training_batches": self._epoch.batches,
@@ -153,7 +154,7 @@ class BaselineLR:
         at = self._epoch.after_ticks(tick, clocked.interval, clocked.frequency)
         # Lightning ticks before it counts the epoch, and after it has counted the optimizer step.
         steps = self._epoch.ticks(at, "step", frequency=1)
-        view = TrainerView(self._trainer, **self._baseline, current_epoch=math.ceil(at) - 1, global_step=steps)
+        view = _BaselineView(self._trainer, **self._baseline, current_epoch=math.ceil(at) - 1, global_step=steps)
         with sees(self._modules, view):
             if self._manual:
                 clocked.step()
@@ -209,6 +210,26 @@ class BaselineLR:
 
 def _steps(epoch: EpochLength) -> int:
     return epoch.ticks(Fraction(1), "step", frequency=1)
+
+
+class _BaselineView(TrainerView):
+    """The Trainer as schedulers see it: with the baseline's numbers, and without what has only those of this run."""
+
+    @property
+    def fit_loop(self) -> Any:
+        raise _refusal_of_run("fit_loop")
+
+    @property
+    def train_dataloader(self) -> Any:
+        raise _refusal_of_run("train_dataloader")
+
+
+def _refusal_of_run(name: str) -> MisconfigurationException:
+    return MisconfigurationException(
+        f"A scheduler, or `lr_scheduler_step`, reads `trainer.{name}`, which counts the mini-batches of multigrid "
+        "training. Schedulers go by those of the baseline: read `trainer.num_training_batches`, "
+        "`trainer.estimated_stepping_batches`, `trainer.global_step` or `trainer.current_epoch`, which say them there."
+    )
 
 
 def _refuse_by_hand(module: str, before: float, now: float) -> None:

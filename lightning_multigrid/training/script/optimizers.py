@@ -18,8 +18,8 @@ _LINEAR = re.compile("(a|fused)?sgd|lar[sc]", re.IGNORECASE)
 # Names of classes that decay the weights themselves: those with a W, such as AdamW, NAdamW and SGDW, and some others.
 # The W begins no word: a `ClippingWrapper` is none.
 _DECOUPLED = re.compile("(?<=.)W(?![a-z])|Lion|Muon|Adafactor|Adan|LaProp|M(ars|ARS)")
-# Settings by which groups say it themselves: of torch's Adam and its kin, of timm, and of pytorch-optimizer.
-_SAY_DECOUPLED = "decoupled_weight_decay", "decoupled_decay", "weight_decouple"
+# Settings by which groups say it themselves: of torch's Adam and its kin, timm, pytorch-optimizer, and Prodigy.
+_SAY_DECOUPLED = "decoupled_weight_decay", "decoupled_decay", "weight_decouple", "decouple"
 # Settings of optimizers that warm up by themselves, such as schedulefree's `AdamWScheduleFree`.
 _OWN_WARMUP = re.compile("(num_)?warm_?up(_steps)?")
 _GROWTH = {"linear": "grows with", "sqrt": "grows with the square root of", "none": "is not scaled with"}
