@@ -14,11 +14,11 @@ from lightning_multigrid.norm.population import (
     write_statistics,
 )
 from lightning_multigrid.norm.sub_batchnorm import (
+    ConvertedInSteps,
     SubBatchNorm1d,
     SubBatchNorm2d,
     SubBatchNorm3d,
     convert_sub_batchnorm,
-    convert_until,
     is_sharded,
     left_alone,
     restore_batchnorm,
@@ -26,7 +26,7 @@ from lightning_multigrid.norm.sub_batchnorm import (
     sub_batchnorm_layers,
 )
 
-__all__ = ["BatchNorm", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d"]
-__all__ += ["average_statistics", "convert_sub_batchnorm", "convert_until", "is_sharded", "left_alone", "make_groups"]
+__all__ = ["BatchNorm", "ConvertedInSteps", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d"]
+__all__ += ["average_statistics", "convert_sub_batchnorm", "is_sharded", "left_alone", "make_groups"]
 __all__ += ["observed_moments", "ranks_needed", "restore_batchnorm", "set_sub_batch", "sub_batchnorm_layers"]
 __all__ += ["tracking_layers", "write_statistics"]

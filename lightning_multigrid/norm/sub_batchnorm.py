@@ -8,7 +8,6 @@ Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups 
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
@@ -425,11 +424,27 @@ def _plain(layer: _SubBatchNorm) -> nn.Module:
     return plain
 
 
-def convert_until(ending: ExitStack, module: nn.Module, clips: int = 8) -> None:
-    """Converts plain BatchNorm until `ending` is closed. Copies and pickles that are made meanwhile stay converted."""
-    for layer in [*module.modules()]:
-        if _class_of(layer) is not None:  # others keep their `sub_batch`
-            ending.callback(restore_batchnorm, convert_sub_batchnorm(layer, clips))
+class ConvertedInSteps:
+    """The BatchNorm layers of a module, which are converted while a step runs; between steps they are the script's."""
+
+    def __init__(self, module: nn.Module) -> None:
+        made = ((layer, _class_of(layer)) for layer in module.modules())
+        self._converted = [(layer, type(layer), ours) for layer, ours in made if ours is not None]
+        # Those that the script has converted itself stay so.
+        self.layers = [*(layer for layer, *_ in self._converted), *sub_batchnorm_layers(module)]
+
+    def set(self, clips: int, of: int, baseline_batches: float = 1, world: int | None = None) -> None:
+        """A step begins; the arguments are those of `set_sub_batch`."""
+        for layer, _, ours in self._converted:
+            object.__setattr__(layer, "__class__", ours)  # `nn.Module` would look for parameters, each time
+        set_sub_batch(self.layers, clips, of, baseline_batches, world)
+
+    def restore(self) -> None:
+        """The step has ended."""
+        for layer, own, _ in self._converted:
+            object.__setattr__(layer, "__class__", own)
+            for name in _ADDED:
+                vars(layer).pop(name, None)
 
 
 def _check_clips(name: str, clips: int) -> None:

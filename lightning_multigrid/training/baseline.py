@@ -6,7 +6,7 @@ from torch.utils.data import BatchSampler
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
-from lightning_multigrid.norm import BatchNorm, convert_until, make_groups, set_sub_batch, sub_batchnorm_layers
+from lightning_multigrid.norm import BatchNorm, ConvertedInSteps, make_groups
 from lightning_multigrid.reports import Account
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.arguments import Arguments, shared_clips
@@ -47,6 +47,7 @@ class BaselineCallback(Callback):
         )
         self._fit: Changes | None = None  # what is undone when a `fit` ends
         self._statistics: EvaluationStatistics | None = None
+        self._batchnorm: ConvertedInSteps | None = None  # while a step runs
 
     def sub_batch_of(self, clips: int) -> int:
         """How many clips share statistics if a mini-batch has so many on a device."""
@@ -57,7 +58,6 @@ class BaselineCallback(Callback):
         if stage == "fit":
             refuse_two(trainer)
             self._fit = Changes()
-            convert_until(self._fit, pl_module)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -65,7 +65,6 @@ class BaselineCallback(Callback):
             return
         refuse_synced_batchnorm(pl_module)
         refuse_lazy(pl_module, BatchNorm)
-        convert_until(self._fit, pl_module)  # layers that were made after `setup`
         estimate = None
         if self._arguments.precise_bn_batches is not None:
             script = user_loader(internals.training_source(trainer).dataloader(), trainer)
@@ -87,6 +86,7 @@ class BaselineCallback(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._batchnorm = ConvertedInSteps(pl_module)
         batches = plain_batches(trainer.train_dataloader)
         if batches is None:  # of several loaders, for instance: then the mini-batch says how many clips it has
             found = first_clips(batch)
@@ -95,9 +95,9 @@ class BaselineCallback(Callback):
             sub_batch = self.sub_batch_of(clips)
         else:
             clips, sub_batch = _clips(batches, batch_idx), self.sub_batch_of(batches.batch_size)
-            if trainer.world_size > 1 and sub_batchnorm_layers(pl_module):
+            if trainer.world_size > 1 and self._batchnorm.layers:
                 make_groups([(clips, sub_batch)])
-        set_sub_batch(pl_module, sub_batch, of=clips, world=trainer.world_size)
+        self._batchnorm.set(sub_batch, of=clips, world=trainer.world_size)
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -108,6 +108,7 @@ class BaselineCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        self._restore()
         if self._statistics is not None:
             self._statistics.ended(Place(trainer.current_epoch, batch_idx))
 
@@ -123,9 +124,15 @@ class BaselineCallback(Callback):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._restore()
         if self._fit is not None:
             self._fit.close()
         self._fit = self._statistics = None
+
+    def _restore(self) -> None:
+        if self._batchnorm is not None:
+            self._batchnorm.restore()
+            self._batchnorm = None
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

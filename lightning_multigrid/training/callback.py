@@ -4,14 +4,12 @@ Its hooks say when something is done, and the parts of a `Run` do the work. Ever
 sub-mini-batch.
 """
 
-from contextlib import ExitStack
 from typing import Any
 
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningDataModule, LightningModule, Trainer, TrainerFn
-from lightning_multigrid.norm import convert_until
 from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle, Step
 from lightning_multigrid.training.arguments import Arguments
@@ -116,14 +114,13 @@ class MultigridCallback(Arguments, Callback):
         super().__post_init__()
         self._run: Run | None = None  # the `fit` that is under way, or the last one
         self._before: Plan | None = None  # of the `fit` before
-        self._conversion: ExitStack | None = None  # of the module's BatchNorm layers
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
         self._account = Account()  # of this `fit`
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles have the arguments, and no `fit`. Lightning sets `log` and `log_dict`: the module's.
         kept = {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")}
-        return {**kept, "_run": None, "_before": None, "_conversion": None, "_checkpoint": None}
+        return {**kept, "_run": None, "_before": None, "_checkpoint": None}
 
     @classmethod
     def baseline(
@@ -203,15 +200,11 @@ class MultigridCallback(Arguments, Callback):
             self._run, self._account = None, Account()
             refuse_two(trainer)
             refuse_unsupported(trainer, pl_module)
-            self._conversion = ExitStack()
-            convert_until(self._conversion, pl_module)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if 0 in (trainer.limit_train_batches, trainer.max_epochs, trainer.max_steps):
             return  # nothing is trained
-        if self._conversion is not None:
-            convert_until(self._conversion, pl_module)  # layers that were made after `setup`
         # Lightning restores the checkpoint's loops and optimizers only after this hook, so its counters may change.
         checkpoint, self._checkpoint = self._checkpoint, None
         state = self._state_in(checkpoint) or {}
@@ -244,9 +237,7 @@ class MultigridCallback(Arguments, Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._run is not None:
             self._run.close()  # it stays, as `ModelCheckpoint` and the script may still ask for its state
-        if self._conversion is not None:
-            self._conversion.close()
-        self._checkpoint = self._conversion = None
+        self._checkpoint = None
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

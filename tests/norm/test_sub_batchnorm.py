@@ -5,7 +5,6 @@ Which clips form a group is not specified, so the tests find out (`groups_of`) a
 
 import copy
 import pickle
-from contextlib import ExitStack
 from itertools import pairwise, product
 
 import pytest
@@ -20,11 +19,11 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.norm.sub_batchnorm import (
+    ConvertedInSteps,
     SubBatchNorm1d,
     SubBatchNorm2d,
     SubBatchNorm3d,
     convert_sub_batchnorm,
-    convert_until,
     restore_batchnorm,
     set_sub_batch,
 )
@@ -448,16 +447,17 @@ def test_layers_that_are_no_batchnorm_are_left_alone():
     assert not any("sub_batch" in vars(layer) for layer in model)
 
 
-def test_a_temporary_conversion_ends():
-    conversion, model = ExitStack(), nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
+def test_layers_are_converted_while_a_step_runs():
+    model = nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
     mine = convert_sub_batchnorm(nn.BatchNorm3d(CHANNELS), clips=4)
-    attributes = set(vars(model[1]))
-    convert_until(conversion, nn.ModuleList([model, mine]), clips=2)
-    assert (model[1].sub_batch, mine.sub_batch) == (2, 4)
-    conversion.close()
-    assert type(model[1]) is nn.BatchNorm3d
-    assert set(vars(model[1])) == attributes
-    assert isinstance(mine, SubBatchNorm3d), "the user's own conversion stays"
+    attributes, layers = set(vars(model[1])), ConvertedInSteps(nn.ModuleList([model, mine]))
+    for clips in (2, 8):
+        layers.set(clips, of=16)
+        assert (type(model[1]), model[1].sub_batch, mine.sub_batch) == (SubBatchNorm3d, clips, clips)
+        layers.restore()
+        assert type(model[1]) is nn.BatchNorm3d
+        assert set(vars(model[1])) == attributes
+        assert isinstance(mine, SubBatchNorm3d), "the user's own conversion stays"
 
 
 @pytest.mark.parametrize("clips", [4, 5])

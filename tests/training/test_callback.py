@@ -27,6 +27,7 @@ from torch.utils.data import (
 )
 
 from lightning_multigrid import MultigridCallback
+from lightning_multigrid.norm import SubBatchNorm3d
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import Place, Plan
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
@@ -510,6 +511,40 @@ def test_running_statistics_of_instance_norm_look_back_as_far_as_in_the_baseline
     assert replaced == {1, 2, 4, 8}
     assert between == {0.2}
     torch.testing.assert_close(module.net[0].running_mean, expected)
+
+
+@pytest.mark.parametrize("make", [MultigridCallback, MultigridCallback.baseline])
+def test_batchnorm_is_the_scripts_but_for_a_step(make):
+    """So scripts may tell layers by their class: for groups without weight decay, and for freezing."""
+
+    class ByClass(Module):
+        def kinds(self):
+            return {type(layer) for layer in self.modules() if isinstance(layer, nn.BatchNorm3d)}
+
+        def configure_optimizers(self):
+            assert self.kinds() == {nn.BatchNorm3d}
+            return super().configure_optimizers()
+
+        def on_train_epoch_start(self):
+            between.append(self.kinds())
+
+        def training_step(self, batch, batch_idx):
+            if isinstance(self._trainer, L.Trainer):
+                within.append(self.kinds())
+            return super().training_step(batch, batch_idx)
+
+        def on_validation_start(self):
+            between.append(self.kinds())
+
+        def on_train_end(self):
+            between.append(self.kinds())
+
+    between, within = [], []
+    fit(ByClass(), make(), max_epochs=2, val=loader(shuffle=False))
+    assert within
+    assert all(kinds == {SubBatchNorm3d} for kinds in within)
+    assert len(between) >= 6
+    assert all(kinds == {nn.BatchNorm3d} for kinds in between)
 
 
 class Lazy(Module):

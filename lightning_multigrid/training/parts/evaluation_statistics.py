@@ -20,6 +20,7 @@ from lightning_multigrid.loading import MultigridLoader, MultigridSampler, Strea
 from lightning_multigrid.norm import (
     BatchNorm,
     average_statistics,
+    convert_sub_batchnorm,
     observed_moments,
     set_sub_batch,
     tracking_layers,
@@ -157,7 +158,7 @@ def _replica(
     with quiet_copy(module, trainer, memo, [], **told) as copied:
         for name, part in copied.named_modules():
             part.training = modes.get(name, True)
-        yield copied
+        yield convert_sub_batchnorm(copied)
 
 
 class EvaluationStatistics(Callback):
