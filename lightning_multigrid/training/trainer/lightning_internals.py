@@ -244,10 +244,6 @@ class LoopCounters:
                 progress.update(ready=1, started=1, processed=0, completed=0)
 
     @property
-    def epoch(self) -> int:
-        return int(self._epochs["current"]["processed"])
-
-    @property
     def place(self) -> Place:
         epochs, batches = self._epochs["current"], self._batches["current"]
         if epochs["started"] == epochs["processed"]:
