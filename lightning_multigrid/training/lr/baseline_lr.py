@@ -191,7 +191,7 @@ class BaselineLR:
         for clocked, ticks, interval in zip(self._schedulers, state["ticks"], state["intervals"], strict=True):
             clocked.ticks, clocked.interval = ticks, interval
         epoch = EpochLength(*state["baseline_epoch_batches"])
-        self._refuse_functions(_steps(epoch), _steps(self._epoch))
+        self._refuse_functions(epoch.optimizer_steps, self._epoch.optimizer_steps)
         tell_kept(state["settings"], self._settings)
         self._settings, self._epoch = state["settings"], epoch
 
@@ -206,10 +206,6 @@ class BaselineLR:
                     "is not in a checkpoint, so it may count this script's. Keep the clips and the product of "
                     "`batch_size`, devices and `accumulate_grad_batches`, or start a new training from its weights."
                 )
-
-
-def _steps(epoch: EpochLength) -> int:
-    return epoch.ticks(Fraction(1), "step", frequency=1)
 
 
 class _BaselineView(TrainerView):
