@@ -56,7 +56,7 @@ class LRInStep:
 
     def note_lr(self) -> None:
         """Notes the LR of each group, after what may change it."""
-        self._baseline = self._lrs()
+        self._baseline = [_Noted(group, "lr") for group in self._groups().values() if group.get("lr") is not None]
 
     def check_lr(self) -> None:
         """Calls `refuse_lr` if the LR of a group was written where it may not be."""
@@ -77,9 +77,6 @@ class LRInStep:
 
     def _groups(self) -> dict[int, dict[str, Any]]:
         return {id(group): group for one in self._optimizers for group in one.param_groups}  # some hold the same
-
-    def _lrs(self) -> "list[_Noted]":
-        return [_Noted(group, "lr") for group in self._groups().values() if group.get("lr") is not None]
 
     def _decoupled(self) -> "list[_Noted]":
         found = {id(g): g for one in self._optimizers for g in one.param_groups if decays_apart(one, g)}
