@@ -5,12 +5,7 @@ from typing import Any
 from lightning_multigrid.host import Trainer, tell
 from lightning_multigrid.reports import RunReport
 from lightning_multigrid.schedule import Place, Plan, Step
-from lightning_multigrid.training.checkpoints.continuation import (
-    State,
-    describe_position,
-    describe_run,
-    find_continuation,
-)
+from lightning_multigrid.training.checkpoints.continuation import State, describe_run, find_continuation
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
 from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics
 from lightning_multigrid.training.parts.lightning_loop import LightningLoop, refuse_other
@@ -179,11 +174,12 @@ class Run:
         """Adds the position to the callback's state in a checkpoint, and makes the rest fit for any training."""
         counters = internals.LoopCounters(checkpoint)
         counters.settle(self.plan.batches_per_epoch, validating)
-        state.update(describe_position(self.plan, counters.place, state["shift"]))
         if counters.place.batch == 0:
             counters.forget_loader()
+        # Checkpoints have no gradients, so an unfinished optimizer step starts again.
         start = self.plan.start_of_update(counters.place)
-        if self._in_step or counters.place != start:  # it will be trained again
+        state["clips_seen"] = self.plan.step(start).offset + state["shift"]
+        if self._in_step or counters.place != start:
             state["statistics"] = self._update_start.save(start)
         if self._trainer is not None:
             self._patience.make_ordinary(checkpoint)

@@ -25,12 +25,7 @@ from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.checkpoints.continuation import (
-    _on_other_devices,
-    _plan_key,
-    describe_position,
-    describe_run,
-)
+from lightning_multigrid.training.checkpoints.continuation import _on_other_devices, _plan_key, describe_run
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 from tests.helpers.processes import ddp_of_this_process, start_method
 from tests.helpers.tiny import CLIPS, Module, fit, loader, trainer
@@ -406,14 +401,14 @@ def test_on_other_devices_the_next_clip_is_the_next_and_the_epoch_goes_on_where_
 
     before, now = plan(*old), plan(*new)
     at = before.start_of_update(Place(place[0], place[1] % before.batches_per_epoch))
-    state = {**describe_run(before), **describe_position(before, at, shift), "shift": shift}
+    state = {**describe_run(before), "clips_seen": before.step(at).offset + shift, "shift": shift}
     found, its_shift = _on_other_devices(state, describe_run(now), at, now)
     # The first step there that does not begin before: less than a step of the new run is left out of the epoch.
     assert 0 <= now.position(found) - before.position(at) < Fraction(1, now.steps_per_epoch)
     assert now.start_of_update(found) == found
     assert now.step(found).offset + its_shift == before.step(at).offset + shift
     back, and_back = _on_other_devices(
-        {**describe_run(now), **describe_position(now, found, its_shift)}, describe_run(before), found, before
+        {**describe_run(now), "clips_seen": now.step(found).offset + its_shift}, describe_run(before), found, before
     )
     assert before.step(back).offset + and_back == before.step(at).offset + shift
     assert (

@@ -42,12 +42,6 @@ def describe_run(plan: Plan) -> State:
     }
 
 
-def describe_position(plan: Plan, place: Place, shift: int) -> State:
-    """Returns where a run is in its stream, given its next mini-batch."""
-    start = plan.start_of_update(place)  # checkpoints have no gradients, so an unfinished optimizer step starts again
-    return {"clips_seen": plan.step(start).offset + shift}
-
-
 def _plan_key(schedule: MultigridSchedule) -> str:
     """Returns a key that schedules share if they differ only in the clips of the baseline's mini-batch."""
     baseline = schedule.baseline
