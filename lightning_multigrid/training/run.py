@@ -190,6 +190,6 @@ class Run:
         found = find_continuation(checkpoint, state, self.plan)
         self._planned = found.first.place
         self._loop.load(found)
-        self._lr.load(found)
+        self._lr.load(state)
         self._update_start.load(state.get("statistics", {}), self.trainer.lightning_module)
         self._patience.hold(found.first)  # a validation that was stopped comes before `begin`

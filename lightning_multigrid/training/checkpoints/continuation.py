@@ -60,7 +60,6 @@ def _plan_key(schedule: MultigridSchedule) -> str:
 class Continuation:
     """Where a run continues a checkpoint."""
 
-    state: State  # of the callback
     first: Step  # the next mini-batch
     shift: int  # of the stream
     steps_elsewhere: int  # optimizer steps that Lightning counts beyond those of this run's plan before it
@@ -109,7 +108,7 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     elsewhere = counters.optimizer_steps - plan.optimizer_steps_before(place)
     if place != counters.place:
         counters.move(place)
-    return Continuation(state, plan.step(place), shift, elsewhere)
+    return Continuation(plan.step(place), shift, elsewhere)
 
 
 def tell_other_plan(before: Plan, plan: Plan, epoch: int) -> None:

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.schedule import EpochLength, Plan, Step, exact
-from lightning_multigrid.training.checkpoints.continuation import Continuation, State, tell_kept
+from lightning_multigrid.training.checkpoints.continuation import State, tell_kept
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
 from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler
 from lightning_multigrid.training.script.lr_stages import is_plateau
@@ -180,8 +180,7 @@ class BaselineLR:
             for group, saved in zip(optimizer.param_groups, state.get("param_groups", ()), strict=False):
                 saved.update(baseline.get(id(group), {}))
 
-    def load(self, found: Continuation) -> None:
-        state = found.state
+    def load(self, state: State) -> None:
         if len(state["ticks"]) != len(self._schedulers):
             raise MisconfigurationException(
                 f"The checkpoint has {len(state['ticks'])} LR scheduler(s), and "
