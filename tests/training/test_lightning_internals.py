@@ -21,8 +21,8 @@ from lightning_multigrid.training.trainer.lightning_internals import (
     batch_index,
     copy_without_trainer,
     global_seed,
+    limit_loop,
     loader_seen_as,
-    loop_limits,
     reload_every,
     replace_loader,
     set_batch_size,
@@ -165,21 +165,20 @@ def short_plan(**arguments):
     return Plan(schedule, 16, **arguments)
 
 
-def test_loop_limits():
-    def change(host):
-        for owner, name, value in loop_limits(host, short_plan()):
-            assert hasattr(owner, name)
-            setattr(owner, name, value)
-
-    module = Module()
+def test_limit_loop():
+    changes, module = Changes(), Module()
+    set_limits = Set(lambda host: limit_loop(host, short_plan(), changes))
     arguments = {"train": few(32), "max_epochs": 9, "limit_train_batches": 1}
-    host = fit(module, Set(change), max_steps=16, min_steps=6, **arguments)
+    host = fit(module, set_limits, max_steps=16, min_steps=6, **arguments)
     assert len(module.seen) == host.max_steps == 8  # and its mini-batches are no longer limited
     assert host.min_steps == 3
     assert [batch for _, batch, *_ in module.seen] == [*range(8)]
+    changes.close()
+    assert (host.limit_train_batches, host.max_steps, host.min_steps) == (1, 16, 6)
     unlimited = trainer(max_epochs=3)
     unlimited.fit(Module(), few())
-    assert [name for _, name, _ in loop_limits(unlimited, short_plan())] == ["limit_train_batches"]
+    limit_loop(unlimited, short_plan(), changes)
+    assert (unlimited.max_steps, unlimited.min_steps) == (-1, None)
     with pytest.raises(AttributeError):
         host.max_steps = 3  # the public way, if there were one
 

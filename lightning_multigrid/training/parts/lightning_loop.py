@@ -32,8 +32,7 @@ class LightningLoop:
         internals.replace_loader(trainer, loaders, changes)
         changes.callback(self._loader.close)
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            for owner, name, value in internals.loop_limits(trainer, self._plan):
-                changes.set_attribute(owner, name, value)
+            internals.limit_loop(trainer, self._plan, changes)
             if trainer.log_every_n_steps > 0:  # type: ignore[attr-defined]  # 0: the script logs no steps
                 every = self._of_run(trainer.log_every_n_steps)  # type: ignore[attr-defined]
                 changes.set_attribute(trainer, "log_every_n_steps", min(every, self._plan.steps_per_epoch))

@@ -65,25 +65,24 @@ def reload_every(trainer: Trainer, epochs: int) -> None:
     trainer.reload_dataloaders_every_n_epochs = epochs  # type: ignore[attr-defined]
 
 
-def loop_limits(trainer: Trainer, plan: Plan) -> list[tuple[Any, str, Any]]:
-    """What to set in the place of the script's numbers of steps, as (owner, attribute, value).
+def limit_loop(trainer: Trainer, plan: Plan, changes: Changes) -> None:
+    """Gives Lightning the plan's numbers of steps in the place of the script's, until `changes` are undone.
 
     Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `_TrainingEpochLoop.max_steps` and `min_steps`): the
     Trainer's own are read-only.
     """
     steps = trainer.fit_loop.epoch_loop
-    limits: list[tuple[Any, str, Any]] = [(trainer, "limit_train_batches", 1.0)]
+    changes.set_attribute(trainer, "limit_train_batches", 1.0)
     if steps.max_steps != -1:
-        limits.append((steps, "max_steps", plan.optimizer_steps))
+        changes.set_attribute(steps, "max_steps", plan.optimizer_steps)
     if steps.min_steps:
-        limits.append((steps, "min_steps", max(1, round(steps.min_steps * plan.of_baseline))))
-    return limits
+        changes.set_attribute(steps, "min_steps", max(1, round(steps.min_steps * plan.of_baseline)))
 
 
 def add_steps_elsewhere(trainer: Trainer, number: int, changes: Changes) -> None:
     """Lets a limit of steps be this many higher, as Lightning counts steps that other devices have taken.
 
-    Lightning 2.5.3 to 2.6.6: see `loop_limits`.
+    Lightning 2.5.3 to 2.6.6: see `limit_loop`.
     """
     if trainer.max_steps != -1:
         changes.set_attribute(trainer.fit_loop.epoch_loop, "max_steps", trainer.max_steps + number)
