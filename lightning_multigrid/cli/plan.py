@@ -134,12 +134,7 @@ class Preview:
     def _totals(self, seconds: StepSeconds) -> list[str]:
         schedule, steps, baseline = self.schedule, self.steps, self.schedule.baseline.shape
         parts = [] if steps is None else [f"{sum(steps)} {self.plan.unit} instead of {self.plan.baseline_steps}"]
-        parts += [
-            schedule.all_passes,
-            f"{schedule.iteration_reduction:.2f}x fewer iterations",
-            f"{schedule.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
-        ]
-        lines = [", ".join(parts) + "."]
+        lines = [", ".join([*parts, *schedule.savings]) + "."]
         if seconds and steps:
             cycles = (self.schedule.cycle(phase.shape) for phase in schedule.phases)
             means = (mean(seconds[shape] for shape in cycle) for cycle in cycles)

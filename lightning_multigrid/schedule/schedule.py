@@ -214,19 +214,17 @@ class MultigridSchedule:
         """The schedule as text: a line per phase, which `columns` lengthen, then what it saves, `savings` first."""
         cycles = {"short cycle": [self.cycle_text(phase) for phase in self.phases]}
         cycles["LR scale"] = [f"{phase.lr_scale:.3g}" for phase in self.phases]
-        saved = [
-            *savings,
-            self.all_passes,
+        return f"{self.phase_table({**cycles, **(columns or {})})}\n{', '.join([*savings, *self.savings])}."
+
+    @property
+    def savings(self) -> list[str]:
+        """The passes and the epochs of the training, and what it saves, in words."""
+        passes, epochs = float(self.passes(self.baseline.epochs)), float(self.baseline.epochs)
+        return [
+            f"{counted(passes, 'pass')} over the data in {counted(epochs, 'epoch')}",
             f"{self.iteration_reduction:.2f}x fewer iterations",
             f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
         ]
-        return f"{self.phase_table({**cycles, **(columns or {})})}\n{', '.join(saved)}."
-
-    @property
-    def all_passes(self) -> str:
-        """The passes and the epochs of the training, in words."""
-        passes, epochs = float(self.passes(self.baseline.epochs)), float(self.baseline.epochs)
-        return f"{counted(passes, 'pass')} over the data in {counted(epochs, 'epoch')}"
 
     def cycle_text(self, phase: Phase) -> str:
         """The short cycle of a phase: clips x size of its mini-batches; once, if they all have the same."""
