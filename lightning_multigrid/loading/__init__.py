@@ -16,7 +16,7 @@ from lightning_multigrid.loading.loader import (
 )
 from lightning_multigrid.loading.order import OrderSampler, order_of, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
-from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, visits
+from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, length_of, visits
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.samples import SampleParts, all_parts, has_pixels
 from lightning_multigrid.loading.streams import StreamSamples
@@ -31,6 +31,7 @@ __all__ += [
     "clip_dataset",
     "derive_seed",
     "has_pixels",
+    "length_of",
     "shuffled_order",
 ]
 __all__ += ["in_worker", "order_of", "reseed", "same_loader", "seeded", "sendable", "stream_loader", "visits"]

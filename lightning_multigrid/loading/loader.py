@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
-from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips
+from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, length_of, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
 from lightning_multigrid.schedule import Place, Step
@@ -98,7 +98,7 @@ class MultigridLoader(DataLoader[Any]):
         make = partial(_mini_batch, dataset, like.collate_fn)
         super().__init__(**_arguments_to_make(like, like.dataset, make, sampler=sampler, timeout=timeout))
         self.clip_dataset, self.loop, self.like = dataset, loop, like
-        self._samples = _length(like.dataset)
+        self._samples = length_of(like.dataset)
         self._reading: Iterator[Any] | None = None  # by workers that live as long as the run
         self._reaches: Place | None = None  # how far it has been read
 
@@ -145,7 +145,7 @@ class MultigridLoader(DataLoader[Any]):
         self._reading = None
 
     def _refuse_other_length(self, epoch: int) -> None:
-        now = _length(self.like.dataset)
+        now = length_of(self.like.dataset)
         if now != self._samples:
             raise ValueError(
                 f"{type(self.like.dataset).__name__} had {self._samples} samples when the training was planned, and "
@@ -274,13 +274,6 @@ def sendable(error: Exception) -> Exception:
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
-
-
-def _length(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):  # an iterable one
-        return None
 
 
 def _as_is(batch: Any) -> Any:

@@ -46,6 +46,14 @@ class ClipDataset(Protocol):
         """Returns the sample for a request, in the form that the loader's `collate_fn` takes."""
 
 
+def length_of(dataset: Any) -> int | None:
+    """The `len` of a dataset or a sampler; None if it doesn't say it, as one of a stream."""
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
 def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:
     """Returns for each request what `read_clip` does, by a `read_clips` of the dataset if it reads several at once."""
     if hasattr(dataset, "read_clips"):

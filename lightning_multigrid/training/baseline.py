@@ -6,6 +6,7 @@ from torch.utils.data import BatchSampler
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
+from lightning_multigrid.loading import length_of
 from lightning_multigrid.norm import BatchNorm, ConvertedInSteps, make_groups
 from lightning_multigrid.reports import Account
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
@@ -155,7 +156,5 @@ def refuse_two(trainer: Trainer) -> None:
 
 def _clips(batches: BatchSampler, number: int) -> int:
     """The clips of a device in a mini-batch of the script's loader: the last one may have fewer."""
-    try:
-        return min(batches.batch_size, len(batches.sampler) - number * batches.batch_size)  # type: ignore[arg-type]
-    except TypeError:  # of an iterable dataset
-        return batches.batch_size
+    length = length_of(batches.sampler)
+    return batches.batch_size if length is None else min(batches.batch_size, length - number * batches.batch_size)

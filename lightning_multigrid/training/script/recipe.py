@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
-from lightning_multigrid.loading import same_loader, stream_loader
+from lightning_multigrid.loading import length_of, same_loader, stream_loader
 from lightning_multigrid.schedule import EpochLength
 from lightning_multigrid.training.trainer.lightning_internals import splits_data
 
@@ -38,17 +38,16 @@ def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch:
     """Returns the clips of an epoch on all devices: given, or as Lightning counts the batches of each of them."""
     if clips_per_epoch is not None:
         return clips_per_epoch
-    stream, limit, size = loader.dataset, trainer.limit_train_batches, cast("int", loader.batch_size)
-    try:
-        return len(cast("Sized", stream)) * trainer.world_size
-    except (TypeError, NotImplementedError):
-        if trainer.fast_dev_run:  # type: ignore[attr-defined]
-            return 1000 * size * trainer.world_size  # any number will do
-        if isinstance(limit, int):
-            return limit * size * trainer.world_size
+    length, limit, size = length_of(loader.dataset), trainer.limit_train_batches, cast("int", loader.batch_size)
+    if length is not None:
+        return length * trainer.world_size
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        return 1000 * size * trainer.world_size  # any number will do
+    if isinstance(limit, int):
+        return limit * size * trainer.world_size
     raise ValueError(
-        f"MultigridCallback plans whole epochs, but {type(stream).__name__} does not say how many samples it has. Give "
-        "`MultigridCallback(clips_per_epoch=...)`, the clips of an epoch on all devices, or an integer "
+        f"MultigridCallback plans whole epochs, but {type(loader.dataset).__name__} does not say how many samples it "
+        "has. Give `MultigridCallback(clips_per_epoch=...)`, the clips of an epoch on all devices, or an integer "
         "`limit_train_batches`."
     )
 
@@ -56,13 +55,11 @@ def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch:
 def _refuse_unsized(dataset: Any, sampler: Any) -> None:
     """Refuses a dataset or a sampler without a length."""
     for part, more in ((dataset, ""), (sampler, " It may yield more than that.")):
-        try:
-            len(part)
-        except (TypeError, NotImplementedError):
+        if length_of(part) is None:
             raise TypeError(
                 f"MultigridCallback plans whole passes over the data, but {type(part).__name__} does not say how many "
                 f"clips it has. Give it a `__len__`: the clips of an epoch.{more}"
-            ) from None
+            )
 
 
 def plain_batches(loader: Any) -> BatchSampler | None:
