@@ -18,18 +18,13 @@ from lightning_multigrid.host.package import (
     TorchCheckpointIO,
     Trainer,
     TrainerFn,
+    callbacks_of,
     is_a,
     is_overridden,
 )
 from lightning_multigrid.host.telling import tell, tell_above_bar, terminal_columns, wrapped
 
-__all__ = [
-    "BasePredictionWriter",
-    "Callback",
-    "DummyLogger",
-    "LRSchedulerConfig",
-    "LightningDataModule",
-    "LightningModule",
-]
+__all__ = ["BasePredictionWriter", "Callback", "DummyLogger", "LRSchedulerConfig", "LightningDataModule"]
+__all__ += ["LightningModule", "callbacks_of"]
 __all__ += ["MisconfigurationException", "ModelCheckpoint", "OptimizerLRScheduler", "TorchCheckpointIO", "Trainer"]
 __all__ += ["TrainerFn", "is_a", "is_overridden", "tell", "tell_above_bar", "terminal_columns", "wrapped"]

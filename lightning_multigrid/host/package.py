@@ -44,9 +44,14 @@ def _classes(name: str) -> tuple[type, ...]:
     return tuple(found)
 
 
-def is_a(thing: object, *names: str) -> bool:
-    """Returns whether something is of a class with one of these names, of either package."""
-    return any(isinstance(thing, _classes(name)) for name in names)
+def is_a(thing: object, name: str) -> bool:
+    """Returns whether something is of the class with this name, of either package."""
+    return isinstance(thing, _classes(name))
+
+
+def callbacks_of(trainer: Any, kind: str) -> list[Any]:
+    """Returns the callbacks of a Trainer that are of this class, of either package."""
+    return [callback for callback in trainer.callbacks if is_a(callback, f"callbacks.{kind}")]
 
 
 def is_overridden(method: str, owner: Any) -> bool:

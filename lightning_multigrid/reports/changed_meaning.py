@@ -7,24 +7,22 @@ from datetime import timedelta
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lightning_multigrid.host import Trainer, is_a, tell
+from lightning_multigrid.host import Trainer, callbacks_of, tell
 from lightning_multigrid.schedule import MultigridSchedule, Plan, counted
 
-_TRAIN = "train"
 _FEW = 20  # mini-batches: two horizons of BatchNorm's default momentum
 
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
     """Names what a script uses and that changes meaning."""
     module = trainer.lightning_module
-    callbacks = trainer.callbacks  # type: ignore[attr-defined]
     averages = [
-        *(callback for callback in callbacks if is_a(callback, "callbacks.WeightAveraging")),
+        *callbacks_of(trainer, "WeightAveraging"),
         *(part for part in (*vars(module).values(), *module.children()) if "ModelEma" in type(part).__name__),
     ]
     used = [
         *averages,
-        *(callback for callback in callbacks if is_a(callback, "callbacks.EarlyStopping")),
+        *callbacks_of(trainer, "EarlyStopping"),
         *(c.scheduler for c in trainer.lr_scheduler_configs if isinstance(c.scheduler, ReduceLROnPlateau)),
     ]
     if used:
@@ -39,13 +37,13 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
             f"epochs are the script's, with {fewer:.2g} times fewer steps, and the first phases are coarse.{decay} "
             "See `docs/differences.md` in the repository."
         )
-    limit = next((callback for callback in callbacks if is_a(callback, "callbacks.Timer")), None)
-    if limit is not None and len(schedule.phases) > 1 and limit.time_remaining(_TRAIN) is not None:
-        left = timedelta(seconds=round(limit.time_remaining(_TRAIN)))
+    timers = callbacks_of(trainer, "Timer")
+    left = timers[0].time_remaining("train") if timers else None
+    if left is not None and len(schedule.phases) > 1:
         tell(
-            f"The time limit of {left} changes no phase: they are shares of {float(schedule.baseline.epochs):g} "
-            "epochs, and a training that it ends earlier lacks the last ones, on the baseline's grid. Give as many "
-            "`max_epochs` as the time allows."
+            f"The time limit of {timedelta(seconds=round(left))} changes no phase: they are shares of "
+            f"{float(schedule.baseline.epochs):g} epochs, and a training that it ends earlier lacks the last ones, on "
+            "the baseline's grid. Give as many `max_epochs` as the time allows."
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from typing_extensions import override
 
-from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer, is_a, tell, tell_above_bar
+from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer, callbacks_of, is_a, tell, tell_above_bar
 from lightning_multigrid.training.trainer.lightning_internals import slurms_checkpoint
 
 
@@ -172,8 +172,7 @@ def _may_be_swapped(trainer: Trainer) -> bool:
 
     Lightning's (2.6.6) `WeightAveraging` swaps them for each validation, and would write them as if it had not.
     """
-    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-    return trainer.validating and any(is_a(callback, "callbacks.WeightAveraging") for callback in callbacks)
+    return trainer.validating and bool(callbacks_of(trainer, "WeightAveraging"))
 
 
 def _mark(path: str) -> int:

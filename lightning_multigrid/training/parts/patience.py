@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from lightning_multigrid.host import Trainer, is_a
+from lightning_multigrid.host import Trainer, callbacks_of
 from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.trainer.changes import Changes
 
@@ -12,8 +12,7 @@ class Patience:
     """Holds the patience of `EarlyStopping` until the last phase, as metrics may stand still while grids are coarse."""
 
     def __init__(self, plan: Plan, trainer: Trainer) -> None:
-        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        self._stopping = [one for one in callbacks if is_a(one, "callbacks.EarlyStopping")]
+        self._stopping = callbacks_of(trainer, "EarlyStopping")
         self._plan, self._last_phase = plan, len(plan.schedule.phases) - 1
         self._held: dict[Any, int] = {}  # the patience of each, while it does not count
 

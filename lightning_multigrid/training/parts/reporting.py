@@ -4,7 +4,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer, is_a
+from lightning_multigrid.host import Callback, LightningModule, Trainer, callbacks_of
 from lightning_multigrid.reports import CHECKPOINTS, REST, START, VALIDATION, RunReport
 from lightning_multigrid.schedule import Step
 from lightning_multigrid.training.parts.progress_bar import end_bar, show_on_bar
@@ -40,9 +40,8 @@ class Reporting(Callback):
         """The seconds that a time limit leaves; None if there is none, or a least length may go beyond it."""
         if self._trainer.min_epochs or self._trainer.min_steps:
             return None
-        callbacks = self._trainer.callbacks  # type: ignore[attr-defined]
-        timer = next((callback for callback in callbacks if is_a(callback, "callbacks.Timer")), None)
-        return None if timer is None else timer.time_remaining("train")
+        timers = callbacks_of(self._trainer, "Timer")
+        return timers[0].time_remaining("train") if timers else None
 
     def ended(self, step: Step, following: Step) -> None:
         times = self._report.ended(step, following)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, is_a, tell
+from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, callbacks_of, is_a, tell
 from lightning_multigrid.norm import BatchNorm, is_sharded, left_alone
 
 # Callbacks of Lightning that change what the plan says, and what to use instead.
@@ -26,7 +26,7 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
         )
     refuse_split_models(trainer.strategy)
     for name, instead in _OTHER_CALLBACKS.items():
-        if any(is_a(callback, f"callbacks.{name}") for callback in trainer.callbacks):  # type: ignore[attr-defined]
+        if callbacks_of(trainer, name):
             raise MisconfigurationException(
                 f"MultigridCallback plans the optimizer steps, the epochs and the LR, which `{name}` changes, too. Use "
                 f"{instead} instead."

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, TrainerFn, is_a
+from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, TrainerFn, callbacks_of
 from lightning_multigrid.schedule import Place, Plan
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.trainer_view import lightning_modules
@@ -149,8 +149,7 @@ def attach(trainer: Trainer, module: LightningModule, changes: Changes) -> None:
         changes.callback(vars(owner).clear)  # comes before `update`
     trainer.state.fn = TrainerFn.FITTING
     if trainer.max_epochs is None:
-        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        ends = trainer.max_steps != -1 or any(is_a(callback, "callbacks.Timer") for callback in callbacks)
+        ends = trainer.max_steps != -1 or callbacks_of(trainer, "Timer")
         trainer.fit_loop.max_epochs = -1 if ends else 1000
     trainer.strategy.connect(module)
     module.trainer = trainer
