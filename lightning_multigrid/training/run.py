@@ -130,7 +130,7 @@ class Run:
         self._in_step = False
         self._loop.begin(first)
         self._grid.begin()
-        self._reporting.begin(first)
+        self.report.begin(first)
         self._statistics.begin()
         self._patience.hold(first)
         self._lr.begin(first)
@@ -145,7 +145,7 @@ class Run:
     def finish(self) -> None:
         """The training has ended without an error."""
         self._statistics.finish()
-        self._reporting.finish()
+        self.report.finish(self.trainer)
         self._lr.finish()
 
     def close(self) -> None:

@@ -26,9 +26,6 @@ class Reporting(Callback):
         add_callback(self._trainer, self, changes)
         show_on_bar(self._trainer, self._report, changes)
 
-    def begin(self, first: Step) -> None:
-        self._report.begin(first)
-
     def announce(self, step: Step, baseline_lr: Any) -> None:
         self._report.announce(step, baseline_lr, self._limit)
         shape = step.shape
@@ -46,9 +43,6 @@ class Reporting(Callback):
     def ended(self, step: Step, following: Step) -> None:
         times = self._report.ended(step, following)
         log_values(self._trainer, lambda: self._report.scalars(times, self._trainer.world_size))
-
-    def finish(self) -> None:
-        self._report.finish(self._trainer)
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
