@@ -1,7 +1,7 @@
 """The parts of a sample: which of them are clips, and which ones follow a clip to other frames and sizes."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass
 from string import ascii_lowercase
@@ -293,9 +293,11 @@ def _put(sample: Any, path: Path, value: Any) -> Any:
     changed = _put(parts[path[0]], path[1:], value)
     if changed is parts[path[0]]:
         return sample
+    values = parts | {path[0]: changed}
     if isinstance(sample, tuple):
-        values = (parts | {path[0]: changed}).values()
-        return type(sample)(*values) if hasattr(sample, "_fields") else type(sample)(values)
+        return type(sample)(*values.values()) if hasattr(sample, "_fields") else type(sample)(values.values())
+    if isinstance(sample, Mapping) and not isinstance(sample, MutableMapping):
+        return type(sample)(values)  # type: ignore[call-arg]
     copied = copy(sample)
     if is_dataclass(sample):
         object.__setattr__(copied, str(path[0]), changed)  # also of a frozen one

@@ -3,6 +3,7 @@
 from collections import OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -332,6 +333,13 @@ def test_parts_of_a_dataclass_are_found_and_follow():
     reduced = reduce(sample, 4, 4, follow={"target.mask": "THW"})
     assert (type(reduced["target"]), reduced["target"].label) == (Target, 3)
     assert (reduced["target"].mask.shape, sample["target"].mask.shape) == ((4, 4, 4), (8, 8, 8))
+
+
+def test_a_mapping_that_can_not_be_written_is_made_anew():
+    sample = MappingProxyType({"video": CLIP, "label": 3})
+    reduced = reduce(sample, 4, 4)
+    assert (type(reduced), [*reduced], reduced["label"]) == (MappingProxyType, ["video", "label"], 3)
+    assert (reduced["video"].shape, sample["video"]) == ((3, 4, 4, 4), CLIP)
 
 
 def test_torchvisions_kinds_stay():
