@@ -45,7 +45,7 @@ class Run:
         self._loop, self._grid, self._reporting = loop, grid, reporting
         self._statistics, self._patience, self._lr = statistics, patience, lr
         self._trainer: Trainer | None = trainer
-        self._planned = Place(trainer.current_epoch, 0)  # where the next epoch begins; of a second `fit`, not at 0
+        self._planned: Place | None = None  # where the next epoch begins; without a checkpoint, Lightning says where
         self._next: Step | None = None
         self._in_step = False
         self._last: Step | None = None  # the one that ended last
@@ -123,7 +123,7 @@ class Run:
         # Lightning knows the place in every case of resuming only when it asks for the first batch, and after a resume
         # in mid-epoch it does not call `on_train_epoch_start`.
         found = Place(self.trainer.current_epoch, internals.batch_index(self.trainer) + 1)
-        if found != self._planned:
+        if self._planned not in (None, found):
             refuse_other(self.trainer, "continues at", self._planned, found)
         first = self._next = self.plan.step(found)
         self._planned = Place(found.epoch + 1, 0)  # a script may skip the rest of this one

@@ -73,6 +73,26 @@ def test_a_second_fit_goes_on_with_a_longer_training(caplog):
     assert caplog.text.count("goes on at epoch 2 of a plan of 4 epochs; the epochs before were of a plan of 2.") == 1
 
 
+@pytest.mark.parametrize("multigrid", [True, False])
+def test_a_second_fit_goes_on_after_an_epoch_whose_end_failed(multigrid):
+    """As without the callback, which counts that epoch."""
+
+    class FailsOnce(L.Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            if len({epoch for epoch, *_ in module.seen}) == 2 and not failed:
+                failed.append(trainer.current_epoch)
+                raise RuntimeError("on purpose")
+
+    failed, module = [], Module()
+    host = trainer(FailsOnce(), *[MultigridCallback()] * multigrid)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        host.fit(module, loader())
+    first = len(module.seen)
+    host.fit(module, loader())
+    assert failed == [1]
+    assert {epoch for epoch, *_ in module.seen[first:]} == {2, 3}
+
+
 # --- What is left behind ---
 
 
