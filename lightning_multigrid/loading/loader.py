@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any, Protocol, cast
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, length_of, read_clips
@@ -234,6 +234,11 @@ class _SeenAsUsers(_SeenAs, Dataset[Any]):
 
     def __init__(self, user: Dataset[Any], item: Callable[[Any], Any]) -> None:
         vars(self).update(_user=user, _item=item)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """For `isinstance`: the user's in a worker; elsewhere its own, as torch tells streams by it."""
+        return type(self) if get_worker_info() is None else type(self._user)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._user, name, value)

@@ -2,9 +2,9 @@ import os
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset, get_worker_info
 
-from lightning_multigrid.loading.loader import MultigridLoader
+from lightning_multigrid.loading.loader import MultigridLoader, in_worker
 from lightning_multigrid.loading.order import shuffled_order
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.schedule.cycles import Baseline
@@ -133,6 +133,20 @@ def test_options_of_the_users_loader_are_taken_over():
     assert not loader.persistent_workers
     lasting = DataLoader(DATA, num_workers=2, persistent_workers=True)
     assert MultigridLoader(Clips(), make(), lasting).persistent_workers
+
+
+def mark_innermost(_):
+    dataset = get_worker_info().dataset
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    dataset.marked = True
+
+
+def test_a_worker_init_fn_tells_the_users_dataset_by_its_class():
+    data = TensorDataset(torch.arange(20))
+    user = DataLoader(Subset(Subset(data, range(9)), range(4)), num_workers=1, worker_init_fn=mark_innermost)
+    assert in_worker(user, user.dataset, lambda: data.marked)
+    assert not hasattr(data, "marked")  # here
 
 
 class Joined(list):

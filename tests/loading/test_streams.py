@@ -154,6 +154,7 @@ class Ranged(IterableDataset):
 def give_share(worker):
     """Torch's documented way to cut a stream among its workers."""
     info = get_worker_info()
+    assert isinstance(info.dataset, Ranged)
     share = (info.dataset._end - info.dataset.start) // info.num_workers
     info.dataset.start += worker * share
     info.dataset._end = info.dataset.start + share
