@@ -17,18 +17,19 @@ from lightning_multigrid.cli.terminal import say
 
 
 def _raised_here(error: BaseException | None) -> BaseException | None:
-    """Returns the error, or the cause of it, that this package or Lightning raised: an error that a user can fix."""
+    """Returns the error, or its cause, that this package, Lightning or the system raised: one that a user can fix."""
     raised = error
     while error is not None:
         if _raiser(error).startswith("lightning_multigrid."):
             return error
         error = error.__cause__ or error.__context__
-    known = isinstance(raised, (MisconfigurationException, FileNotFoundError, PermissionError))
+    known = isinstance(raised, MisconfigurationException) or (isinstance(raised, OSError) and raised.errno is not None)
     return raised if raised is not None and (known or _raiser(raised).startswith("lightning.")) else None
 
 
 def _raiser(error: BaseException) -> str:
-    return str(list(traceback.walk_tb(error.__traceback__))[-1][0].f_globals.get("__name__"))
+    names = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return names[-1] if names else ""  # what another process raised has no frames here
 
 
 def main(args: Sequence[str] | None = None) -> None:

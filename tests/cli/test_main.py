@@ -1,6 +1,8 @@
 """The command line as a user types it, in this process; one real process as a proof of the installed script."""
 
+import errno
 import json
+import os
 import re
 import runpy
 import sys
@@ -377,6 +379,14 @@ def test_show_without_the_callback_draws_the_baseline(videos, capsys):
 )
 def test_errors_of_users_are_one_paragraph(tmp_path, capsys, extra, message):
     assert message in failure(capsys, ["fit", "--config", config(tmp_path), *extra])
+
+
+def test_errors_of_the_system_are_one_paragraph(tmp_path, capsys, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from RuntimeError("of a worker, without its frames")
+
+    monkeypatch.setattr(commands, "count_clips", fails)
+    assert failure(capsys, ["plan", "--config", config(tmp_path)]) == " [Errno 28] No space left on device\n"
 
 
 def test_warnings_of_the_script_are_shown_and_those_of_its_libraries_to_their_authors_are_not(tmp_path):
