@@ -26,7 +26,8 @@ class OutputError(OSError):
 def output_errors(folder: str) -> Iterator[None]:
     """Turns errors of the system while writing to a folder into an `OutputError`, which says how to go on.
 
-    Errors that name a file elsewhere, or are none of the system's, are of another origin, and stay what they are.
+    Errors that name a file elsewhere, or are none of the system's, are of another origin, and stay what they are. A
+    folder above this one isn't elsewhere: it is where this one could not be made.
     """
     try:
         yield
@@ -35,7 +36,7 @@ def output_errors(folder: str) -> Iterator[None]:
     except OSError as error:
         named = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else folder
         inside, path = os.path.join(os.path.abspath(folder), ""), os.path.join(os.path.abspath(named), "")
-        if error.errno is None or not path.startswith(inside):
+        if error.errno is None or not (path.startswith(inside) or inside.startswith(path)):
             raise
         way_out = _WAYS_OUT.get(error.errno, "Check the disk and its permissions")
         raise OutputError(error.errno, f"{error.strerror} while writing to {folder}. {way_out}.") from error

@@ -17,7 +17,7 @@ from lightning_multigrid.files.durable import OutputError, new_file, output_erro
     ],
 )
 def test_an_error_of_the_system_says_the_way_out(tmp_path, number, message):
-    for named in ((), (str(tmp_path / "out" / "a"),), (os.fsencode(tmp_path / "out" / "a"),)):
+    for named in ((), (str(tmp_path / "out" / "a"),), (os.fsencode(tmp_path / "out" / "a"),), (str(tmp_path),)):
         with pytest.raises(OutputError, match=message), output_errors(str(tmp_path / "out")):
             raise OSError(number, os.strerror(number), *named)
 
