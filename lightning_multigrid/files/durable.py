@@ -48,10 +48,11 @@ def temporary_name(folder: str) -> str:
 
 
 @contextmanager
-def new_file(path: StrPath, part: StrPath | None = None) -> Iterator[BinaryIO]:
+def new_file(path: StrPath, part: StrPath | None = None, *, synced: bool = True) -> Iterator[BinaryIO]:
     """Opens a file that replaces `path` when the block ends without an error; an `OutputError` if it can't do that.
 
-    Until then it is at `part`, in the same folder; by default at a new path that `remove_partial` recognises.
+    Until then it is at `part`, in the same folder; by default at a new path that `remove_partial` recognises. It is
+    `synced`, brought to the disk before it replaces the other one, unless who reads it would know that it isn't whole.
     """
     folder = os.path.dirname(os.path.abspath(path))
     temporary = part or temporary_name(folder)
@@ -59,10 +60,12 @@ def new_file(path: StrPath, part: StrPath | None = None) -> Iterator[BinaryIO]:
         with output_errors(folder):
             with open(temporary, "xb" if part is None else "wb") as file:
                 yield file
-                file.flush()
-                os.fsync(file.fileno())
+                if synced:
+                    file.flush()
+                    os.fsync(file.fileno())
             os.replace(temporary, path)
-            _sync(folder)
+            if synced:
+                _sync(folder)
     finally:
         with suppress(OSError):
             os.remove(temporary)

@@ -13,6 +13,7 @@ from xxhash import xxh3_128_digest
 
 from lightning_multigrid.files import (
     StrPath,
+    new_file,
     open_input,
     output_errors,
     path_argument,
@@ -71,12 +72,10 @@ class TableStore:
         """
         of_this, of_all = map(self._file, _key_of(path).names)
         file = of_this if dated else of_all
-        temporary = temporary_name(os.path.dirname(file))
         with output_errors(self.folder):
             os.makedirs(os.path.dirname(file), exist_ok=True)
-            with open(temporary, "wb") as part:
+            with new_file(file, synced=False) as part:  # a table has a checksum
                 part.write(table)
-            os.replace(temporary, file)  # not brought to the disk first: a table has a checksum
         if not dated:
             with suppress(OSError):
                 os.remove(of_this)
@@ -120,11 +119,8 @@ class TableStore:
             return
         newest = list((recalled | keys).items())[-_MOST_KEYS:]
         data = b"".join(of_file + key for of_file, key in newest)
-        with suppress(OSError):
-            temporary = temporary_name(self.folder)
-            with open(temporary, "wb") as part:
-                part.write(data + xxh3_128_digest(data))
-            os.replace(temporary, self._file(_KEYS))
+        with suppress(OSError), new_file(self._file(_KEYS), synced=False) as part:
+            part.write(data + xxh3_128_digest(data))
 
     def begin(self) -> None:
         """Begins to add tables: an `OutputError` if none can be added, so that none is made in vain.

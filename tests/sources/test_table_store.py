@@ -1,5 +1,6 @@
 """A store of frame tables: what any process has added is found, whole, by what a video holds, and the newest counts."""
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -240,6 +241,19 @@ def test_a_folder_that_cannot_be_written(tmp_path, videos):
         pytest.skip("this user may write everywhere")
     with pytest.raises(OutputError, match=r"Permission denied while writing to .*closed"):
         TableStore(tmp_path / "closed").begin()
+
+
+def test_a_full_disk_keeps_no_part_of_a_file(videos, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = TableStore(tmp_path / "tables")
+    store.begin()
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OutputError, match="No space left on device while writing to"):
+        store.add(videos[0], b"table")
+    assert store.missing(videos) == videos
+    assert [name for _, _, names in os.walk(tmp_path / "tables") for name in names] == []
 
 
 @pytest.mark.parametrize(("folder", "error"), [(None, TypeError), ("", ValueError)])
