@@ -3,6 +3,7 @@
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from inspect import getdoc, signature
@@ -18,6 +19,7 @@ from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.checkpoint import LoadedWeights, refuse_other_files
@@ -408,7 +410,23 @@ def run(args: Sequence[str] | None) -> None:
     """Runs a command line, that of the process if `args` is None."""
     words = list(sys.argv[1:] if args is None else args)
     _program().parse_args(words[:1] or ["--help"])
-    command, words = words[0], typed(words[0], words[1:])
+    if words[0] in _LIGHTNINGS:  # Lightning takes SIGTERM itself
+        _run(words[0], words[1:])
+        return
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        _run(words[0], words[1:])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(*_: object) -> None:
+    """Ends a command as Ctrl-C does: with the trainings that it has started, and with what it has half written."""
+    raise SIGTERMException
+
+
+def _run(command: str, words: Sequence[str]) -> None:
+    words = typed(command, words)
     configured = any(word.startswith("-c") or word.partition("=")[0] == "--config" for word in words)
     if command in _OF_FILE or (command in _OF_DATA and not configured):
         parser = ArgumentParser(**_parser_arguments(command))

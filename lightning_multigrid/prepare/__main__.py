@@ -6,10 +6,12 @@ It writes how many of these have a table now, and how many are broken.
 import os
 import sys
 
+from lightning_multigrid.prepare.processes import end_with_parent
 from lightning_multigrid.prepare.tables import index, without_table
 from lightning_multigrid.sources import TableStore
 
 if __name__ == "__main__":  # its workers import this file
+    end_with_parent()
     folder, workers = sys.argv[1:]
     paths = [os.fsdecode(path) for path in sys.stdin.buffer.read().split(b"\0")[:-1]]
     store = TableStore(folder)

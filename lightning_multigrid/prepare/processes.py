@@ -6,6 +6,8 @@ The processes are pebble's. It starts them anew ("spawn"), so a script that want
 
 import multiprocessing
 import os
+import signal
+import time
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, TimeoutError, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +17,7 @@ from functools import partial
 from math import ceil
 from multiprocessing.synchronize import Semaphore
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -57,9 +60,15 @@ def run_tasks(
     begun = context.Semaphore(0)
     pool = ProcessPool(workers, initializer=_begin, initargs=[begun], context=context)
     try:
-        running: dict[Future[Any], Any] = {
-            pool.schedule(function, args=[task], timeout=timeout): task for task in tasks
-        }
+        # Workers inherit that Ctrl-C, which every process of a terminal gets, is not for them: one that is starting
+        # would print a traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            running: dict[Future[Any], Any] = {
+                pool.schedule(function, args=[task], timeout=timeout): task for task in tasks
+            }
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for future in as_completed(running):
             task = running.pop(future)
             yield task, _result(future.result, task, timeout)
@@ -72,8 +81,21 @@ def run_tasks(
 
 def _begin(begun: Semaphore) -> None:
     """Begins a worker. What tasks need is imported with this module, before a worker holds the pool's lock."""
+    end_with_parent()
     torch.set_num_threads(1)  # there are other processes
     begun.release()
+
+
+def end_with_parent() -> None:
+    """Ends this process as soon as the one that started it has ended, in whichever way: it would work on for nobody."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _result(call: Callable[[], Any], task: Any, timeout: float) -> Any:

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import runpy
+import signal
+import subprocess
 import sys
 import warnings
 from functools import partial
@@ -426,6 +428,18 @@ def test_sigterm_is_no_success(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "count_clips", ended)
     with pytest.raises(SystemExit, match="143"):
         main(["plan", "--config", config(tmp_path)])
+
+
+def test_sigterm_ends_what_a_command_has_started(tmp_path, monkeypatch):
+    def started(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        subprocess.run(["sleep", "600"], check=True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(commands, "count_clips", started)
+    with pytest.raises(SystemExit, match="143"):
+        main(["plan", "--config", config(tmp_path)])
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_bug_keeps_its_traceback(tmp_path):

@@ -31,3 +31,7 @@ def misbehave(task):
         while True:
             time.sleep(0.05)
     return task
+
+
+def is_interrupted_by_ctrl_c(task):
+    return signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

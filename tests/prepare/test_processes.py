@@ -1,11 +1,14 @@
+import multiprocessing
+import os
 import time
 from pathlib import Path
 
 import pytest
 
 from lightning_multigrid.prepare.processes import TaskFailure, run_tasks
+from tests.helpers.processes import wait_for
 from tests.helpers.sampling import sampled
-from tests.helpers.task_functions import double, misbehave
+from tests.helpers.task_functions import double, is_interrupted_by_ctrl_c, misbehave
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -72,6 +75,33 @@ def test_leaving_early_ends_the_workers():
     start = time.monotonic()
     results.close()
     assert time.monotonic() - start < 40  # the task would take 60
+
+
+def test_ctrl_c_is_for_the_command_and_not_for_its_workers():
+    assert list(run_tasks(is_interrupted_by_ctrl_c, [1], 1, timeout=60)) == [(1, False)]
+    assert is_interrupted_by_ctrl_c(1)
+
+
+def test_workers_end_with_a_command_that_is_killed(tmp_path):
+    killed = multiprocessing.get_context("fork").Process(target=work, args=(f"forever {tmp_path}",))
+    killed.start()
+    wait_for((tmp_path / "process").exists, 120)
+    killed.kill()
+    killed.join()
+    worker = int((tmp_path / "process").read_text())
+    wait_for(lambda: not is_running(worker), 60)
+
+
+def work(task):
+    list(run_tasks(misbehave, [task], 1, timeout=60))
+
+
+def is_running(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z" if Path("/proc").exists() else True
 
 
 @pytest.mark.parametrize("arguments", [{"workers": -1}, {"workers": 0, "timeout": 0}])
