@@ -5,6 +5,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from io import TextIOWrapper
 from textwrap import shorten
 
 from jsonargparse import ArgumentError
@@ -42,6 +43,8 @@ def main(args: Sequence[str] | None = None) -> None:
         entry = record(run)
     if not sys.warnoptions:  # these are for their authors; those of the user's code are shown
         warnings.filterwarnings("ignore", category=FutureWarning, module="lightning|torch|jsonargparse")
+    if isinstance(sys.stdout, TextIOWrapper):  # as of stderr: a letter that it doesn't have ends no command
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         entry(args)
     except ArgumentError as error:

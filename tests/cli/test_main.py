@@ -1,6 +1,7 @@
 """The command line as a user types it, in this process; one real process as a proof of the installed script."""
 
 import errno
+import io
 import json
 import os
 import re
@@ -409,6 +410,14 @@ def test_torch_leaves_cores_to_what_decodes(videos, monkeypatch, cores, workers,
     main(["fit", "--config", config(videos), f"--data.num_workers={workers}"])
     main(["fit", "--config", config(videos), f"--data.num_workers={workers}", "--threads=2"])
     assert set_threads == [threads, 2]
+
+
+def test_a_name_that_the_output_cannot_show_ends_no_command(tmp_path, monkeypatch):
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "ascii", write_through=True))
+    monkeypatch.setattr(commands, "count_clips", lambda data: print("é") or 8000)
+    main(["plan", "--config", config(tmp_path)])
+    assert b"\\xe9\n" in output.getvalue()
 
 
 def test_ctrl_c_is_no_traceback(tmp_path, capsys, monkeypatch):
