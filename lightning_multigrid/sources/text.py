@@ -20,15 +20,19 @@ def read_text(path: str) -> str:
         if fault := url_fault(path):
             raise ManifestError(f"{path} {fault}.")
         try:
-            return read_remote(path).decode("utf-8-sig", "surrogateescape")
+            data = read_remote(path)
         except OSError as error:
             raise ManifestError(f"{path} can't be read: {error.strerror}.") from error
-    try:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            return file.read()
-    except OSError as error:
-        where = f"looked for in {os.path.abspath(os.curdir)}"
-        raise ManifestError(f"{path} can't be read: {error.strerror} ({where}).") from error
+    else:
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            where = f"looked for in {os.path.abspath(os.curdir)}"
+            raise ManifestError(f"{path} can't be read: {error.strerror} ({where}).") from error
+    if b"\0" in data:
+        raise ManifestError(f"{path} is no text in UTF-8, but perhaps in UTF-16: it holds zeros. Save it as UTF-8.")
+    return data.decode("utf-8-sig", "surrogateescape")
 
 
 def read_json(path: str) -> Any:
