@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 from rich import filesize
 
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import StrPath, printable
+from lightning_multigrid.files import StrPath, printable, require
 from lightning_multigrid.prepare import (
     TASK_SECONDS,
     Encoding,
@@ -138,6 +138,8 @@ def check_videos(
         timeout: Seconds after which a video is broken.
         report: File to write: a CSV of the broken and damaged videos.
     """
+    in_folder = report is None or os.path.isdir(os.path.dirname(os.path.abspath(report)))
+    require(in_folder, "--report", report, "in a folder that is there")
     splits, store = _videos("check", datamodule, source, frame_rate), _store(datamodule, output)
     broken: dict[str, str] = {}
     notes: dict[str, str] = {}

@@ -55,6 +55,10 @@ def new_file(path: StrPath, part: StrPath | None = None, *, synced: bool = True)
     `synced`, brought to the disk before it replaces the other one, unless who reads it would know that it isn't whole.
     """
     folder = os.path.dirname(os.path.abspath(path))
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device, which is written to, or an error
+        with output_errors(folder), open(path, "wb") as file:
+            yield file
+        return
     temporary = part or temporary_name(folder)
     try:
         with output_errors(folder):

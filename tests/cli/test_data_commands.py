@@ -205,6 +205,7 @@ def test_check_notes_what_a_container_lacks(source, capsys):
         (["prepare", "x", "--output=y", "--store=jpeg"], 2, "jpeg"),
         (["check", "--source=a", f"--config={RECIPE}"], 2, "`check` needs either a list .* or --config"),
         (["check", "--source=nothing"], 1, "nothing can't be read: No such file"),
+        (["check", "--source=nothing", "--report=none/a.csv"], 1, "`--report` must be in a folder that is there, got"),
         (["check", "--speed=3"], 2, "speed"),
     ],
 )

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from lightning_multigrid.files.durable import OutputError, new_file, output_errors
+from lightning_multigrid.files.durable import OutputError, new_file, output_errors, write_csv
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,13 @@ def test_an_error_of_another_origin_stays_what_it_is(tmp_path):
     with pytest.raises(FileNotFoundError, match="source.mp4"), new_file(tmp_path / "out"):
         (tmp_path.parent / "source.mp4").stat()
     assert os.listdir(tmp_path) == []
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_csv(tmp_path / "pipe", [("path", "reason")])
+    assert os.read(reader, 100) == b"path,reason\n"
+    os.close(reader)
+    assert os.listdir(tmp_path) == ["pipe"]
+    assert not (tmp_path / "pipe").is_file()
