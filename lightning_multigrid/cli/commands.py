@@ -31,7 +31,7 @@ from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.cli.step_seconds import StepSeconds, measure_steps, seconds_by_points
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import new_file, require
+from lightning_multigrid.files import at_home, new_file, require
 from lightning_multigrid.reports import comparison_figure, new_figure, plan_figure
 from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training import (
@@ -372,7 +372,7 @@ def typed(command: str, words: Sequence[str]) -> list[str]:
     """Returns words of the command line as the parser takes them.
 
     That is `--measure=true` for `--measure`, and `--source=FOLDER` for FOLDER, which stands right behind the command.
-    Configs come first.
+    Configs come first. A leading `~/` is the home folder, also behind a `=`, where shells leave it.
 
     >>> typed("prepare", ["videos", "--timeout", "3"])
     ['--timeout', '3', '--source=videos']
@@ -380,7 +380,8 @@ def typed(command: str, words: Sequence[str]) -> list[str]:
     parameters = signature(_OURS[command]).parameters.values() if command in _OURS else ()
     names = [parameter.name for parameter in parameters if parameter.annotation is bool]
     flags = {f"--{spelled}": f"--{name}=true" for name in names for spelled in (name, name.replace("_", "-"))}
-    taken = [flags.get(word, word) for word in words]
+    parts = (word.partition("=") if word.startswith("-") else ("", "", word) for word in words)
+    taken = [flags.get(word := f"{name}{given}{at_home(value)}", word) for name, given, value in parts]
     if command in _FIRST_WORDS and taken and not taken[0].startswith("-"):
         first, *rest = taken
         taken = [*rest, f"--{_FIRST_WORDS[command]}={first}"]

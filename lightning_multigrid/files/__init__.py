@@ -8,6 +8,7 @@ from lightning_multigrid.files.arguments import (
     PLANES_SUFFIX,
     VIDEO_SUFFIXES,
     StrPath,
+    at_home,
     cache_folder,
     is_frame,
     path_argument,
@@ -28,6 +29,6 @@ from lightning_multigrid.files.remote_file import OURS, RemoteFile, open_input, 
 from lightning_multigrid.files.urls import is_url, joined, name_below, name_in_url, url_fault
 
 __all__ = ["FRAME_SUFFIXES", "OURS", "PLANES_SUFFIX", "VIDEO_SUFFIXES", "Cursor", "InputFile", "OutputError"]
-__all__ += ["RemoteFile", "StrPath", "cache_folder", "is_frame", "is_url", "joined", "name_below", "name_in_url"]
-__all__ += ["new_file", "open_input", "output_errors", "path_argument", "printable", "quoted", "read_remote"]
-__all__ += ["remove_partial", "require", "state_of", "temporary_name", "url_fault", "write_csv"]
+__all__ += ["RemoteFile", "StrPath", "at_home", "cache_folder", "is_frame", "is_url", "joined", "name_below"]
+__all__ += ["name_in_url", "new_file", "open_input", "output_errors", "path_argument", "printable", "quoted"]
+__all__ += ["read_remote", "remove_partial", "require", "state_of", "temporary_name", "url_fault", "write_csv"]

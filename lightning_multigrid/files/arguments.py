@@ -43,8 +43,16 @@ def printable(text: str) -> str:
     return "".join(kept)
 
 
+def at_home(path: str) -> str:
+    """Returns a path with the user's home folder for a leading `~/`, as a shell does; in a config, there is none."""
+    return os.path.expanduser(path) if path.startswith("~/") else path
+
+
 def path_argument(name: str, value: StrPath) -> str:
-    """Returns the argument `name` as text: a TypeError if it is no path, a ValueError if no file can be named so."""
+    """Returns the argument `name` as text: a TypeError if it is no path, a ValueError if no file can be named so.
+
+    A leading `~/` is the user's home folder.
+    """
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(path, str):
         raise TypeError(f"`{name}` must be a path (str or os.PathLike), got {value!r}.")
@@ -55,7 +63,7 @@ def path_argument(name: str, value: StrPath) -> str:
         encoded = b""
     if not encoded or b"\0" in encoded:
         raise ValueError(f"`{name}` is {quoted(path)}, which is not a path. Give one, or leave the argument out.")
-    return path
+    return at_home(path)
 
 
 def is_frame(name: str) -> bool:

@@ -9,7 +9,7 @@ import torch
 from typing_extensions import override
 
 from lightning_multigrid.clips import VideoBatch
-from lightning_multigrid.files import require, write_csv
+from lightning_multigrid.files import at_home, require, write_csv
 from lightning_multigrid.host import BasePredictionWriter, LightningModule, MisconfigurationException, Trainer, tell
 
 Row = list[str]
@@ -43,7 +43,7 @@ class PredictionWriter(BasePredictionWriter):
     def __init__(self, path: str | None = None, top_k: int = 5) -> None:
         super().__init__(write_interval="batch")
         require(top_k >= 1, "top_k", top_k, "at least 1")
-        self.path, self.top_k = os.path.abspath(path or "predictions.csv"), top_k
+        self.path, self.top_k = os.path.abspath(at_home(path or "predictions.csv")), top_k
         self._beside_logs = path is None
         self._rows: dict[int, Row] = {}
 

@@ -270,7 +270,7 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
         ("best", "`--ckpt_path best` is known only while it trains"),
         ("none", "is not there (looked for: "),
         ("text", "is no checkpoint, or only a part. Give one of `fit`"),
-        ("home", "`--ckpt_path ~/a.ckpt` is no checkpoint of Lightning"),
+        ("home", "a.ckpt` is no checkpoint of Lightning"),
         ("cut", "is no checkpoint, or only a part"),
         ("tensors", "is no checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
         (
@@ -469,6 +469,19 @@ def test_help(command, capsys):
     if not command:
         ours = ("plan", "init", "prepare", "check", "migrate")
         assert all(re.search(rf"^    {name} +\S", text, re.MULTILINE) for name in ("fit", "predict", *ours))
+
+
+def test_a_path_may_start_from_the_home_folder_where_a_shell_leaves_it_so(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    words = ["~/videos", "--output=~/a=~/b", "--source.root", "~/c", "--data={train: ~/d}"]
+    taken = [
+        "--output=/home/me/a=~/b",
+        "--source.root",
+        "/home/me/c",
+        "--data={train: ~/d}",
+        "--source=/home/me/videos",
+    ]
+    assert commands.typed("prepare", words) == taken
 
 
 def test_the_version_is_told_without_importing_what_trains(monkeypatch, capsys):

@@ -3,13 +3,21 @@ from pathlib import Path
 
 import pytest
 
-from lightning_multigrid.files import cache_folder, require
+from lightning_multigrid.files import cache_folder, path_argument, require
 
 
 def test_it_says_what_is_required_and_the_way_out():
     require(True, "gop", 1, "at least 1")
     with pytest.raises(ValueError, match=r"^`gop` must be at least 1, got 0\. Give more\.$"):
         require(False, "gop", 0, "at least 1", " Give more.")
+
+
+@pytest.mark.parametrize(
+    ("given", "path"), [("~/a b/~", "/home/me/a b/~"), ("~", "~"), ("~root/a", "~root/a"), ("a/~/b", "a/~/b")]
+)
+def test_paths_may_start_from_the_home_folder(monkeypatch, given, path):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert path_argument("source", given) == path
 
 
 @pytest.mark.parametrize(
