@@ -39,6 +39,10 @@ def told(parser: ArgumentParser) -> Iterator[None]:
         near = dict.fromkeys(nearest(said, parser.get_defaults().keys()))
         meant = f"\nDid you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
         raise ArgumentError(None, said + meant) from error
+    except UnicodeDecodeError as error:
+        raise ArgumentError(
+            None, f"A config is text in UTF-8, and one has another byte at {error.start}. Save it as UTF-8."
+        ) from error
 
 
 def telling(message: str) -> str:

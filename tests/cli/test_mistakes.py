@@ -59,6 +59,14 @@ def test_a_mistake_in_a_config(tmp_path, given, message, capsys):
     assert said(capsys, ["plan", write_config(tmp_path, **given)]) == f"error: {message}"
 
 
+def test_a_config_that_is_no_utf_8(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_bytes("data: {train: vidéos}".encode("latin-1"))
+    words = ["plan", f"--config={tmp_path / 'config.yaml'}"]
+    assert (
+        said(capsys, words) == "error: A config is text in UTF-8, and one has another byte at 17. Save it as UTF-8.\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
