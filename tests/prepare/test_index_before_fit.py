@@ -1,7 +1,10 @@
 """Before a training all tables are there, made once, whoever else wants them and whatever the user's script is."""
 
+import io
 import random
+import runpy
 import subprocess
+import sys
 import threading
 from collections import Counter
 
@@ -95,3 +98,12 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "_FEW", few)
         with pytest.raises(OutputError, match="Not a directory while writing to .*tables"):
             index_in_subprocess(paths_of(source), tmp_path / "file" / "tables")
+
+
+def test_the_program_says_in_a_sentence_what_it_cannot_write(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("lightning_multigrid.prepare.processes.end_with_parent", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["prepare", str(tmp_path / "file" / "tables"), "0"])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"/a.mp4\0")))
+    with pytest.raises(SystemExit, match="Not a directory while writing to .*tables"):
+        runpy.run_module("lightning_multigrid.prepare", run_name="__main__")
