@@ -179,7 +179,8 @@ def pays():
         *trained(),
         *five_seeds(),
         f"It ends {steps.below:.1f} points below its baseline, in {steps.time:.0f} % of its time. By the clips alone, "
-        f"each end has an error of {error_by_clips(steps, 1158):.1f} points.",
+        f"each end has an error of {error_by_clips(steps, 1158):.1f} points, so that is beyond two standard errors of "
+        "both.",
         f"The default ends {-longest.below:.1f} points above its baseline, in {longest.time:.0f} % of its time. By the "
         f"clips alone, its end has an error of {error_by_clips(longest, 1158):.1f} points, so",
         f"By these clips alone, each end has an error of {error_by_clips(letters, 260):.0f} points.",
