@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from lightning_multigrid.files import VIDEO_SUFFIXES, is_frame, quoted
 from lightning_multigrid.sources.text import ManifestError, refuse_unlisted
@@ -45,10 +46,11 @@ def no_videos(folder: str, *, frames: bool) -> ManifestError:
 def videos_below(folder: str, *, frames: bool) -> Iterator[str]:
     """Yields the paths of the videos below a folder, sorted; with `frames`, those of the folders that hold images.
 
-    Hidden files are skipped. Links are followed, and no folder is entered twice.
+    Hidden files are skipped. Links are followed, but no folder is entered twice, nor one that holds this folder.
     """
     chosen = is_frame if frames else _is_video
-    seen = set()
+    holding = (*Path(os.path.abspath(folder)).parents, *Path(os.path.realpath(folder)).parents)
+    seen = set(map(os.path.realpath, holding))
     for place, folders, names in os.walk(folder, followlinks=True, onerror=refuse_unlisted):
         real = os.path.realpath(place)
         if real in seen:

@@ -498,13 +498,15 @@ def test_what_is_no_folder_per_class(tmp_path, names, arguments, match):
 
 
 @pytest.mark.timeout(20)
-def test_links_are_followed_and_no_folder_is_entered_twice(tmp_path):
+def test_links_are_followed_but_to_no_folder_twice_and_to_none_above(tmp_path):
     touch(tmp_path, "far/v/d.mp4", "source/run/a.mp4", "source/run/x/b.mp4")
     source = tmp_path / "source"
     (source / "run" / "x" / "up").symlink_to("..")
     (source / "run" / "c.mp4").symlink_to("a.mp4")
     (source / "run" / "dead.mp4").symlink_to("gone.mp4")  # counted by whoever reads it
     (source / "far").symlink_to(tmp_path / "far")
+    (source / "run" / "all").symlink_to(tmp_path)  # its videos are of other classes
+    (tmp_path / "far" / "others").symlink_to(source)
     rows = [("far/v/d.mp4", 0), ("run/a.mp4", 1), ("run/c.mp4", 1), ("run/dead.mp4", 1), ("run/x/b.mp4", 1)]
     assert rows_of(VideoList(source).read()) == [(path, (label,)) for path, label in rows]
 
