@@ -26,7 +26,7 @@ from lightning_multigrid.cli.checkpoint import LoadedWeights, refuse_other_files
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
 from lightning_multigrid.cli.init import init
-from lightning_multigrid.cli.mistakes import told
+from lightning_multigrid.cli.mistakes import refuse_other_commands, told
 from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.cli.step_seconds import StepSeconds, measure_steps, seconds_by_points
@@ -410,6 +410,8 @@ def _continues(command: str, words: Sequence[str]) -> str:
 def run(args: Sequence[str] | None) -> None:
     """Runs a command line, that of the process if `args` is None."""
     words = list(sys.argv[1:] if args is None else args)
+    if words and not words[0].startswith("-"):
+        refuse_other_commands(words[0], [*_LIGHTNINGS, *_OURS])
     _program().parse_args(words[:1] or ["--help"])
     if words[0] in _LIGHTNINGS:  # Lightning takes SIGTERM itself
         _run(words[0], words[1:])

@@ -156,7 +156,7 @@ def _run(config: Config, folder: Path, variant: str, seed: int, validate_at: lis
         made["trainer"].update(check_val_every_n_epoch=None, val_check_interval=1)  # the recorder asks then
     made["trainer"]["callbacks"].append({"class_path": _RECORDER, "init_args": recorder})
     (own / "config.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
-    command = [sys.executable, "-m", "lightning_multigrid", "fit", "--config", str(own / "config.yaml")]
+    command = [sys.executable, "-m", "lightning_multigrid.cli", "fit", "--config", str(own / "config.yaml")]
     say(f"{variant}, seed {seed}: {own / 'output.txt'} has what it prints.")
     started, cpu = time.monotonic(), cpu_seconds(of_children=True)
     with (own / "output.txt").open("w") as output:

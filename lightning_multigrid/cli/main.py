@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_multigrid.cli.checkpoint import TRAIN_FROM_IT
 from lightning_multigrid.cli.commands import run
-from lightning_multigrid.cli.terminal import say
+from lightning_multigrid.cli.terminal import ends_unread, say
 
 
 def _raised_here(error: BaseException | None) -> BaseException | None:
@@ -46,7 +46,8 @@ def main(args: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, TextIOWrapper):  # as of stderr: a letter that it doesn't have ends no command
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        entry(args)
+        with ends_unread():
+            entry(args)
     except ArgumentError as error:
         say(f"error: {error}", sys.stderr)
         raise SystemExit(2) from None

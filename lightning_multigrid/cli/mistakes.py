@@ -23,6 +23,7 @@ _UNION = re.compile(  # of a value that none of several types takes
 _IN_CLASS = "Problem with given class_path "
 _NO_ARGUMENT = re.compile(rf"{_IN_CLASS}'(?P<of>[\w.]+)':\n *Option '(?P<name>\w+)' is not accepted$", re.MULTILINE)
 _NO_CLASS = re.compile(rf"{_IN_CLASS}'(?P<of>[\w.]+)\.(?P<name>\w+)':\n.* has no attribute '(?P=name)'$", re.MULTILINE)
+_NO_MAPPING = re.compile("Unexpected config: (?P<given>.*)", re.DOTALL)
 _NO_OPTION = re.compile(
     r"^(?:Option|Subcommand '\w+' does not accept option|Group '([\w.]+)' does not accept option) '([\w.]+)'"
     r"|^unrecognized arguments: --([\w.]+)"
@@ -36,17 +37,34 @@ def told(parser: ArgumentParser) -> Iterator[None]:
         yield
     except ArgumentError as error:
         said = telling(str(error))
-        near = dict.fromkeys(nearest(said, parser.get_defaults().keys()))
-        meant = f"\nDid you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
-        raise ArgumentError(None, said + meant) from error
+        raise ArgumentError(None, said + _meant(nearest(said, parser.get_defaults().keys()))) from error
     except UnicodeDecodeError as error:
         raise ArgumentError(
             None, f"A config is text in UTF-8, and one has another byte at {error.start}. Save it as UTF-8."
         ) from error
 
 
+def refuse_other_commands(word: str, commands: Iterable[str]) -> None:
+    """Refuses a first word of the command line that is no command, and says which is nearest."""
+    names = list(commands)
+    if word not in names:
+        near = _meant(get_close_matches(word.lower(), names, n=1))
+        raise ArgumentError(None, f"`{word}` is no command. There are {', '.join(names)}.{near}")
+
+
+def _meant(names: Iterable[str]) -> str:
+    quoted = [f"`{name}`" for name in dict.fromkeys(names)]
+    return f"\nDid you mean {' or '.join(quoted)}?" if quoted else ""
+
+
 def telling(message: str) -> str:
     """Returns a message without its dumps; of the types that don't take a value, only classes that it names, if any."""
+    if no_mapping := _NO_MAPPING.match(message):
+        given = f"`{text}`" if (text := shorten(no_mapping["given"], 200)) else "an empty one"
+        return (
+            f"A config is a mapping, such as `trainer: {{max_epochs: 10}}`, got {given}. "
+            "`lightning-multigrid init FOLDER` writes a first one for a folder of videos."
+        )
     return _UNION.sub(_told_of_union, message).replace(":\n\n", ":\n")
 
 

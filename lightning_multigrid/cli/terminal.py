@@ -1,6 +1,9 @@
 """What the commands print."""
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from lightning_multigrid.files import printable
@@ -11,3 +14,18 @@ def say(text: str, to: TextIO | None = None) -> None:
     """Prints text, to `sys.stdout` by default; nothing in it controls the terminal, which breaks no word."""
     to = to or sys.stdout
     print(wrapped(printable(text), terminal_columns(to)), file=to, flush=True)
+
+
+@contextmanager
+def ends_unread() -> Iterator[None]:
+    """Ends a command without a word if nobody reads what it prints any more, as in front of `head`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes when it ends
+            raise SystemExit(141) from None  # as a shell has it of programs that end so
+        raise

@@ -1,6 +1,7 @@
 """`compare` trains what is missing, and says what came of it."""
 
 import json
+import runpy
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -181,6 +182,23 @@ def test_a_run_that_fails_is_named_with_its_last_lines(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"multigrid-0 has ended with exit status 3\. Its last lines: no such model"):
         compare(CONFIG, tmp_path, seeds=1)
     assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_training_ends_with_the_comparison_that_has_started_it(tmp_path, monkeypatch):
+    started, watched = [], []
+
+    def start(command, **_):
+        started.extend(command)
+        return SimpleNamespace(returncode=1)
+
+    monkeypatch.setattr(module.subprocess, "run", start)
+    with pytest.raises(ValueError, match="has ended with exit status 1"):
+        compare(CONFIG, tmp_path, seeds=1)
+    monkeypatch.setattr("lightning_multigrid.prepare.end_with_parent", lambda: watched.append(True))
+    monkeypatch.setattr(sys, "argv", ["lightning-multigrid", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module(started[2], run_name="__main__", alter_sys=False)
+    assert watched
 
 
 def test_the_command_draws_what_it_has_compared(monkeypatch, tmp_path, capsys):

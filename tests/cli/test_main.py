@@ -102,7 +102,8 @@ def failure(capsys, args):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["predct"], "invalid choice: 'predct'"),
+        (["predct"], " `predct` is no command. There are fit, validate, test, "),
+        (["Prepare-"], ".\nDid you mean `prepare`?\n"),
         (["check", "folder", "another"], "unrecognized arguments: another\n"),
         (["check", "folder", "--seeds=3"], "unrecognized arguments: --seeds=3\n"),  # of `compare`
         (["plan", "--model=tests.cli.test_main.Warns"], "required: data\n"),
@@ -428,6 +429,19 @@ def test_ctrl_c_is_no_traceback(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit, match="130"):
         main(["plan", "--config", config(tmp_path)])
     assert capsys.readouterr().err.endswith("Stopped.\n")
+
+
+@pytest.mark.parametrize("words", [["migrate", "theirs.yaml"], ["check", "--help"]])
+def test_a_command_that_nobody_reads_ends_without_a_word(words, tmp_path, capfd, monkeypatch):
+    (tmp_path / "run" / "theirs.yaml").write_text("TRAIN: {BATCH_SIZE: 8}")
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(writes, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with pytest.raises(SystemExit, match="141"):
+            main(words)
+        print("what is written later")
+    assert capfd.readouterr().err == ""
 
 
 def test_sigterm_is_no_success(tmp_path, monkeypatch):

@@ -67,6 +67,13 @@ def test_a_config_that_is_no_utf_8(tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize(("text", "given"), [("", "an empty one"), ("# Later\n- a\n", "`# Later - a`")])
+def test_a_config_that_is_no_mapping(tmp_path, text, given, capsys):
+    (tmp_path / "config.yaml").write_text(text)
+    expected = f"error: A config is a mapping, such as `trainer: {{max_epochs: 10}}`, got {given}. `lightning-multigrid"
+    assert said(capsys, ["plan", f"--config={tmp_path / 'config.yaml'}"]).startswith(expected)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
