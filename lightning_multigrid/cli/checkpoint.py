@@ -16,6 +16,8 @@ TRAIN_FROM_IT = f"To train from its weights as far as they fit, leave `--ckpt_pa
 
 def refuse_other_files(given: str) -> None:
     """Refuses a `--ckpt_path` that is missing, or that no training has written, before Lightning reads it."""
+    if not given:
+        raise ValueError("`--ckpt_path` is empty. Give a checkpoint of `fit`, or `last`, or leave it out.")
     if given == "best":
         raise ValueError(
             "`--ckpt_path best` is known only while it trains. Give the file in the `dirpath` of `ModelCheckpoint`."
@@ -30,14 +32,19 @@ def refuse_other_files(given: str) -> None:
         )
     if path.is_dir():  # as some strategies write them
         return
+    other = ValueError(f"`--ckpt_path {given}` is no checkpoint, or only a part. Give one of `fit`, or `last`.")
     # torch writes archives, whose end says what is in them.
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"`--ckpt_path {given}` is no checkpoint, or only a part. Give one of `fit`, or `last`.")
-    checkpoint = AtomicCheckpointIO().load_checkpoint(path, "meta")  # type: ignore[arg-type]  # as torch takes it
-    if "state_dict" not in checkpoint:
-        raise ValueError(
-            f"`--ckpt_path {given}` is no checkpoint of Lightning: it has no `state_dict`. {TRAIN_FROM_IT}"
-        )
+        raise other
+    try:
+        checkpoint = AtomicCheckpointIO().load_checkpoint(path, "meta")  # type: ignore[arg-type]  # as torch takes it
+    except RuntimeError as error:  # torch's, of other archives
+        raise other from error
+    for name in ("state_dict", "pytorch-lightning_version"):
+        if name not in checkpoint:
+            raise ValueError(
+                f"`--ckpt_path {given}` is no checkpoint of Lightning: it has no `{name}`. {TRAIN_FROM_IT}"
+            )
 
 
 class LoadedWeights(Callback):

@@ -313,7 +313,7 @@ class _ConfigCLI(LightningCLI):
         with told(self.of_command):
             self.config = parser.parse_args(args)
         self.ckpt_path = None if self.ours else self.config[self.command].get("ckpt_path")
-        if self.ckpt_path:
+        if self.ckpt_path is not None:
             refuse_other_files(self.ckpt_path)
             # From here to the next hook, Lightning (2.5.5) would let the hyperparameters in the file override what is
             # typed, and import the classes that they name.

@@ -89,6 +89,11 @@ def _records(path: str) -> Iterator[tuple[str, bool, dict[str, Any]]]:
             fields = {name.lower(): value for name, value in record.items()}
             yield where, True, _fields(fields)
         return
+    if path.lower().endswith(".json"):
+        raise ManifestError(
+            f"{path} is JSON, and a list has a row for each video: `path label`, or in a file that ends in `.jsonl`, an "
+            "object of JSON with `file_name` and `label`. Write one of these."
+        )
     header: list[str] = []
     for number, (line, row) in enumerate(csv_rows(path, _separator(path))):
         where = f"line {line}"

@@ -13,6 +13,7 @@ import warnings
 from functools import partial
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -268,12 +269,15 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
+        ("empty", "`--ckpt_path` is empty. Give a checkpoint"),
         ("best", "`--ckpt_path best` is known only while it trains"),
         ("none", "is not there (looked for: "),
         ("text", "is no checkpoint, or only a part. Give one of `fit`"),
         ("home", "a.ckpt` is no checkpoint of Lightning"),
         ("cut", "is no checkpoint, or only a part"),
+        ("numpy", "is no checkpoint, or only a part"),
         ("tensors", "is no checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
+        ("weights", "is no checkpoint of Lightning: it has no `pytorch-lightning_version`. To train from"),
         (
             "other",
             "The weights of the checkpoint don't fit BoringModel: Missing",
@@ -283,13 +287,17 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
 def test_what_is_no_checkpoint_of_this_model_is_refused_in_a_sentence(tmp_path, capsys, monkeypatch, kind, said):
     monkeypatch.setenv("HOME", str(tmp_path))
     path = tmp_path / "a.ckpt"
-    other = {"state_dict": {"other": torch.zeros(1)}, "pytorch-lightning_version": L.__version__}
+    other = {"state_dict": {"other": torch.zeros(1)}, "pytorch-lightning_version": L.__version__, "epoch": 0}
+    del other["pytorch-lightning_version" if kind == "weights" else "epoch"]
     torch.save({"a": 1} if kind in ("tensors", "home") else other, path)
+    if kind == "numpy":
+        with path.open("wb") as file:
+            np.savez(file, a=np.zeros(1))
     if kind in ("text", "cut"):
         path.write_bytes(b"hello" if kind == "text" else path.read_bytes()[:-100])
     if kind == "none":
         path.unlink()
-    given = {"best": "best", "home": "~/a.ckpt"}.get(kind, path)
+    given = {"empty": "", "best": "best", "home": "~/a.ckpt"}.get(kind, path)
     boring = "lightning.pytorch.demos.boring_classes.Boring"
     words = ["--config", config(tmp_path), f"--model={boring}Model", f"--data={boring}DataModule"]
     error = failure(capsys, ["validate", *words, f"--ckpt_path={given}"])

@@ -196,6 +196,14 @@ def test_lines_of_json_say_what_a_list_says(tmp_path):
     assert VideoList(tmp_path / "list.jsonl").read().stretch(0) == (1.5, 3)
 
 
+def test_an_array_of_json_is_no_list(tmp_path):
+    (tmp_path / "list.json").write_text('[{"path": "a.mp4", "label": 0}]')
+    with pytest.raises(
+        ManifestError, match=r"list\.json is JSON, and a list has a row for each video: `path label`, or"
+    ):
+        VideoList(tmp_path / "list.json").read()
+
+
 @pytest.mark.parametrize(
     ("line", "match"),
     [

@@ -54,6 +54,8 @@ def test_what_is_saved_is_loaded_and_nothing_else_is_left(tmp_path):
 def test_a_checkpoint_at_a_url_is_that_of_lightning():
     io.save_checkpoint(CHECKPOINT, "memory://checkpoints/last.ckpt")
     assert same(io.load_checkpoint("memory://checkpoints/last.ckpt"), CHECKPOINT)
+    with pytest.raises(FileNotFoundError, match="No such file or directory: 'memory://checkpoints/other.ckpt'"):
+        io.load_checkpoint("memory://checkpoints/other.ckpt")
 
 
 @pytest.mark.parametrize("failing", ["torch.save", "os.fsync", "os.replace"])

@@ -4,6 +4,7 @@ Lightning moves a checkpoint from the system's temporary folder. To a network dr
 is killed meanwhile leaves half a file under its name.
 """
 
+import errno
 import os
 import pickle
 from collections.abc import Callable
@@ -62,6 +63,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             # Lightning's own method trusts every URL, and before 2.6 every file.
             with fsspec.open(os.fspath(path), "rb") as file:
                 checkpoint: dict[str, Any] = torch.load(file, map_location, weights_only=weights_only is not False)
+        except FileNotFoundError as error:  # that of a URL says no more than the URL
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path)) from error
         except pickle.UnpicklingError as error:
             raise ValueError(
                 f"{path} holds more than tensors and plain values, and reading it could run code of whoever wrote it "
