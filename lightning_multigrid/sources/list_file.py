@@ -91,8 +91,8 @@ def _records(path: str) -> Iterator[tuple[str, bool, dict[str, Any]]]:
         return
     if path.lower().endswith(".json"):
         raise ManifestError(
-            f"{path} is JSON, and a list has a row for each video: `path label`, or in a file that ends in `.jsonl`, an "
-            "object of JSON with `file_name` and `label`. Write one of these."
+            f"{path} is JSON, and a list has a row for each video: `path label`, or an object of JSON with `file_name` "
+            "and `label` if its name ends in `.jsonl`. Write one of these."
         )
     header: list[str] = []
     for number, (line, row) in enumerate(csv_rows(path, _separator(path))):
