@@ -1,6 +1,7 @@
 """What the commands print."""
 
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +21,16 @@ def say(text: str, to: TextIO | None = None) -> None:
 def ends_unread() -> Iterator[None]:
     """Ends a command without a word if nobody reads what it prints any more, as in front of `head`."""
     try:
-        yield
-        sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):
         try:
+            yield
+        except SystemExit:
             sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes when it ends
-            raise SystemExit(141) from None  # as a shell has it of programs that end so
-        raise
+            raise
+        sys.stdout.flush()
+    except BrokenPipeError:
+        poll = select.poll()
+        poll.register(sys.stdout, 0)
+        if not poll.poll(0):  # it is another pipe
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes when it ends
+        raise SystemExit(141) from None  # as a shell has it of programs that end so

@@ -439,9 +439,10 @@ def test_ctrl_c_is_no_traceback(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.endswith("Stopped.\n")
 
 
-@pytest.mark.parametrize("words", [["migrate", "theirs.yaml"], ["check", "--help"]])
+@pytest.mark.parametrize("words", [["migrate", "theirs.yaml"], ["check", "--help"], ["plan", "--like=kinetics-i3d"]])
 def test_a_command_that_nobody_reads_ends_without_a_word(words, tmp_path, capfd, monkeypatch):
     (tmp_path / "run" / "theirs.yaml").write_text("TRAIN: {BATCH_SIZE: 8}")
+    monkeypatch.setattr(commands, "count_clips", lambda _: 1000)
     reads, writes = os.pipe()
     os.close(reads)
     with open(writes, "w") as pipe:
@@ -450,6 +451,17 @@ def test_a_command_that_nobody_reads_ends_without_a_word(words, tmp_path, capfd,
             main(words)
         print("what is written later")
     assert capfd.readouterr().err == ""
+
+
+def test_a_pipe_that_is_not_the_output_is_an_error(tmp_path, monkeypatch):
+    def broken(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(commands, "count_clips", broken)
+    with (tmp_path / "output").open("w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        with pytest.raises(BrokenPipeError):
+            main(["plan", "--config", config(tmp_path)])
 
 
 def test_sigterm_is_no_success(tmp_path, monkeypatch):
