@@ -27,7 +27,7 @@ from lightning_multigrid.clips import (
     collate_views,
     repeat_sampler,
 )
-from lightning_multigrid.files import OutputError, require
+from lightning_multigrid.files import OutputError, quoted, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn, tell
 from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
@@ -317,6 +317,25 @@ class VideoDataModule(LightningDataModule):
             batch = self._videos(split, batch) if batch.views[0] else self._for_training(batch)
         # Of the two hooks Lightning calls the data module's only. The module's default one returns the batch.
         return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the names of the classes, if they are known."""
+        return {"classes": list(self._classes)} if self._classes else {}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Warns if labels count other classes than in the training that wrote a checkpoint."""
+        counted = state_dict.get("classes", ())
+        for label, (before, now) in enumerate(zip(counted, self._classes, strict=False)):  # weights say if one has more
+            if before != now:
+                warnings.warn(
+                    f"Label {label} is the class {quoted(now)}, and was {quoted(before)} in the training of the "
+                    "checkpoint. Unless the class was renamed, labels count others now: give `train` as a `VideoList` "
+                    "with `classes`, the `classes.txt` beside the `config.yaml` of that training.",
+                    stacklevel=2,
+                )
+                return
 
     def _read(self, split: Split, classes: tuple[str, ...]) -> Manifest | None:
         source = self.sources[split]

@@ -217,6 +217,22 @@ def test_class_ids_of_folders_are_those_of_training(tree):
     assert other.seen["val"][0][1].tolist() == [1, 2]
 
 
+def test_a_checkpoint_whose_labels_counted_other_classes_is_told(tree):
+    trained = quiet_trainer()
+    trained.fit(Recorder(), VideoDataModule(tree / "train", tree / "val", **TINY))
+    trained.save_checkpoint(file := tree / "a.ckpt")
+
+    def validate():
+        data = VideoDataModule(tree / "train", tree / "val", **TINY)
+        quiet_trainer().validate(Recorder(), data, ckpt_path=file, verbose=False)
+
+    validate()
+    for split in ("train", "val"):
+        (tree / split / "gray").rename(tree / split / "a gray one")
+    with pytest.warns(UserWarning, match="Label 0 is the class 'a gray one', and was 'black' in the training of the"):
+        validate()
+
+
 def test_names_of_classes_have_the_ids_of_training(folder):
     named = [f"{level}_{number}.mp4,{name}" for number in range(4) for name, level in GRAYS.items()]
     write_list(folder / "named.csv", named)
