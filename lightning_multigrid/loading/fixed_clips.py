@@ -57,12 +57,13 @@ class FixedClips:
     ) -> None:
         self.dataset = dataset
         self.parts, self.divisor = SampleParts(layout, clips, follow or {}, whole_span), 1
+        name = type(getattr(dataset, "stream", dataset)).__name__
         try:
             self.first, self.frames, self.size, doubts = look(self._look)
         except ValueError as error:
-            raise ValueError(f"{type(dataset).__name__}: {error}") from error
+            raise ValueError(f"{name}: {error}") from error
         for doubt in doubts:
-            warnings.warn(f"{type(dataset).__name__}: {doubt}", stacklevel=2)
+            warnings.warn(f"{name}: {doubt}", stacklevel=2)
 
     def _look(self) -> tuple[int, int, int, list[str]]:
         """The first sample that is not None: its index, its grid, and what a coarse one may change."""

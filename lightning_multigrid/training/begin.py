@@ -34,6 +34,7 @@ from lightning_multigrid.training.script.planning import check_steps, make_plan
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
 from lightning_multigrid.training.script.refusals import (
     refuse_lazy,
+    refuse_other_plans,
     refuse_synced_batchnorm,
     refuse_tables_in_shards,
     tell_left_alone,
@@ -61,6 +62,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
     seen = ScriptLoader(own, loader, lambda: trainer.current_epoch)
     plan = loader.sampler.plan
+    refuse_other_plans(plan)
     following = Following(module, *plan.schedule.baseline.shape.clip)
     for shape in plan.schedule.grids:
         refuse_tables_in_shards(trainer.strategy, following.resized(*shape.clip))

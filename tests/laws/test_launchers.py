@@ -2,16 +2,20 @@
 
 import re
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ModelParallelStrategy
+from torch import distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.multiprocessing import start_processes
+from torch.multiprocessing import ProcessRaisedException, start_processes
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from lightning_multigrid import MultigridCallback
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
@@ -19,8 +23,9 @@ from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.script.refusals import refuse_split_models, refuse_synced_batchnorm
 from tests.helpers.launchers import by_forks, by_lightning, by_slurm, by_torchrun, variables_of_torchrun
 from tests.helpers.on_ranks import NUMBER
-from tests.helpers.processes import start_method
+from tests.helpers.processes import ddp_of_this_process, start_method
 from tests.helpers.sharded import train_on_rank
+from tests.helpers.tiny import Module, clips, trainer
 from tests.helpers.versions import not_torch_2_6
 
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=2, milestones=(1,)))
@@ -61,6 +66,62 @@ def check_ranks(folder, world):
 def test_ranks_of_every_launcher(tmp_path, launch, world, options):
     launch(tmp_path, world, **options)
     check_ranks(tmp_path, world)
+
+
+def rank_and_world():
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+class Share(IterableDataset):
+    """A stream that is cut among the ranks; of 63 clips, the first rank has one more."""
+
+    def __len__(self):
+        return len(range(rank_and_world()[0], 63, rank_and_world()[1]))
+
+    def __iter__(self):
+        rank, world = rank_and_world()
+        return iter([clips(63)[index] for index in range(rank, 63, world)])
+
+
+class Fewer(Dataset):
+    """A dataset of which the second rank misses some clips."""
+
+    def __len__(self):
+        return 64 - 16 * rank_and_world()[0]
+
+    def __getitem__(self, index):
+        return clips(64)[index]
+
+
+class Noting(Module):
+    """Notes the clips of a pass, and the shapes of all steps, in a file for each rank."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def on_train_end(self):
+        clips_of_pass = self.trainer.callbacks[0].run.plan.clips
+        Path(self.folder, str(self.global_rank)).write_text(f"{clips_of_pass}: {self.shapes}")
+
+
+def fit_two_ranks(folder, dataset):
+    host = trainer(MultigridCallback(), max_epochs=1, strategy=ddp_of_this_process(), devices=2)
+    host.fit(Noting(folder), DataLoader(dataset, 2))
+
+
+def test_shares_of_a_stream_may_differ_by_a_clip(tmp_path):
+    fit_two_ranks(tmp_path, Share())
+    first, second = ((tmp_path / str(rank)).read_text() for rank in range(2))
+    assert first == second
+    assert first.startswith("63: [")
+
+
+def test_ranks_that_plan_other_trainings_are_refused(tmp_path):
+    with pytest.raises(
+        ProcessRaisedException, match="one plan on all devices, but rank 0 has 64 clips, and rank 1 .* 48"
+    ):
+        fit_two_ranks(tmp_path, Fewer())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from fractions import Fraction
 from operator import itemgetter
 from typing import Any, cast
 
+import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -39,8 +40,9 @@ def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch:
     if clips_per_epoch is not None:
         return clips_per_epoch
     length, limit, size = length_of(loader.dataset), trainer.limit_train_batches, cast("int", loader.batch_size)
-    if length is not None:
-        return length * trainer.world_size
+    if length is not None:  # that of this device's share, which may have a clip more than another one's
+        own = torch.tensor(float(length), dtype=torch.float64, device=trainer.strategy.root_device)
+        return round(trainer.strategy.reduce(own, reduce_op="mean").item() * trainer.world_size)
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         return 1000 * size * trainer.world_size  # any number will do
     if isinstance(limit, int):

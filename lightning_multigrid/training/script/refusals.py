@@ -9,6 +9,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, callbacks_of, is_a, tell
 from lightning_multigrid.norm import BatchNorm, is_sharded, left_alone
+from lightning_multigrid.schedule import Plan
 
 # Callbacks of Lightning that change what the plan says, and what to use instead.
 _OTHER_CALLBACKS = {
@@ -109,3 +110,21 @@ def refuse_split_models(strategy: Any) -> None:
                 f"MultigridCallback gives each rank other clips, but with `tensor_parallel_size={ranks}` several ranks "
                 "work on the same ones. Use `ModelParallelStrategy(tensor_parallel_size=1, data_parallel_size=...)`."
             )
+
+
+def refuse_other_plans(plan: Plan) -> None:
+    """Refuses ranks that plan other trainings: they would scale the LR differently, or wait for each other for ever."""
+    if plan.world == 1:
+        return
+    shape, batches = plan.schedule.baseline.shape, plan.baseline_length.batches
+    own = f"{plan.clips} clips", f"mini-batches of {shape}", f"epochs of {batches} mini-batches", f"`seed={plan.seed}`"
+    ranks: list[Any] = [None] * plan.world
+    torch.distributed.all_gather_object(ranks, (*own, f"the schedule\n{plan.schedule}\n"))
+    for rank, plans in enumerate(ranks):
+        for first, other in zip(ranks[0], plans, strict=True):
+            if first != other:
+                raise MisconfigurationException(
+                    f"MultigridCallback needs one plan on all devices, but rank 0 has {first}, and rank {rank} has "
+                    f"{other}. Give all of them the whole dataset, of which each then reads its part, and the same "
+                    "`batch_size` and arguments."
+                )
