@@ -1,7 +1,9 @@
 """One test for each entry of `lightning_internals`, on Lightning itself: each fails when Lightning changes."""
 
+import gc
 import inspect
 import re
+import weakref
 
 import lightning as L
 import pytest
@@ -81,6 +83,17 @@ def test_training_source():
     del host.fit_loop._data_source
     with pytest.raises(MisconfigurationException, match="cannot find the training loader in this version.*Install"):
         training_source(host)
+
+
+def test_a_loader_that_is_seen_goes_with_the_one_that_is_iterated():
+    """Without waiting for Python to collect garbage: workers that persist live as long."""
+    seen = few()
+    held = weakref.ref(seen)
+    gc.disable()
+    both = loader_seen_as(trainer(), few(), seen)
+    del both, seen
+    gc.enable()
+    assert held() is None
 
 
 def test_loader_seen_as():

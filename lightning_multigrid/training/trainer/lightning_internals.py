@@ -52,8 +52,9 @@ def loader_seen_as(trainer: Trainer, loader: Any, seen: Any) -> Any:
     """
     # Of `lightning.pytorch` or `pytorch_lightning`, as the Trainer.
     combined = sys.modules[type(trainer.fit_loop).__module__].CombinedLoader
-    parts = {"seen": seen, "iterables": property(lambda both: both.seen)}
-    return type("LoaderSeenAs", (combined,), parts)(loader, "max_size_cycle")
+    made = type("LoaderSeenAs", (combined,), {"iterables": property(lambda both: both.seen)})(loader, "max_size_cycle")
+    made.seen = seen  # of the object: a class would keep it, and the workers of `loader`, until Python collects garbage
+    return made
 
 
 def reload_every(trainer: Trainer, epochs: int) -> None:
