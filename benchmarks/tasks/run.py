@@ -41,6 +41,8 @@ ROWS = {
     "fine_33": "multigrid 1.5x, a third of the steps fine",
     "fine_67": "multigrid 1.5x, two thirds of the steps fine",
     "factor_175": "multigrid 1.75x",
+    "factor_2": "multigrid 2x",
+    "once": "multigrid 1.5x, once through the long cycle: `one_pass=True`",
     "lr_sqrt": "multigrid 1.5x, the LR by the square root of the clips",
     "lr_none": "multigrid 1.5x, the script's LR",
 }
