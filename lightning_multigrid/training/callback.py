@@ -179,7 +179,10 @@ class MultigridCallback(Arguments, Callback):
     def run(self) -> Run:
         """The `fit` that is under way, or the last one, of which the `plan` and the `report` remain."""
         if self._run is None:
-            raise RuntimeError("MultigridCallback plans the training when `fit` begins, which it has not yet.")
+            raise RuntimeError(
+                "MultigridCallback plans the training when `fit` begins, which it has not yet in this process. "
+                "Strategies such as `ddp_spawn` train in others."
+            )
         return self._run
 
     @property

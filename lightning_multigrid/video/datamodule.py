@@ -210,7 +210,10 @@ class VideoDataModule(LightningDataModule):
     def prepare_data(self) -> None:
         """Makes the frame tables that the videos of `fit` lack; evaluation alone reads each of them once only."""
         if self.index and (self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING):
-            paths = map(paths_without_own_table, self.manifests("train", "val").values())
+            manifests = self.manifests("train", "val")
+            for split, manifest in manifests.items():
+                self._num_classes_of(split, manifest, manifests.get("train"))  # refused before hours of decoding
+            paths = map(paths_without_own_table, manifests.values())
             try:
                 if said := index_in_subprocess(list(dict.fromkeys(chain(*paths))), self._tables_folder()):
                     tell(said)
@@ -256,9 +259,7 @@ class VideoDataModule(LightningDataModule):
                     f"Each video of `{split}` is a folder of images, {manifest.frame_rate:g} per second, as in `train`."
                 )
             if split != "predict":
-                counted = train.num_classes if train else self._classes_of_model() or manifest.num_classes
-                self.num_classes = self._given_num_classes or counted
-                self._check_labels(split, manifest, train)
+                self.num_classes = self._num_classes_of(split, manifest, train)
                 _tell(split, manifest, train, self.num_classes)
             if self.index and manifest.frame_rate is None and not manifest.prepared:  # prepared ones have their own
                 manifest = replace(manifest, tables=TableStore(self._tables_folder()))
@@ -346,16 +347,19 @@ class VideoDataModule(LightningDataModule):
         rate = getattr(self.sources["train"], "frame_rate", None)
         return VideoList(source, frame_rate=rate if rate and holds_frames(source) else None).read(classes)
 
-    def _check_labels(self, split: Split, manifest: Manifest, train: Manifest | None) -> None:
+    def _num_classes_of(self, split: Split, manifest: Manifest, train: Manifest | None) -> int:
+        """The number of classes, if the labels of a split fit it and `train`; a ValueError if they don't."""
+        counted = train.num_classes if train else self._classes_of_model() or manifest.num_classes
+        num_classes = self._given_num_classes or counted
         if not manifest.labelled:
             raise ValueError(
                 f"The videos of `{split}` ({manifest.origin}) have no labels, which `{split}` needs. Give each line a "
                 "label, or a folder per class, or use `predict`."
             )
-        if manifest.num_classes > (self.num_classes or 0):
+        if manifest.num_classes > num_classes:
             raise ValueError(
                 f"`{split}` ({manifest.origin}) has labels up to {manifest.num_classes - 1}, but there are "
-                f"{self.num_classes} classes. Correct the labels, or give `num_classes`."
+                f"{num_classes} classes. Correct the labels, or give `num_classes`."
             )
         if split == "train" and self.balance and manifest.multi_label:
             raise ValueError(
@@ -363,10 +367,10 @@ class VideoDataModule(LightningDataModule):
                 "labels. Leave it out."
             )
         if not manifest.classes:
-            return
-        if train is None and len(manifest.classes) < (self.num_classes or 0):
+            return num_classes
+        if train is None and len(manifest.classes) < num_classes:
             raise ValueError(
-                f"`{split}` ({manifest.origin}) names {len(manifest.classes)} of the {self.num_classes} classes, so "
+                f"`{split}` ({manifest.origin}) names {len(manifest.classes)} of the {num_classes} classes, so "
                 f"their numbers are not known. Give `train`, too, or `{split}` as a `VideoList` with all `classes`."
             )
         if train and not train.classes:
@@ -381,6 +385,7 @@ class VideoDataModule(LightningDataModule):
                 f"{len(train.classes)} of `train`, or not in their order. Give both splits from one dataset, with the "
                 "same file of classes."
             )
+        return num_classes
 
     def _classes_of_model(self) -> int | None:
         module = None if self.trainer is None else self.trainer.lightning_module

@@ -498,6 +498,13 @@ def test_a_fit_decodes_each_video_once_and_a_second_one_none(source, decoded, ca
     assert sum("Frame tables of 9 videos made" in record.message for record in caplog.records) == 1
 
 
+def test_labels_are_refused_before_videos_are_decoded_for_their_tables(source, decoded):
+    write_list(source / "unlabelled.csv", [str(path) for path in sorted((source / "train").rglob("*.mp4"))])
+    with pytest.raises(ValueError, match=r"unlabelled.csv\) have no labels, which `train` needs"):
+        fit(data_of(source, train=source / "unlabelled.csv", val=None, index=str(source / "tables")))
+    assert decoded == []
+
+
 def test_without_an_index_nothing_is_kept(source, decoded, monkeypatch):
     monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(source / "cache"))
     fit(data_of(source, index=False), max_epochs=2)
