@@ -80,7 +80,7 @@ def here(monkeypatch, tmp_path):
     started, run_of_subprocess = [], subprocess.run
 
     def run(command, **options):
-        if command[2] != "lightning_multigrid":  # what a training starts
+        if command[2] != "lightning_multigrid.cli":  # what a training starts
             return run_of_subprocess(command, **options)
         started.append(command[-1])
         main(command[3:])
