@@ -5,7 +5,7 @@ memory format; `across_ranks.py` shares statistics when devices have few clips; 
 many mini-batches.
 """
 
-from lightning_multigrid.norm.across_ranks import make_groups, ranks_needed
+from lightning_multigrid.norm.across_ranks import make_groups, ranks_needed, world_size
 from lightning_multigrid.norm.population import (
     BatchNorm,
     average_statistics,
@@ -29,4 +29,4 @@ from lightning_multigrid.norm.sub_batchnorm import (
 __all__ = ["BatchNorm", "ConvertedInSteps", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d"]
 __all__ += ["average_statistics", "convert_sub_batchnorm", "is_sharded", "left_alone", "make_groups"]
 __all__ += ["observed_moments", "ranks_needed", "restore_batchnorm", "set_sub_batch", "sub_batchnorm_layers"]
-__all__ += ["tracking_layers", "write_statistics"]
+__all__ += ["tracking_layers", "world_size", "write_statistics"]

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, callbacks_of, is_a, tell
-from lightning_multigrid.norm import BatchNorm, is_sharded, left_alone
+from lightning_multigrid.norm import BatchNorm, is_sharded, left_alone, world_size
 from lightning_multigrid.schedule import Plan
 
 # Callbacks of Lightning that change what the plan says, and what to use instead.
@@ -114,11 +114,11 @@ def refuse_split_models(strategy: Any) -> None:
 
 def refuse_other_plans(plan: Plan) -> None:
     """Refuses ranks that plan other trainings: they would scale the LR differently, or wait for each other for ever."""
-    if plan.world == 1:
+    if world_size(plan.world) == 1:  # also of a strategy whose ranks have no group of torch's
         return
     shape, batches = plan.schedule.baseline.shape, plan.baseline_length.batches
     own = f"{plan.clips} clips", f"mini-batches of {shape}", f"epochs of {batches} mini-batches", f"`seed={plan.seed}`"
-    ranks: list[Any] = [None] * plan.world
+    ranks: list[Any] = [None] * world_size()
     torch.distributed.all_gather_object(ranks, (*own, f"the schedule\n{plan.schedule}\n"))
     for rank, plans in enumerate(ranks):
         for first, other in zip(ranks[0], plans, strict=True):
