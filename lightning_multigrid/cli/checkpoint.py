@@ -11,6 +11,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.training import FROM_WEIGHTS, AtomicCheckpointIO
 
+# What is in a checkpoint that is a folder, as FSDP and DeepSpeed write them.
+_OF_STRATEGIES = (".metadata", "meta.pt", "latest", "checkpoint")
 TRAIN_FROM_IT = f"To train from its weights as far as they fit, leave `--ckpt_path` out and give {FROM_WEIGHTS}."
 
 
@@ -30,8 +32,12 @@ def refuse_other_files(given: str) -> None:
             f"`--ckpt_path {given}` is not there (looked for: {path.absolute()}). Give a checkpoint of `fit`, or "
             "`last`."
         )
-    if path.is_dir():  # as some strategies write them
-        return
+    if path.is_dir():
+        if any((path / name).exists() for name in _OF_STRATEGIES):
+            return
+        files = sorted(path.glob("*.ckpt"), key=lambda file: file.stat().st_mtime)
+        newest = f", such as {files[-1]}" if files else ""
+        raise ValueError(f"`--ckpt_path {given}` is a folder. Give a checkpoint of `fit`{newest}, or `last`.")
     other = ValueError(f"`--ckpt_path {given}` is no checkpoint, or only a part. Give one of `fit`, or `last`.")
     # torch writes archives, whose end says what is in them.
     if not zipfile.is_zipfile(path):

@@ -26,7 +26,7 @@ from lightning_multigrid.cli.checkpoint import LoadedWeights, refuse_other_files
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
 from lightning_multigrid.cli.init import init
-from lightning_multigrid.cli.mistakes import refuse_other_commands, told
+from lightning_multigrid.cli.mistakes import refuse_other_commands, refuse_other_texts, told
 from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.cli.step_seconds import StepSeconds, measure_steps, seconds_by_points
@@ -430,6 +430,8 @@ def _end(*_: object) -> None:
 
 def _run(command: str, words: Sequence[str]) -> None:
     words = typed(command, words)
+    for config in (word.partition("=")[2] for word in words if word.startswith("--config=")):
+        refuse_other_texts(config)
     configured = any(word.startswith("-c") or word.partition("=")[0] == "--config" for word in words)
     if command in _OF_FILE or (command in _OF_DATA and not configured):
         parser = ArgumentParser(**_parser_arguments(command))

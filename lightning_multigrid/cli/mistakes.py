@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from inspect import signature
+from pathlib import Path
 from pydoc import locate
 from textwrap import indent, shorten
 
+import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
 # Messages of jsonargparse (4.53). Others stay as they are.
@@ -38,10 +40,39 @@ def told(parser: ArgumentParser) -> Iterator[None]:
     except ArgumentError as error:
         said = telling(str(error))
         raise ArgumentError(None, said + _meant(nearest(said, parser.get_defaults().keys()))) from error
+
+
+def refuse_other_texts(config: str) -> None:
+    """Refuses a config that is no YAML in UTF-8, or says a key twice: YAML readers take the last one, silently."""
+    file = Path(config)
+    if not file.is_file():  # jsonargparse says it
+        return
+    try:
+        node = yaml.compose(file.read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except UnicodeDecodeError as error:
-        raise ArgumentError(
-            None, f"A config is text in UTF-8, and one has another byte at {error.start}. Save it as UTF-8."
-        ) from error
+        what = f"{config} is no text in UTF-8: it has another byte at {error.start}. Save it as UTF-8."
+        raise ArgumentError(None, what) from error
+    except yaml.YAMLError as error:
+        raise ArgumentError(None, f"{config} is no YAML: {' '.join(str(error).split())}") from error
+    nodes, seen = [node], set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):  # an alias, or a leaf
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+            continue
+        nodes += [value for _, value in node.value]
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if lines.setdefault(name, line) != line and name != "<<":  # more than one of these may be merged
+                raise ArgumentError(
+                    None,
+                    f"{config} has `{name}` twice, in lines {lines[name]} and {line}, and only the last would count. "
+                    "Put what they say under one.",
+                )
 
 
 def refuse_other_commands(word: str, commands: Iterable[str]) -> None:

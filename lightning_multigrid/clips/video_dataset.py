@@ -86,15 +86,12 @@ class VideoDataset(Dataset[Clip]):
         return clips
 
     def describe(self, request: ClipRequest) -> str:
-        """Says of which file, moments and frames the clip of a request is made, as far as the file can be opened."""
+        """Says of which file, moments and frames the clip of a request is made, if its video can be read."""
         path = self.manifest.path(request.index)
-        try:
-            with open_row(self.manifest, request.index) as video:
-                grid = self.sampling.in_source(self._grid(request, video), video)
-                ends = (grid.indices[0], grid.indices[-1]) if video.rate else ()
-                seconds = [f"{video.time_in_video(frame):.2f}" for frame in ends]
-        except (OSError, VideoError) as error:
-            return f"{path} can't be read, and another video takes its place: {error}"
+        with open_row(self.manifest, request.index) as video:
+            grid = self.sampling.in_source(self._grid(request, video), video)
+            ends = (grid.indices[0], grid.indices[-1]) if video.rate else ()
+            seconds = [f"{video.time_in_video(frame):.2f}" for frame in ends]
         numbers = " ".join(map(str, grid.indices))
         shown = f", {' to '.join(seconds)} s" if seconds else ""
         return f"{path}{shown}, frames {numbers}" + (", mirrored" if grid.flip else "")

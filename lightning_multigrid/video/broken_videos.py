@@ -48,21 +48,26 @@ class BrokenVideos:
             warnings.warn(says, SlowVideoWarning, stacklevel=4)
         self._slow[reason] += 1
 
-    def report(self, split: str, broken: Sequence[BrokenVideo], videos: int, trainer: Trainer) -> None:
-        """Warns of each broken or damaged video once; raises if too many of the split's `videos` are broken by now."""
-        for video in broken:
+    def name(self, videos: Sequence[BrokenVideo]) -> None:
+        """Warns of each broken or damaged video once."""
+        for video in videos:
             path, reason = printable(video.path), printable(video.reason)
             if video.slow:
-                if split == "train":
-                    self._count_slow(path, reason)
                 continue
             if video.kept and video.path not in self._damaged:
                 message = f"{path}: {reason}, as far as it was read. Its frames are used as FFmpeg decodes them."
-                warnings.warn(f"{message} `check` names all damage.", DamagedVideoWarning, stacklevel=3)
+                warnings.warn(f"{message} `check` names all damage.", DamagedVideoWarning, stacklevel=4)
             if not video.kept and video.path not in self.reasons:
                 fate = "In training another video takes its place, elsewhere it is left out."
-                warnings.warn(f"Cannot read {path}: {reason}. {fate}", BrokenVideoWarning, stacklevel=3)
+                warnings.warn(f"Cannot read {path}: {reason}. {fate}", BrokenVideoWarning, stacklevel=4)
             (self._damaged if video.kept else self.reasons)[video.path] = video.reason
+
+    def report(self, split: str, broken: Sequence[BrokenVideo], videos: int, trainer: Trainer) -> None:
+        """Names broken, damaged and slow videos; raises if too many of the split's `videos` are broken by now."""
+        self.name(broken)
+        for video in broken:
+            if video.slow and split == "train":
+                self._count_slow(printable(video.path), printable(video.reason))
             if not video.kept and (split == "train" or not video.substitute):
                 self._missed[split][video.index] = video.path
         # In evaluation a rank reads its share of the videos; in training, sooner or later, it reads all of them.

@@ -460,7 +460,8 @@ class VideoDataModule(LightningDataModule):
     def show_clip(self, request: ClipRequest) -> tuple[Tensor, str]:
         """Draws a training clip as the model gets it, T x 3 x S x S from 0 to 1, and says what it is: for `show_grids`.
 
-        The data must be set up for `fit`. Mixup and CutMix mix it with no other one.
+        The data must be set up for `fit`. Mixup and CutMix mix it with no other one. A video that can't be read is
+        named in a `BrokenVideoWarning`, and the text is of the one in its place.
         """
         dataset = self._datasets["train"]
         assert isinstance(dataset, VideoDataset)
@@ -468,7 +469,9 @@ class VideoDataModule(LightningDataModule):
         clips, _ = self._training_clips(ClipBatch([clip]))
         std, mean = (torch.tensor(values).view(3, 1, 1, 1) for values in (self.std, self.mean))
         names = ", ".join(self._classes[label] if self._classes else str(label) for label in clip.labels)
-        return (clips[0] * std + mean).transpose(0, 1), f"{names}: {dataset.describe(request)}"
+        self._broken.name(clip.broken)
+        described = dataset.describe(replace(request, index=clip.index))
+        return (clips[0] * std + mean).transpose(0, 1), f"{names}: {described}"
 
     def _for_training(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
         clips, labels = self._training_clips(batch)

@@ -276,6 +276,7 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
         ("home", "a.ckpt` is no checkpoint of Lightning"),
         ("cut", "is no checkpoint, or only a part"),
         ("numpy", "is no checkpoint, or only a part"),
+        ("folder", "is a folder. Give a checkpoint of `fit`, such as "),
         ("tensors", "is no checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
         ("weights", "is no checkpoint of Lightning: it has no `pytorch-lightning_version`. To train from"),
         (
@@ -297,7 +298,7 @@ def test_what_is_no_checkpoint_of_this_model_is_refused_in_a_sentence(tmp_path, 
         path.write_bytes(b"hello" if kind == "text" else path.read_bytes()[:-100])
     if kind == "none":
         path.unlink()
-    given = {"empty": "", "best": "best", "home": "~/a.ckpt"}.get(kind, path)
+    given = {"empty": "", "best": "best", "home": "~/a.ckpt", "folder": tmp_path}.get(kind, path)
     boring = "lightning.pytorch.demos.boring_classes.Boring"
     words = ["--config", config(tmp_path), f"--model={boring}Model", f"--data={boring}DataModule"]
     error = failure(capsys, ["validate", *words, f"--ckpt_path={given}"])

@@ -1,12 +1,13 @@
 """A mistake in a config or on the command line is said without jsonargparse's dumps, with the name that was meant."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.cli.mistakes import telling
+from lightning_multigrid.cli.mistakes import refuse_other_texts, telling
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,12 +60,33 @@ def test_a_mistake_in_a_config(tmp_path, given, message, capsys):
     assert said(capsys, ["plan", write_config(tmp_path, **given)]) == f"error: {message}"
 
 
-def test_a_config_that_is_no_utf_8(tmp_path, capsys):
-    (tmp_path / "config.yaml").write_bytes("data: {train: vidéos}".encode("latin-1"))
-    words = ["plan", f"--config={tmp_path / 'config.yaml'}"]
-    assert (
-        said(capsys, words) == "error: A config is text in UTF-8, and one has another byte at 17. Save it as UTF-8.\n"
-    )
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "data: {train: vidéos}".encode("latin-1"),
+            " is no text in UTF-8: it has another byte at 17. Save it as UTF-8.",
+        ),
+        (b"trainer:\n  max_epochs: 3\n model: {}\n", r" is no YAML: .*line 3, column 2"),
+        (
+            b"trainer: {max_epochs: 3}\nmodel: {}\ntrainer: {precision: 16-mixed}\n",
+            " has `trainer` twice, in lines 1 and 3, and only the last would count. Put what they say under one.",
+        ),
+        (b"data:\n- a: &x {b: 1}\n- *x\n- c: *x\n  d: 1\n  c: 2\n", " has `c` twice, in lines 4 and 6"),
+    ],
+)
+def test_a_config_that_a_reader_of_yaml_would_not_take_as_it_stands(tmp_path, text, message, capsys):
+    path = tmp_path / "config.yaml"
+    path.write_bytes(text)
+    assert re.match(f"error: {re.escape(str(path))}{message}", said(capsys, ["plan", "--config", str(path)]))
+
+
+def test_a_config_of_aliases_is_read_in_no_time_and_may_merge_twice(tmp_path, capsys):
+    path = tmp_path / "config.yaml"
+    layers = "".join(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}\n" for n in range(1, 60))
+    path.write_text(f"a0: &a0 {{}}\n{layers}b:\n  <<: *a1\n  <<: *a2\n")
+    refuse_other_texts(str(path))
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(("text", "given"), [("", "an empty one"), ("# Later\n- a\n", "`# Later - a`")])

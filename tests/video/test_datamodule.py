@@ -172,8 +172,21 @@ def test_a_picture_of_a_clip_is_what_training_gets_and_names_its_frames(tmp_path
         assert (first, last) == (frames[0] / 10, frames[-1] / 10)
         assert len(frames) == data.frames
     assert mirrored == {False, True}
-    (tmp_path / "numbers.mp4").write_text("no video")
-    assert "can't be read, and another video takes its place" in data.train_dataloader().dataset.describe(request)
+
+
+def test_a_picture_of_a_video_that_cannot_be_read_names_it_and_describes_the_one_in_its_place(tmp_path):
+    write_video(tmp_path / "numbers.mp4", numbered_frames(20, 48, 64), rate=10)
+    (tmp_path / "bad.mp4").write_text("no video")
+    write_list(tmp_path / "list.csv", ["bad.mp4 0", "numbers.mp4 2"])
+    data = VideoDataModule(tmp_path / "list.csv", num_classes=3, index=False, **TINY)
+    data.setup("fit")
+    requests = [ClipRequest(index, data.frames, data.size, 0) for index in (0, 1)]
+    with pytest.warns(BrokenVideoWarning, match=r"Cannot read .*bad\.mp4"):
+        substitute, text = data.show_clip(requests[0])
+    clip, described = data.show_clip(requests[1])
+    assert torch.equal(substitute, clip)
+    assert text == described
+    assert text.startswith(f"2: {tmp_path / 'numbers.mp4'}, ")
 
 
 def test_batches_of_another_kind_pass_untouched(folder):
