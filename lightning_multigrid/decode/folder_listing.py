@@ -122,7 +122,7 @@ _kept = _Kept()
 def _numbered(path: str, names: Sequence[str]) -> list[tuple[tuple[float, ...], str]]:
     """Returns names with the numbers in them, in their order; refuses those of several videos."""
     stems = [os.path.splitext(name)[0] for name in names]
-    times = all(re.fullmatch(_TIME, stem) for stem in stems)
+    times = all(re.fullmatch(_TIME, stem) for stem in stems) and not _of_shots(stems)
     number, value = re.compile(_TIME if times else r"[0-9]+"), float if times else int
     alike = {number.sub("#", stem): name for stem, name in zip(stems, names, strict=True)}
     numbered = sorted((tuple(map(value, number.findall(stem))), name) for stem, name in zip(stems, names, strict=True))
@@ -132,6 +132,17 @@ def _numbered(path: str, names: Sequence[str]) -> list[tuple[tuple[float, ...], 
         reason = f"holds frames of several videos, by names such as {' and '.join(sorted(several))}"
         raise VideoError(path, f"{reason}. Give each video a folder of its own")
     return numbered
+
+
+def _of_shots(stems: Sequence[str]) -> bool:
+    """Whether names such as `1.2` to `1.12` number the frames of shots: without a gap, and with no zero in front."""
+    shots: dict[str, list[str]] = {}
+    for shot, number in (stem.split(".") for stem in stems):
+        shots.setdefault(shot, []).append(number)
+    numbers = [sorted(map(int, shot)) for shot in shots.values()]
+    numbered = all(shot == [*range(shot[0], shot[0] + len(shot))] for shot in numbers)
+    padded = any(number != str(int(number)) for shot in shots.values() for number in shot)
+    return numbered and not padded and len({len(stem.split(".")[1]) for stem in stems}) > 1
 
 
 def _times(numbers: Sequence[tuple[float, ...]]) -> list[float]:

@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 _BACK = Fraction(1, 2)  # seconds; a step back that is larger is no disorder of a few frames
+_AHEAD = Fraction(10)  # seconds; as FFmpeg's program has it, a larger step of a stream that was joined is none in time
 
 
 class FrameClock:
@@ -15,15 +16,17 @@ class FrameClock:
         tick: Seconds of a unit in which the file gives times; None if it gives none.
         usual: Seconds of a frame, as the file says.
         base: Seconds of a tick.
+        joined: Whether the file may be one of recordings that were put together as they are, each with its own clock.
 
     >>> clock = FrameClock(tick=Fraction(1, 25), usual=Fraction(1, 25), base=Fraction(1, 25))
     >>> [clock.ticks(time) for time in (10, 11, 11, 15, None, 0, 1)]
     [0, 1, 2, 5, 6, 7, 8]
     """
 
-    def __init__(self, tick: Fraction | None, usual: Fraction, base: Fraction) -> None:
+    def __init__(self, tick: Fraction | None, usual: Fraction, base: Fraction, *, joined: bool = False) -> None:
         self._tick, self._usual, self._base = tick, usual, base
         self._before: Fraction | None = None
+        self._ahead = _AHEAD if joined else None
         self._ticks, self._seconds = -1, Fraction(0)
 
     def ticks(self, time: int | None) -> int:
@@ -31,7 +34,8 @@ class FrameClock:
         now = None if self._tick is None or time is None else time * self._tick
         step = None if now is None or self._before is None else now - self._before
         if self._ticks >= 0:
-            self._seconds += self._usual if step is None or step < -_BACK else step
+            anew = step is None or step < -_BACK or (self._ahead is not None and step > self._ahead)
+            self._seconds += self._usual if step is None or anew else step
         self._before = now
         self._ticks = max(self._ticks + 1, round(self._seconds / self._base))
         return self._ticks

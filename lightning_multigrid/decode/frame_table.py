@@ -179,7 +179,7 @@ class FrameTable:
             given: dict[str, Any] = {**about, **columns}
             table = cls(**given)
         # Of another version of this package, or of a program that can compute the checksum.
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"they are no frame table ({type(error).__name__}: {error})") from error
         if wrong := [name for name, right in _checks(table) if not right]:
             raise ValueError(f"they are a damaged frame table: wrong values of {', '.join(wrong)}")

@@ -188,6 +188,11 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         return float(self._stream.average_rate or 0)
 
     @property
+    def joined(self) -> bool:
+        """Whether it may be recordings put together as they are (`cat a.ts b.ts`), each with its own clock."""
+        return self._container.format.name in ("mpegts", "mpeg")
+
+    @property
     def start(self) -> float:
         """Seconds from the file's start to the first frame, once that was decoded; 0.0 if unknown."""
         first, tick = self._seen.times[0], self._stream.time_base
@@ -206,7 +211,7 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         seen, codec = self._seen, self._stream.codec_context
         rate, tick, times = self.rate, self._stream.time_base, list[int]()
         if tick and any(time != _UNKNOWN for time in seen.times):
-            clock = FrameClock(tick, Fraction(1 / rate) if rate else tick, base=tick)
+            clock = FrameClock(tick, Fraction(1 / rate) if rate else tick, base=tick, joined=self.joined)
             times = [clock.ticks(None if time == _UNKNOWN else time) for time in seen.times]
             if times[-1] >= 2**63:
                 raise VideoError(self.file.path, "damaged: the times of its frames add up to more than 64 bits hold")

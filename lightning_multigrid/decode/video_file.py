@@ -176,7 +176,8 @@ def _claimed(file: InputFile) -> int:
                     continue
                 for each, count in re.findall(rb"stsz.{4}(.{4})(.{4})", track, re.DOTALL):  # 8.7.3: 0 in a list
                     of_track = max(of_track, int.from_bytes(each, "big") * int.from_bytes(count, "big"))
-            runs = re.findall(rb"trun.{4}(.{4})", box, re.DOTALL)
+            # 8.8.8; the other box may hold such words as "trunk" in the film's title.
+            runs = re.findall(rb"trun.{4}(.{4})", box, re.DOTALL) if head[4:8] == b"moof" else ()
             of_fragments += sum(int.from_bytes(count, "big") for count in runs)
         at += size
     return max(of_track, of_fragments)

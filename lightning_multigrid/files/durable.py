@@ -89,7 +89,7 @@ def _sync(folder: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems
+        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):  # others say that it can't: some network drives
             raise
     finally:
         os.close(descriptor)

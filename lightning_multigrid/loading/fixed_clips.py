@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seed_host, seeded
 from lightning_multigrid.loading.reduction import baseline_grid
-from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips
+from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips, reads_clips
 from lightning_multigrid.loading.samples import Name, SampleParts
 
 
@@ -96,15 +96,27 @@ class FixedClips:
 
 
 def clip_dataset(dataset: Dataset[Any]) -> ClipDataset | None:
-    """The dataset as a `ClipDataset`; None if it is neither one nor made of clip datasets only."""
+    """The dataset as a `ClipDataset`; None if it is neither one nor made of clip datasets only, as they are."""
+    if reads_clips(dataset):
+        return dataset  # type: ignore[return-value]
     if isinstance(dataset, ClipDataset):
-        return dataset
-    parts = [dataset.dataset] if isinstance(dataset, Subset) else []
-    parts = dataset.datasets if isinstance(dataset, ConcatDataset) else parts
+        warnings.warn(
+            f"{type(dataset).__name__} has a `__getitem__` of its own, and not its `read_clip`, so its samples are "
+            "read on the baseline's grid and then reduced. With a `read_clip` of its own, it could read less.",
+            stacklevel=2,
+        )
+    parts = [dataset.dataset] if isinstance(dataset, Subset) and _is_plain(dataset, Subset) else []
+    parts = dataset.datasets if isinstance(dataset, ConcatDataset) and _is_plain(dataset, ConcatDataset) else parts
     known = [part for part in map(clip_dataset, parts) if part is not None]
     if not parts or len(known) < len(parts):
         return None
     return _Parts(known, dataset.indices if isinstance(dataset, Subset) else range(sum(map(len, known))))
+
+
+def _is_plain(dataset: Dataset[Any], kind: type) -> bool:
+    """Whether a dataset's samples are those of torch's class, and not other ones of a subclass."""
+    names = "__getitem__", "__getitems__"
+    return all(getattr(type(dataset), name, None) is getattr(kind, name, None) for name in names)
 
 
 class _Parts:

@@ -54,11 +54,34 @@ def length_of(dataset: Any) -> int | None:
         return None
 
 
+def reads_clips(dataset: Any) -> bool:
+    """Whether a dataset is a `ClipDataset` whose samples are what it reads for a request.
+
+    They are others where a subclass has a `__getitem__` of its own, as for other labels, or a wrapper, which passes on
+    the attributes of what it wraps.
+    """
+    if not isinstance(dataset, ClipDataset):
+        return False
+    return _defined(dataset, "read_clip", "read_clips") <= _defined(dataset, "__getitem__", "__getitems__")
+
+
 def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:
     """Returns for each request what `read_clip` does, by a `read_clips` of the dataset if it reads several at once."""
-    if hasattr(dataset, "read_clips"):
-        return dataset.read_clips(requests)  # type: ignore[no-any-return]
+    several = _defined(dataset, "read_clips")
+    if several < _NOWHERE and several <= _defined(dataset, "read_clip"):  # else it is that of a class below
+        return dataset.read_clips(requests)  # type: ignore[attr-defined,no-any-return]
     return [dataset.read_clip(request) for request in requests]
+
+
+_NOWHERE = 1_000_000
+
+
+def _defined(dataset: Any, *names: str) -> int:
+    """How far below a dataset's class the first one is that has a method of these names; 0 if it has one itself."""
+    if any(name in getattr(dataset, "__dict__", ()) for name in names):
+        return 0
+    classes = enumerate(type(dataset).__mro__)
+    return next((far for far, kind in classes if any(name in vars(kind) for name in names)), _NOWHERE)
 
 
 def visits(requests: Sequence[ClipRequest]) -> list[Sequence[ClipRequest]]:

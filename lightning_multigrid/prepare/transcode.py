@@ -17,6 +17,7 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 
 from lightning_multigrid.decode import (
     FrameClock,
+    FullDecode,
     Orientation,
     PlaneWriter,
     VideoError,
@@ -184,7 +185,8 @@ def _pictures(job: TranscodeJob, source: WholeVideo, rate: Fraction) -> Iterator
             matrix = Colorspace.ITU601 if frame.format.is_rgb or first == _UNNAMED else first
             # The frames that come out last don't have a tick.
             base = max(frame.time_base, Fraction(1, _FINEST_CLOCK)) if frame.time_base else 1 / rate
-            clock = FrameClock(frame.time_base or None, 1 / rate, base)
+            joined = isinstance(source, FullDecode) and source.joined
+            clock = FrameClock(frame.time_base or None, 1 / rate, base, joined=joined)
         ticks = clock.ticks(frame.pts)  # before the frame is scaled, which may leave it as it is
         same = frame.colorspace == first and not frame.format.is_rgb
         picture = _picture(scaler, frame, size, turn, None if same else matrix)

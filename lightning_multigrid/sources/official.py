@@ -217,7 +217,7 @@ class HMDB51:
         require(self.subset in ("train", "test"), "subset", self.subset, "'train' or 'test'")
         ending = f"_test_split{self.split}.txt"
         _, _, files = next(os.walk(folder, onerror=refuse_unlisted))
-        names = [file.removesuffix(ending) for file in sorted(files) if file.endswith(ending)]
+        names = sorted(file.removesuffix(ending) for file in files if file.endswith(ending))
         if not names:
             raise ManifestError(f"{folder} holds no <class>{ending}. Give the folder testTrainMulti_7030_splits.")
         builder = ManifestBuilder(folder, self.videos, classes=names, existing_only=self.existing_only)

@@ -5,6 +5,7 @@ import io
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lightning_multigrid.files import is_url, read_remote, url_fault
@@ -50,26 +51,34 @@ def csv_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
     Double quotes may enclose a field, and are then doubled inside; others than these are refused.
     """
     reader = csv.reader(io.StringIO(read_text(path), ""), delimiter=separator, strict=True, skipinitialspace=True)
-    try:
+    with _csv_errors(path, reader):
         for row in reader:
             if any(fields := [field.strip(" \t") for field in row]):
                 yield reader.line_num, fields
-    except csv.Error as error:
-        raise ManifestError(
-            f"{path}, line {reader.line_num}: {error}. Check the double quotes: each is closed in its row, and one "
-            "inside a quoted field is doubled."
-        ) from error
 
 
 def csv_table(path: str, *required: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the records below a header that has the `required` columns, each with the number of its last line."""
     reader = csv.DictReader(io.StringIO(read_text(path), ""))
-    if absent := set(required).difference(reader.fieldnames or ()):
-        raise ManifestError(f"{path} has no column {', '.join(sorted(absent))}. Give the official annotation file.")
-    for row in reader:
-        if None in row or None in row.values():  # more fields or fewer than the header has
-            raise ManifestError(f"{path}, line {reader.line_num}: as many fields as in the first line are required.")
-        yield reader.line_num, row
+    with _csv_errors(path, reader):
+        if absent := set(required).difference(reader.fieldnames or ()):
+            raise ManifestError(f"{path} has no column {', '.join(sorted(absent))}. Give the official annotation file.")
+        for row in reader:
+            if None in row or None in row.values():  # more fields or fewer than the header has
+                where = f"{path}, line {reader.line_num}"
+                raise ManifestError(f"{where}: as many fields as in the first line are required.")
+            yield reader.line_num, row
+
+
+@contextmanager
+def _csv_errors(path: str, reader: Any) -> Iterator[None]:
+    try:
+        yield
+    except csv.Error as error:
+        raise ManifestError(
+            f"{path}, line {reader.line_num}: {error}. Check the double quotes: each is closed in its row, and one "
+            "inside a quoted field is doubled."
+        ) from error
 
 
 def refuse_unlisted(error: OSError) -> None:

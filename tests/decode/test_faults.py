@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from lightning_multigrid.decode import full_decode
+from lightning_multigrid.decode import full_decode, read_frames
 from lightning_multigrid.decode.full_decode import make_table
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError
@@ -69,6 +69,17 @@ def test_a_few_bytes_of_a_fragment_cannot_claim_millions_of_frames(folder):
     (folder / "fragment.mp4").write_bytes(data)
     with pytest.raises(VideoError, match="damaged: its frames claim 167772[0-9]+ bytes, [0-9]+ are there"):
         VideoReader(folder / "fragment.mp4")
+
+
+def test_a_title_claims_no_frames(folder):
+    with av.open(str(folder / "title.mp4"), "w") as made:
+        made.metadata["title"] = "Elephant paints with its trunk, a tutorial"
+        stream = made.add_stream("libx264", rate=30)
+        stream.width, stream.height = 64, 48
+        for frame in numbered_frames(3):
+            made.mux(stream.encode(av.VideoFrame.from_ndarray(frame)))
+        made.mux(stream.encode())
+    assert read_frames(folder / "title.mp4", [0, 1, 2]).shape == (3, 48, 64, 3)
 
 
 def test_a_file_cannot_take_more_time_than_its_bytes_allow(folder, monkeypatch):

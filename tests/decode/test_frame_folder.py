@@ -49,6 +49,14 @@ def test_times_as_names_count_by_their_value(tmp_path):
     assert [number_of(frame) for frame in video.read(range(4)).numpy()] == [0, 1, 2, 3]
 
 
+def test_numbers_of_frames_behind_those_of_shots_are_no_times(tmp_path):
+    (tmp_path / "video").mkdir()
+    for number, name in enumerate([f"1.{n}" for n in range(1, 11)] + ["2.1", "2.2"]):
+        Image.fromarray(FRAMES[number]).save(tmp_path / f"video/{name}.png")
+    video = FrameFolder(tmp_path / "video", rate=24)
+    assert [number_of(frame) for frame in video.read(range(12)).numpy()] == list(range(12))
+
+
 @pytest.mark.parametrize("step", [1, 5])
 def test_frames_keep_their_times_where_others_are_missing(tmp_path, step):
     (tmp_path / "video").mkdir()

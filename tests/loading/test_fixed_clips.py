@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import interpolate
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from lightning_multigrid.loading.fixed_clips import FixedClips
+from lightning_multigrid.loading.fixed_clips import FixedClips, clip_dataset
 from lightning_multigrid.loading.randomness import seeded
-from lightning_multigrid.loading.requests import ClipRequest
+from lightning_multigrid.loading.requests import ClipRequest, read_clips
 from lightning_multigrid.loading.samples import SampleParts, clip_layout
 
 Pair = namedtuple("Pair", "clip label")
@@ -212,3 +212,102 @@ def test_refusals():
         FixedClips(Samples(lambda clip, label: (clip, label)), layout="CHW")
     with pytest.raises(ValueError, match="The grid needs 9 frames, but the clip has 4. Clips must have one length"):
         reduce_clip(torch.rand(3, 4, 8, 8), request(9, 8))
+
+
+class Read(Dataset):
+    """A `ClipDataset` whose labels are the indices."""
+
+    frames, size, stride = 4, 8, 1
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return self.read_clip(ClipRequest(index, 4, 8, seed=0))
+
+    def read_clip(self, request):
+        return torch.zeros(3, request.frames, request.size, request.size), request.index
+
+
+class ReadMany(Read):
+    def read_clips(self, requests):
+        return [self.read_clip(request) for request in requests]
+
+
+class OtherClip(ReadMany):
+    def read_clip(self, request):
+        clip, label = super().read_clip(request)
+        return clip, label + 100
+
+
+class OtherSample(ReadMany):
+    def __getitem__(self, index):
+        clip, label = super().__getitem__(index)
+        return clip, label + 100
+
+
+class OtherSubset(Subset):
+    def __getitem__(self, index):
+        clip, label = super().__getitem__(index)
+        return clip, label + 100
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+class OtherConcat(ConcatDataset):
+    def __getitem__(self, index):
+        clip, label = super().__getitem__(index)
+        return clip, label + 100
+
+
+class Wrapped(Dataset):
+    """Passes on the attributes of what it wraps."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __getattr__(self, name):
+        if name == "dataset":
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        clip, label = self.dataset[index]
+        return clip, label + 100
+
+
+class PlainSubset(Subset):
+    """Adds nothing to the samples."""
+
+
+@pytest.mark.parametrize(
+    ("dataset", "labels", "forwarded"),
+    [
+        (Read(), [0, 5], True),
+        (ReadMany(), [0, 5], True),
+        (PlainSubset(ReadMany(), range(6)), [0, 5], True),
+        (ConcatDataset([Read(), ReadMany()]), [0, 5], True),
+        (OtherClip(), [100, 105], True),
+        (OtherSample(), [100, 105], False),
+        (OtherSubset(ReadMany(), range(6)), [100, 105], False),
+        (OtherConcat([Read()]), [100, 105], False),
+        (Wrapped(Read()), [100, 105], False),
+        (Subset(Wrapped(Read()), range(6)), [100, 105], False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.* has a `__getitem__` of its own, and not its `read_clip`")
+def test_samples_are_those_of_the_script_whatever_wraps_a_clip_dataset(dataset, labels, forwarded):
+    known = clip_dataset(dataset)
+    assert (known is not None) == forwarded
+    samples = read_clips(known or FixedClips(dataset), [ClipRequest(index, 2, 4, seed=0) for index in (0, 5)])
+    assert [label for _, label in samples] == labels
+    assert all(clip.shape == (3, 2, 4, 4) for clip, _ in samples)
+
+
+def test_a_dataset_that_could_read_less_says_so():
+    with pytest.warns(UserWarning, match="OtherSample has a `__getitem__` of its own, and not its `read_clip`"):
+        assert clip_dataset(OtherSample()) is None

@@ -112,6 +112,25 @@ def one_behind_another(folder):
     return folder / "both.ts"
 
 
+def later_behind_another(folder):
+    """Two recordings, the second of a clock that is ten minutes ahead."""
+    return joined(folder, 0, 600)
+
+
+def earlier_behind_another(folder):
+    """The same the other way round, which FFmpeg takes for a clock that has wrapped."""
+    return joined(folder, 600, 0)
+
+
+def joined(folder, *begins):
+    parts = []
+    for begin in begins:
+        times = range(30 * begin, 30 * begin + 30)
+        parts.append(write_video(folder / f"{begin}.ts", numbered_frames(30), pts=times).read_bytes())
+    (folder / "both.ts").write_bytes(b"".join(parts))
+    return folder / "both.ts"
+
+
 def with_a_gap(folder):
     """Images with gaps in their numbers."""
     for number, frame in zip((0, 1, 2, 10, 11, 40, 41), numbered_frames(7), strict=True):
@@ -119,8 +138,11 @@ def with_a_gap(folder):
     return folder
 
 
+JOINED = one_behind_another, later_behind_another, earlier_behind_another
+
+
 @pytest.mark.parametrize("encoding", [Encoding(preset="ultrafast"), Planes()])
-@pytest.mark.parametrize("make", [at_one_time_twice, one_behind_another, with_a_gap])
+@pytest.mark.parametrize("make", [at_one_time_twice, *JOINED, with_a_gap])
 def test_frames_are_shown_when_those_of_the_source_are(tmp_path, make, encoding):
     (tmp_path / "in").mkdir()
     source, rate = make(tmp_path / "in"), 30.0 if make is with_a_gap else None
@@ -131,7 +153,7 @@ def test_frames_are_shown_when_those_of_the_source_are(tmp_path, make, encoding)
         times = [[video.time_of(frame) for frame in range(len(video))] for video in (one, other)]
     assert np.diff(times[0]).min() > 0
     np.testing.assert_allclose(times[0], times[1], atol=1e-4)
-    last = {at_one_time_twice: 9 / 30, one_behind_another: 59 / 30, with_a_gap: 41 / 30}[make]
+    last = {at_one_time_twice: 9 / 30, with_a_gap: 41 / 30}.get(make, 59 / 30)
     assert times[0][-1] == pytest.approx(last, abs=2e-3)
 
 

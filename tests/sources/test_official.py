@@ -147,6 +147,12 @@ def test_hmdb51(tmp_path, split, subset, rows):
     assert rows_of(manifest) == rows
 
 
+def test_hmdb51_has_its_classes_in_the_order_of_their_names(tmp_path):
+    """As have other tools; as names of files, `climb_stairs_test…` comes before `climb_test…`."""
+    files = {f"{name}_test_split1.txt": "a.avi 1\n" for name in ("climb_stairs", "climb", "kick")}
+    assert HMDB51(write_files(tmp_path, files), "/hmdb51").read().classes == ("climb", "climb_stairs", "kick")
+
+
 KINDS = {
     "kinetics": (KINETICS, lambda folder: Kinetics(folder / "train.csv", "/videos")),
     "something": (SOMETHING, lambda folder: SomethingSomething(folder / "train.json", "/videos")),
@@ -175,6 +181,11 @@ def row(actions, video="46GP8"):
             "kinetics",
             {"train.csv": KINETICS["train.csv"] + "abseiling,../../x,1,2,train,0\n"},
             r"line 6: .*out of the ro",
+        ),
+        (
+            "kinetics",
+            {"train.csv": KINETICS["train.csv"] + '"' + "x\n" * 70_000},
+            r"train\.csv, line .* quotes: each is",
         ),
         ("something", {"train.json": "["}, r"train\.json is not JSON: Expecting value: line 1 column 2"),
         ("something", {"train.json": "[]"}, r"train\.json lists no videos"),
