@@ -29,7 +29,7 @@ from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.mistakes import refuse_other_commands, refuse_other_texts, told
 from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
-from lightning_multigrid.cli.step_seconds import StepSeconds, measure_steps, seconds_by_points
+from lightning_multigrid.cli.step_seconds import MIXED, StepSeconds, measure_steps, seconds_by_points
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import at_home, new_file, require
 from lightning_multigrid.reports import comparison_figure, new_figure, plan_figure
@@ -101,6 +101,8 @@ def plan(
     seconds: StepSeconds = {}
     if measure:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if cli.precision not in (*MIXED, "32-true"):
+            say(f"Steps are measured at 32 bits, and not in `precision: {cli.precision}`.", sys.stderr)
         seconds = measure_steps(cli.model, planned.shapes, device, precision=cli.precision)
     elif step_time is not None:
         seconds = seconds_by_points(planned.shapes, planned.schedule.baseline.shape, step_time)
@@ -326,7 +328,8 @@ class _ConfigCLI(LightningCLI):
         if self.command in ("plan", "show"):  # it needs no GPU, and logs nothing
             trainer = self.config.trainer
             self.configured_world = _count_devices(trainer.devices) * trainer.num_nodes
-            self.precision = str(trainer.precision or "32-true")
+            given = str(trainer.precision or "32-true")
+            self.precision = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true"}.get(given, given)  # Lightning's
             trainer.accelerator, trainer.strategy, trainer.precision, trainer.logger = "cpu", "auto", None, False
             trainer.devices = trainer.num_nodes = 1
 

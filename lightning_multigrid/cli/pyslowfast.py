@@ -75,7 +75,12 @@ def translate_pyslowfast(path: StrPath) -> str:
     """
     config = _Config(path)
     gpus, nodes = config["NUM_GPUS"], config["NUM_SHARDS"]
-    trainer = {"accelerator": "gpu" if gpus else "cpu", **config.same("trainer"), "callbacks": _callbacks(config)}
+    checkpoints = os.path.join(config["OUTPUT_DIR"], "checkpoints")
+    callbacks = [*_callbacks(config), _part("NewestCheckpoint", dirpath=checkpoints)]
+    trainer = {"accelerator": "gpu" if gpus else "cpu", **config.same("trainer"), "callbacks": callbacks}
+    if trainer["max_epochs"] % trainer["check_val_every_n_epoch"]:
+        last = os.path.join(checkpoints, "last.ckpt")
+        config.notes.append(f"PySlowFast validates after the last epoch, too: `validate --ckpt_path {last}` does that.")
     trainer["devices"] = max(1, gpus)  # of none, PySlowFast trains on the CPU, at 32 bits
     if config["TRAIN.MIXED_PRECISION"] and gpus:
         trainer["precision"] = "16-mixed"

@@ -13,7 +13,7 @@ from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock
 from lightning_multigrid.schedule import BatchShape
 
-_MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
+MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 StepSeconds = dict[BatchShape, float]
 
 
@@ -57,7 +57,7 @@ def measure_steps(
 def _step(module: LightningModule, optimizer: SGD, shape: BatchShape, device: torch.device, precision: str) -> float:
     clips, clock = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=device), Clock(device)
     start = clock.now()
-    with torch.autocast(device.type, _MIXED.get(precision), enabled=precision in _MIXED):
+    with torch.autocast(device.type, MIXED.get(precision), enabled=precision in MIXED):
         logits: Tensor = module(clips)
         loss = logits.float().square().mean()
     optimizer.zero_grad()

@@ -22,7 +22,7 @@ class Augmentation:
     """Augmentation of training clips besides the random crop and flip. By default there is none.
 
     With Mixup or CutMix, labels become probabilities of classes: B x K float32. With both, each mini-batch gets one of
-    them, drawn at random. A clip is mixed with its neighbour in the mini-batch of its device.
+    them, drawn at random. A clip is mixed with another one of the mini-batch of its device.
 
     Args:
         mixup: Alpha of Mixup's beta distribution; 0 for no Mixup.
@@ -66,6 +66,8 @@ class Augmentation:
     ) -> tuple[Tensor, Tensor]:
         """Augments each clip by its own seed, then mixes clips by the sum of all seeds.
 
+        A clip is mixed with one that is half of the mini-batch away, as neighbours may be of one video (`repeats`).
+
         Args:
             clips: B x 3 x T x S x S float, normalised.
             labels: B class ids, or B x K zeros and ones.
@@ -106,10 +108,15 @@ class Augmentation:
             for mixer, alpha in ((v2.MixUp, self.mixup), (v2.CutMix, self.cutmix))
             if alpha
         ]
-        # The mixers take images only. Frames passed as channels share their weight and rectangle.
-        images = clips.flatten(1, 2)
+        # The mixers take images only. Frames passed as channels share their weight and rectangle. They mix each image
+        # with the one before it: so the two halves take turns, and come back to their places.
+        half = (len(clips) + 1) // 2
+        order = sorted(range(len(clips)), key=lambda index: (index % half, index))
+        there = to_device(torch.tensor(order), clips.device)
+        images, labels = clips.flatten(1, 2)[there], labels[there]
         with torch.random.fork_rng(devices=()):  # torchvision draws from torch's random state on the CPU
             # Not `torch.manual_seed`: it would reseed the GPUs too, and with them the dropout of the model.
             torch.default_generator.manual_seed(sum(seeds) % 2**63)
             mixed, probabilities = v2.RandomChoice(mixers)(images, labels)
-        return mixed.view_as(clips), probabilities
+        back = there.argsort()
+        return mixed[back].view_as(clips), probabilities[back]

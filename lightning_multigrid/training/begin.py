@@ -132,9 +132,15 @@ def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list
         tell_few_steps(trainer, plan)
     tell(str(plan))
     every = trainer.check_val_every_n_epoch or 0  # 0: by steps
-    if trainer.enable_validation and not trainer.fast_dev_run and every > plan.epochs:  # type: ignore[attr-defined]
+    if trainer.enable_validation and not trainer.fast_dev_run and every and plan.epochs % every:  # type: ignore[attr-defined]
         epochs = counted(plan.epochs, "epoch")
-        tell(f"Nothing is validated: `check_val_every_n_epoch={every}` is more than the {epochs} of the training.")
+        if every > plan.epochs:
+            tell(f"Nothing is validated: `check_val_every_n_epoch={every}` is more than the {epochs} of the training.")
+        else:
+            tell(
+                f"The last {plan.epochs % every} of {epochs} are not validated (`check_val_every_n_epoch={every}`), "
+                "nor saved by a `ModelCheckpoint` that follows validations. `NewestCheckpoint` saves the end."
+            )
     if tracking_layers(trainer.lightning_module):
         clips, script = schedule.sub_batch, schedule.baseline.shape.clips
         beside = "" if clips == script else f", the script's over {script}"

@@ -73,7 +73,7 @@ class MeanAveragePrecision(VideoMean):
     """Average precision of each class that has positives, averaged over those classes (the metric of Charades).
 
     A class without a positive has no average precision. It is left out, as in PySlowFast; torchmetrics' macro average
-    would count it as 0. Without any positive the result is NaN.
+    would count it as 0. Without any positive the result is NaN. A probability that is NaN is as wrong as it can be.
 
     >>> metric = MeanAveragePrecision()
     >>> metric.update(torch.tensor([[0.9, 0.5], [0.2, 0.4]]), torch.tensor([[1, 0], [0, 0]]))
@@ -87,6 +87,7 @@ class MeanAveragePrecision(VideoMean):
 
     def _measure(self, rows: Tensor) -> Tensor:
         probabilities, labels = rows[:, 0], rows[:, 1].int()
+        probabilities = torch.where(probabilities.isnan(), 1 - rows[:, 1], probabilities)
         precisions = [
             binary_average_precision(probabilities[:, index], labels[:, index], validate_args=False)
             for index in labels.any(dim=0).nonzero().flatten().tolist()

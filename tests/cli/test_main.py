@@ -167,6 +167,18 @@ def test_plan_by_measured_step_times(tmp_path, monkeypatch):
     assert planned(*arguments, "--measure=false")[1] == {}
 
 
+@pytest.mark.parametrize(
+    ("given", "measured", "told"),
+    [("16", "16-mixed", False), ("bf16", "bf16-mixed", False), ("32", "32-true", False), ("bf16-true", None, True)],
+)
+def test_steps_are_measured_in_the_precision_of_the_training(tmp_path, monkeypatch, capsys, given, measured, told):
+    seen = []
+    monkeypatch.setattr(commands, "measure_steps", lambda *_, precision: seen.append(precision) or {})
+    main(["plan", "--config", config(tmp_path), "--clips=300", "--measure", f"--trainer.precision={given}"])
+    assert seen == [measured or given]
+    assert (f"Steps are measured at 32 bits, and not in `precision: {given}`." in capsys.readouterr().err) == told
+
+
 def test_plan_draws_the_figure(tmp_path, capsys, monkeypatch):
     path = tmp_path / "plan.png"
     main(["plan", "--config", config(tmp_path), f"--plot={path}"])

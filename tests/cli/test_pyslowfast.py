@@ -96,7 +96,9 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     assert (data["train"], data["val"], data["test"]) == ("lists/train.csv", "lists/val.csv", "lists/test.csv")
     assert (data["short_side"], data["frame_rate"]) == ([256, 320], 30)
     assert data["test_views"] == {"clips": 10, "crops": 3, "size": 256}
-    [callback] = tree["trainer"]["callbacks"]
+    callback, newest = tree["trainer"]["callbacks"]
+    assert newest == {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "./checkpoints"}}
+    assert "# PySlowFast validates after the last epoch, too: `validate --ckpt_path ./checkpoints/last.ckpt`" in text
     assert callback["init_args"]["precise_bn_batches"] == 100
     assert callback["init_args"]["sub_batch"] == 8
     assert tree["trainer"]["check_val_every_n_epoch"] == 10
@@ -122,7 +124,7 @@ def test_places_of_test_clips_and_draws_of_the_short_side_are_those_of_the_confi
 def test_without_multigrid_the_baseline_is_translated(tmp_path):
     text = translated(tmp_path, changed(KINETICS, MULTIGRID={"SHORT_CYCLE": False, "LONG_CYCLE": False}))
     assert "The baseline as it is" in text
-    [callback] = yaml.safe_load(text)["trainer"]["callbacks"]
+    callback, _ = yaml.safe_load(text)["trainer"]["callbacks"]
     assert callback["class_path"] == "lightning_multigrid.MultigridCallback.baseline"
     assert callback["init_args"] == {"sub_batch": 8, "precise_bn_batches": 100}  # 64 clips on 8 GPUs
     assert plan(tmp_path, text).epochs == 239
@@ -139,7 +141,7 @@ def test_without_multigrid_the_baseline_is_translated(tmp_path):
 )
 def test_the_batch_statistics_of_a_baseline_are_those_of_the_config(norm, expected, tmp_path):
     """8 clips on 2 GPUs: each normalises over its 4, unless both share them."""
-    callbacks = yaml.safe_load(translated(tmp_path, changed(SMALL, BN=norm)))["trainer"]["callbacks"]
+    *callbacks, _ = yaml.safe_load(translated(tmp_path, changed(SMALL, BN=norm)))["trainer"]["callbacks"]
     assert [callback["init_args"] for callback in callbacks] == ([expected] if expected else [])
 
 

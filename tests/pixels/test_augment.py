@@ -175,8 +175,23 @@ def test_erasing_happens_with_its_probability() -> None:
 
 
 def weights(probabilities: Tensor) -> tuple[Tensor, Tensor]:
-    """Share of each clip's own label and of its neighbour's, the clip before it."""
-    return probabilities[range(4), LABELS], probabilities[range(4), LABELS.roll(1)]
+    """Share of each clip's own label and of the other one's."""
+    return probabilities[range(4), LABELS], probabilities[range(4), LABELS[OTHER]]
+
+
+OTHER = [3, 2, 0, 1]  # with which each of four clips is mixed
+
+
+@pytest.mark.parametrize(("videos", "repeats"), [(2, 2), (3, 2), (6, 2), (3, 3), (3, 4), (4, 4)])
+def test_clips_are_mixed_with_those_of_other_videos(videos: int, repeats: int) -> None:
+    """Those of one video are neighbours."""
+    labels = torch.arange(videos).repeat_interleave(repeats)
+    count = len(labels)
+    _, soft = Augmentation(mixup=1).apply(
+        torch.zeros(count, 3, 1, 2, 2), labels, range(count), num_classes=videos, mean=MEAN, std=STD
+    )
+    assert ((soft > 0).sum(dim=1) == 2).all()
+    assert torch.equal(soft.sum(dim=1), torch.ones(count))
 
 
 def test_mixup_weighs_clips_as_it_weighs_labels() -> None:
@@ -187,7 +202,7 @@ def test_mixup_weighs_clips_as_it_weighs_labels() -> None:
         own, other = weights(probabilities)
         assert torch.allclose(own + other, torch.ones(4))
         scale = (4, 1, 1, 1, 1)
-        assert torch.allclose(mixed, own.view(scale) * images + other.view(scale) * images.roll(1, 0), atol=1e-5)
+        assert torch.allclose(mixed, own.view(scale) * images + other.view(scale) * images[OTHER], atol=1e-5)
         seen.add(own[0].item())
     assert len(seen) == 10
 
@@ -198,7 +213,7 @@ def test_cutmix_takes_the_same_rectangle_of_all_frames_and_its_share_of_the_labe
     partly = 0
     for seed in range(10):
         mixed, probabilities = augmented(Augmentation(cutmix=1.0), images, seeds=(seed, 1, 2, 3))
-        taken = mixed == images.roll(1, 0)
+        taken = mixed == images[OTHER]
         assert torch.equal(taken, taken[:1, :1, :1].expand_as(taken))
         assert torch.equal(mixed[~taken], images[~taken])
         mask = taken[0, 0, 0]
@@ -214,16 +229,16 @@ def test_of_mixup_and_cutmix_each_mini_batch_gets_one() -> None:
     images, kinds = clips(), []
     for seed in range(30):
         mixed, _ = augmented(Augmentation(mixup=1, cutmix=1), images, seeds=(seed, 1, 2, 3))
-        kinds.append(bool(((mixed == images) | (mixed == images.roll(1, 0))).all()))
+        kinds.append(bool(((mixed == images) | (mixed == images[OTHER])).all()))
     assert 5 < sum(kinds) < 25
 
 
 def test_several_labels_per_clip_are_mixed_too() -> None:
     labels = torch.tensor([[1.0, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1]])
     mixed, soft = Augmentation(mixup=1).apply(clips(), labels, SEEDS, num_classes=3, mean=MEAN, std=STD)
-    own = soft[2, 1]  # the clip before it has no label
+    own = soft[2, 1]  # the other one has no such label
     assert 0 < own < 1
-    assert torch.allclose(soft, own * labels + (1 - own) * labels.roll(1, 0))
+    assert torch.allclose(soft, own * labels + (1 - own) * labels[OTHER])
     assert mixed.shape == (4, 3, 6, 24, 24)
 
 

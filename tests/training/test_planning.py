@@ -204,3 +204,10 @@ def test_that_nothing_is_validated_is_said(every, said, caplog):
         fit(Module(), MultigridCallback(), val=loader(shuffle=False), max_epochs=6, **validate)
     text = "Nothing is validated: `check_val_every_n_epoch=7` is more than the 6 epochs of the training."
     assert (text in caplog.text) == said
+
+
+@pytest.mark.parametrize(("every", "left"), [(1, 0), (3, 0), (4, 2), (6, 0)])
+def test_that_the_last_epochs_are_not_validated_is_said(every, left, caplog):
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        fit(Module(), MultigridCallback(), val=loader(shuffle=False), max_epochs=6, check_val_every_n_epoch=every)
+    assert ("The last 2 of 6 epochs are not validated" in caplog.text) == bool(left)

@@ -105,6 +105,14 @@ def test_a_model_that_diverged_is_never_right():
     assert metric.compute() == 0
 
 
+def test_average_precision_of_a_model_that_diverged_is_the_worst_in_any_order():
+    """Of one positive among three, that is a third."""
+    for rows in ([0, 1, 2], [2, 0, 1]):
+        metric = MeanAveragePrecision()
+        metric.update(torch.full((3, 3), torch.nan), torch.eye(3)[rows])
+        assert metric.compute() == pytest.approx(1 / 3)
+
+
 # --- One rank and two, on videos ---
 
 GRAYS = [0, 40, 80, 120, 160, 200, 240, 20, 60]
