@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -154,6 +155,27 @@ def test_another_seed_is_refused(tmp_path):
     module = Module()
     fit(module, MultigridCallback(), ckpt_path=tmp_path / f"{end}.ckpt", seed=9)  # of `seed_everything`
     assert module.seen[0][:2] == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {
+            "seed": np.int64(3),
+            "sub_batch": np.int64(8),
+            "epoch_factor": np.float32(1.1),
+            "milestones": np.array([2.0, 3.0]),
+        },
+        {"schedule": MultigridSchedule(Baseline(BatchShape(4, 8, 32), np.int64(4), (2,)), sub_batch=np.int64(8))},
+    ],
+    ids=["arguments", "schedule"],
+)
+def test_numbers_of_numpy_train_as_pythons_and_continue(numbers, tmp_path):
+    """Checkpoints are loaded as plain values, which NumPy's are not."""
+    fit(Module(), MultigridCallback(**numbers), saver(tmp_path, every_n_train_steps=5), enable_checkpointing=True)
+    module = Module()
+    fit(module, MultigridCallback(**numbers), ckpt_path=tmp_path / "5.ckpt")
+    assert module.seen[0][:2] == (0, 5)
 
 
 @pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
