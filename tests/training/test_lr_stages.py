@@ -57,7 +57,7 @@ def test_a_scheduler_of_very_many_stages_costs_no_time(optimizer):
 
 def test_other_schedulers_have_one_stage(optimizer):
     assert stages(lr_scheduler.CosineAnnealingLR(optimizer, 10)) == ((), 0, False, ())
-    assert lr_stages([], EpochLength(20), Fraction(10)) == ((), 0, False, ())
+    assert lr_stages([], EpochLength(20), Fraction(10)) == ((), 0, True, ())  # it never changes
     # A step every epoch is a smooth decay in disguise.
     assert stages(lr_scheduler.StepLR(optimizer, 1), epochs=20).milestones == ()
     warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)

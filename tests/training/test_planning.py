@@ -1,6 +1,8 @@
 """The plan that follows from a script: its short cycle, one pass from coarse to fine, epochs of few steps."""
 
+import math
 import re
+from contextlib import nullcontext
 
 import pytest
 from jsonargparse import ArgumentParser
@@ -163,6 +165,26 @@ def test_a_schedule_without_stages_is_one_long_cycle_and_then_fine_tuning_for_as
     callback = MultigridCallback(fine_tuning=False)
     fit(Module(lambda optimizer, _: CosineAnnealingLR(optimizer, 8)), callback, max_epochs=8)
     assert [float(phase.end_epoch) for phase in callback.run.plan.schedule.phases] == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("stepwise", [True, False])
+def test_a_given_schedule_holds_a_smooth_lr_only_with_a_warning(stepwise):
+    baseline = Baseline(BatchShape(4, 8, 32), epochs=6, milestones=(2,))
+    module = Module(lambda optimizer, _: CosineAnnealingLR(optimizer, 6))
+    callback = MultigridCallback(MultigridSchedule(baseline, lr_scaling="none", stepwise=stepwise))
+    text = r"from epoch 2 to 4, .* the LR stands still at that of the stage before.*`MultigridSchedule\(..., stepwise=F"
+    with pytest.warns(UserWarning, match=text) if stepwise else nullcontext():
+        fit(module, callback, max_epochs=6)
+    of_epoch = {epoch: lr for epoch, *_, lr, _ in module.seen}
+    smooth = [0.05 * (1 + math.cos(math.pi * epoch / 6)) for epoch in range(6)]
+    held = [smooth[1] if stepwise and epoch in (2, 3) else lr for epoch, lr in enumerate(smooth)]
+    assert list(of_epoch.values()) == pytest.approx(held)
+
+
+@pytest.mark.parametrize("scheduler", [None, lambda optimizer, _: MultiStepLR(optimizer, [2])], ids=["none", "steps"])
+def test_for_stages_of_one_lr_there_is_no_such_warning(scheduler):
+    baseline = Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2,))
+    fit(Module(scheduler), MultigridCallback(MultigridSchedule(baseline)))
 
 
 def test_progressive_takes_other_arguments_of_the_class():

@@ -56,7 +56,7 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: 
         elif not chosen:
             chosen = inside
     first = chosen[0] if chosen else epochs
-    return LRStages(chosen, warmup if warmup < first else Fraction(0), bool(chosen) and stepwise, tuple(sorted(late)))
+    return LRStages(chosen, warmup if warmup < first else Fraction(0), stepwise, tuple(sorted(late)))
 
 
 def _is_warmup(scheduler: Any) -> bool:

@@ -49,6 +49,8 @@ def make_plan(
             f"{float(schedule.baseline.epochs):g} epochs, but the script has one of {shape} and {float(epochs):g} "
             "epochs. Make them equal, or leave the schedule to be inferred."
         )
+    else:
+        _warn_of_held_lr(schedule, trainer, recipe)
     refuse_hidden(schedule, module, trainer.optimizers)
     warn_of_linear_lr(schedule, trainer.optimizers)
     return Plan(schedule, recipe.clips, seed, world, trainer.accumulate_grad_batches, recipe.epoch.batches)
@@ -120,7 +122,7 @@ def _inferred(
     warmup = stages.warmup_epochs if arguments.warmup_epochs is None else exact(arguments.warmup_epochs)
     baseline = replace(baseline, warmup_epochs=warmup)  # which refuses one that is too long, before it shifts others
     milestones: tuple[Epochs, ...] = stages.milestones if arguments.milestones is None else tuple(arguments.milestones)
-    stepwise = stages.stepwise
+    stepwise = stages.stepwise and bool(stages.milestones)
     if arguments.one_pass or not milestones:
         # One long cycle, and then the fine-tuning phase for as many steps. The LR of each epoch stays the script's.
         half = warmup + (exact(baseline.epochs) - warmup) / 2
@@ -130,6 +132,20 @@ def _inferred(
     if arguments.lr_scaling == "auto" and any(phase.lr_scale > 1 for phase in schedule.phases):
         schedule = replace(schedule, lr_scaling=auto_lr_scaling(trainer.optimizers))
     return schedule
+
+
+def _warn_of_held_lr(schedule: MultigridSchedule, trainer: Trainer, recipe: Recipe) -> None:
+    """Warns of a given schedule that holds the LR where the script's may change it smoothly."""
+    baseline = schedule.baseline
+    held = schedule.stepwise and schedule.fine_tuning and baseline.milestones
+    if held and not lr_stages(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs)).stepwise:
+        start, end = float(baseline.milestones[-1]), float(baseline.epochs)
+        rank_zero_warn(
+            f"The schedule is `stepwise`: from epoch {start:g} to {(start + end) / 2:g}, in the first half of the "
+            "fine-tuning phase, the LR stands still at that of the stage before. This is right for an LR that falls in "
+            "steps, but a scheduler of the script may change it within a stage. For such an LR, give "
+            "`MultigridSchedule(..., stepwise=False)`."
+        )
 
 
 def _epochs_of_try(arguments: Arguments) -> Fraction:
