@@ -36,6 +36,7 @@ class _SubBatchNorm(nn.Module):
     # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
     _mini_batch: Tensor | None = None
     _world: int | None = None  # ranks that train together; None for all of the default group
+    _in_step: bool = False  # converted until its step ends: a copy, which no step will restore, is plain
     _input_dims: ClassVar[tuple[int, ...]]
     _plain_class: ClassVar[type[nn.Module]]  # what the layer is without the conversion
 
@@ -153,6 +154,8 @@ class _SubBatchNorm(nn.Module):
         return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._in_step:
+            return restore_batchnorm, (_plain(self),)
         if type(self) in _SUB_BATCH_CLASSES.values():
             return super().__reduce_ex__(protocol)
         # The class that was made for a layer of a derived class can be found by no name.
@@ -281,7 +284,7 @@ _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
     nn.BatchNorm3d: SubBatchNorm3d,
 }
 # To the attributes of plain BatchNorm.
-_ADDED = {"sub_batch", "_mini_batch", "_world", "_baseline_batches"}
+_ADDED = {"sub_batch", "_mini_batch", "_world", "_baseline_batches", "_in_step"}
 
 
 def is_sharded(layer: nn.Module) -> bool:
@@ -425,7 +428,10 @@ def _plain(layer: _SubBatchNorm) -> nn.Module:
 
 
 class ConvertedInSteps:
-    """The BatchNorm layers of a module, which are converted while a step runs; between steps they are the script's."""
+    """The BatchNorm layers of a module, which are converted while a step runs.
+
+    Between steps they are the script's, and so are copies and pickles that are made within one.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         made = ((layer, _class_of(layer)) for layer in module.modules())
@@ -437,6 +443,7 @@ class ConvertedInSteps:
         """A step begins; the arguments are those of `set_sub_batch`."""
         for layer, _, ours in self._converted:
             object.__setattr__(layer, "__class__", ours)  # `nn.Module` would look for parameters, each time
+            vars(layer)["_in_step"] = True
         set_sub_batch(self.layers, clips, of, baseline_batches, world)
 
     def restore(self) -> None:

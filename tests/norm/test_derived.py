@@ -107,12 +107,13 @@ def test_a_training_converts_them_for_its_time_and_says_what_it_leaves(caplog):
     class Looking(OfFrames):
         def training_step(self, batch, batch_idx):
             self.__dict__.setdefault("kinds", set()).add(type(self.net[1].layer).__name__)
+            self.__dict__.setdefault("copied", copy.deepcopy(self.net[1].layer))
             return super().training_step(batch, batch_idx)
 
     module = Looking()
     fit(module, MultigridCallback())
     assert module.kinds == {"SubBatchNamed"}
-    assert type(module.net[1].layer) is Named
+    assert type(module.net[1].layer) is type(module.copied) is Named
     assert pickle.loads(pickle.dumps(module.net[1].layer)).num_features == 6
     assert "derives from BatchNorm" not in caplog.text
     fit(OfFrozenFrames(), MultigridCallback())

@@ -460,6 +460,35 @@ def test_layers_are_converted_while_a_step_runs():
         assert isinstance(mine, SubBatchNorm3d), "the user's own conversion stays"
 
 
+def test_copies_that_a_step_makes_are_the_scripts_layers():
+    class Teacher(Module):
+        """Makes its teacher from the student in a step."""
+
+        def __init__(self):
+            super().__init__()
+            self.teacher = None
+
+        def training_step(self, batch, batch_idx):
+            if self.teacher is None and self.trainer.global_step == 1:
+                assert isinstance(self.net[1], SubBatchNorm3d)
+                self.teacher = copy.deepcopy(self.net)
+                self.pickled = pickle.loads(pickle.dumps(self.net))
+            return super().training_step(batch, batch_idx)
+
+        def make_net(self):
+            net = super().make_net()
+            return net.append(convert_sub_batchnorm(nn.BatchNorm1d(4)))  # by the user
+
+    module = Teacher()
+    plain = {name: (type(layer), vars(layer).keys()) for name, layer in module.net.named_modules() if name != "7"}
+    trainer(MultigridCallback(rehearse=False), max_epochs=2).fit(module, loader())
+    for copied in (module.teacher, module.pickled):
+        found = {name: (type(layer), vars(layer).keys()) for name, layer in copied.named_modules() if name != "7"}
+        assert found == plain
+        assert type(copied[7]) is SubBatchNorm1d
+        copied(torch.randn(2, 3, 4, 8, 8))
+
+
 @pytest.mark.parametrize("clips", [4, 5])
 def test_one_value_per_channel_is_refused_as_by_batchnorm(clips):
     with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
