@@ -361,6 +361,38 @@ def test_averaged_weights_are_validated_with_their_own_statistics(first):
     assert_close(seen.found, [[s.float() for s in pair] for pair in seen.expected], rtol=2e-5, atol=1e-4)
 
 
+@pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("moves", ["unsaved", "by step", "by epoch"])
+def test_averaged_weights_are_saved_and_end_with_their_own_statistics(moves, first, tmp_path):
+    class ByEpoch(callbacks.WeightAveraging):
+        def should_update(self, step_idx=None, epoch_idx=None):
+            return epoch_idx is not None  # after the epoch's validation
+
+    average = ByEpoch() if moves == "by epoch" else callbacks.EMAWeightAveraging(decay=0.95)
+    both = [average, MultigridCallback(precise_bn_batches=ALL)]
+    every = {"save_on_train_epoch_end": True} if moves == "by epoch" else {"every_n_train_steps": 9}
+    saver = [] if moves == "unsaved" else [ModelCheckpoint(tmp_path, save_top_k=-1, **every)]
+    if moves == "by step":  # checkpoints of weights alone have the module's own
+        saver.append(ModelCheckpoint(tmp_path / "own", save_top_k=-1, every_n_train_steps=6, save_weights_only=True))
+    module = Module()
+    host = fit(
+        module,
+        *(both if first else both[::-1]),
+        *saver,
+        train=train(),
+        val=val() if moves == "by epoch" else None,
+        enable_checkpointing=bool(saver),
+    )
+    host.save_checkpoint(tmp_path / "after.ckpt")
+    saved = [torch.load(path, weights_only=True)["state_dict"] for path in tmp_path.rglob("*.ckpt")]
+    assert len(saved) == {"unsaved": 1, "by step": 6, "by epoch": 3}[moves]
+    for state in (module.state_dict(), *saved):
+        expected = [value.float() for value in brute_force(state)]
+        assert_close(statistics(state), expected, rtol=2e-5, atol=1e-4)
+
+
 # --- Modules of every kind ---
 
 

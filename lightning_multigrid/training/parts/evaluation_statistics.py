@@ -5,7 +5,7 @@ current weights, on the baseline's grid: mean and variance of all values that a 
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import wraps
 from typing import Any
@@ -15,7 +15,7 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import nn
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
+from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer, callbacks_of
 from lightning_multigrid.loading import MultigridLoader, MultigridSampler, StreamSamples, derive_seed, shuffled_order
 from lightning_multigrid.norm import (
     BatchNorm,
@@ -165,7 +165,8 @@ class EvaluationStatistics(Callback):
     """Gives validations and checkpoints the running statistics of the population, or the average over ranks.
 
     While it fits it is the last callback: if another one swaps averaged weights in for a validation, the statistics are
-    theirs. Training's moving average continues from these values.
+    theirs. So are those of the population in a checkpoint, and at the end. Training's moving average continues from
+    these values.
 
     Checkpoints that callbacks write at the end of a step, an epoch or the training hold what was validated. Others
     (after an error, or saved by the script) keep the moving average: ranks may be at different places and deadlock.
@@ -176,7 +177,8 @@ class EvaluationStatistics(Callback):
         self._estimate, self._account = estimate, account
         self._callbacks_act = False  # whether callbacks are at the end of a step, an epoch or the training
         self._last: Place | None = None  # of the last step that has ended
-        self._written: Place | None = None  # after which step statistics were written last
+        # After which step statistics were written last, and whether for averaged weights.
+        self._written: tuple[Place, bool] | None = None
         self._parts: list[tuple[str, nn.Module]] = []  # of the module, by name
         self._training: list[bool] = []  # whether each of them was in training mode when the last step ended
 
@@ -185,10 +187,10 @@ class EvaluationStatistics(Callback):
         own = self._trainer.save_checkpoint
 
         @wraps(own)
-        def save_checkpoint(*arguments: Any, **named: Any) -> None:
-            if self._callbacks_act and self._written != self._last:
-                self._write()
-            own(*arguments, **named)
+        def save_checkpoint(filepath: Any, weights_only: bool | None = None, *arguments: Any, **named: Any) -> None:
+            if self._callbacks_act:  # of weights alone, Lightning saves the module's own
+                self._update(average=bool(self._averages) and not weights_only)
+            own(filepath, weights_only, *arguments, **named)
 
         # Callbacks are asked too late, and not at all for a checkpoint of weights alone.
         changes.set_attribute(self._trainer, "save_checkpoint", save_checkpoint)
@@ -209,24 +211,60 @@ class EvaluationStatistics(Callback):
     def end(self) -> None:
         """Notes that an epoch has ended, or the training."""
         self._callbacks_act = True
+        if any(average.should_update(epoch_idx=self._trainer.current_epoch) for average in self._averages):
+            self._written = None  # an average that moves now is another one than was validated
 
     def finish(self) -> None:
         """The training has ended: the module has the statistics of its last weights, also without a validation."""
         self.end()
-        if self._estimate is not None and self._written != self._last:
-            self._write()
+        if self._estimate is not None and not self._averages:
+            self._update(average=False)
 
     def _callbacks_are_done(self, *_: Any, **__: Any) -> None:
         self._callbacks_act = False
 
     # This callback is the last one, so all others have done at these hooks what they do.
-    on_train_batch_end = on_train_epoch_start = on_train_end = _callbacks_are_done
+    on_train_batch_end = on_train_epoch_start = _callbacks_are_done
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._callbacks_are_done()
+        if self._averages:
+            self._update(average=True)
+            for average in self._averages:  # the module has the average already, but with the statistics from before
+                average.on_train_end(trainer, pl_module)
+
+    # --- Averaged weights ---
+
+    @property
+    def _averages(self) -> list[Any]:
+        """The callbacks that average weights, if the population's statistics are asked for."""
+        return [] if self._estimate is None else callbacks_of(self._trainer, "WeightAveraging")
+
+    @contextmanager
+    def _averages_swapped(self) -> Iterator[None]:
+        """Within it the module is the average, as in a validation: what Lightning saves as the model."""
+        for average in self._averages:
+            average.on_validation_epoch_start(self._trainer, self._module)
+        try:
+            yield
+        finally:
+            for average in self._averages:
+                average.on_validation_epoch_end(self._trainer, self._module)
+
+    # --- Writing ---
 
     @override
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._write()
+        self._write(average=bool(self._averages))
 
-    def _write(self) -> None:
+    def _update(self, *, average: bool) -> None:
+        """Writes the statistics for the module's own weights or the average, if they aren't those of the last step."""
+        if self._written != (self._last, average):
+            with self._averages_swapped() if average else nullcontext():
+                self._write(average=average)
+
+    def _write(self, *, average: bool) -> None:
         if self._last is None:  # before the first step, also of a resumed run: a checkpoint has its statistics
             return
         modes = {name: training for (name, _), training in zip(self._parts, self._training, strict=False)}
@@ -235,4 +273,4 @@ class EvaluationStatistics(Callback):
                 average_statistics(_training_layers(self._module, modes), self._trainer.world_size)
             elif _training_layers(self._module, modes):  # else all layers are frozen
                 self._estimate.write(self._last, modes)
-        self._written = self._last
+        self._written = self._last, average
