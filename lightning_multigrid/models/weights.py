@@ -3,7 +3,8 @@
 import logging
 import os
 import re
-from collections import Counter
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -17,7 +18,7 @@ from lightning_multigrid.models.weight_names import name_tables
 
 logger = logging.getLogger(__name__)
 
-# How many names of each kind a printed report shows; the report itself holds all.
+# How many names of each kind a printed report shows, those of all blocks as one; the report itself holds all.
 _SHOWN = 8
 
 
@@ -26,11 +27,12 @@ class WeightsReport:
     """What happened to each tensor.
 
     Args:
-        naming: Whose names the weights had, such as "Caffe2".
+        naming: Whose names the weights had, such as "Caffe2"; "transformers" if it renamed them.
         loaded: Tensors of the model that took their values from the weights.
         inflated: Those of `loaded` that were image kernels, repeated over time.
         missing: Tensors of the model that the weights lack; they keep their values.
-        unexpected: Tensors of the weights that the model lacks, by their names in the weights.
+        unexpected: Tensors of the weights that the model lacks, by their names in the weights, or as transformers
+            renamed them.
         mismatched: Tensors of another shape, as (shape in the weights, shape in the model); they keep their values.
     """
 
@@ -49,16 +51,21 @@ class WeightsReport:
     def __str__(self) -> str:
         lines = [f"{len(self.loaded)} tensors loaded ({self.naming}), {len(self.inflated)} of them inflated over time."]
         mismatched = [f"{name} ({_shape(given)}, not {_shape(own)})" for name, (given, own) in self.mismatched.items()]
-        lines += _listed("of another shape", mismatched)
-        lines += _listed("missing in the weights", self.missing)
-        lines += _listed("missing in the model", self.unexpected)
+        lines += _listed("of the model keep their values, as the weights have another shape", mismatched)
+        lines += _listed("of the model keep their values, as the weights lack them", self.missing)
+        lines += _listed("of the weights are left out, as the model lacks them", self.unexpected)
         return "\n".join(lines)
 
 
 def _listed(what: str, names: Sequence[str]) -> list[str]:
-    """A line that counts the names and shows the first ones; no line without names."""
-    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return [f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{rest}"] if names else []
+    """A line that counts the names and shows the first ones, those of all blocks as one; no line without names."""
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        kinds[re.sub(r"\d+(?=\S*\.)", "*", name)].append(name)
+    texts = [f"{kind} ({len(those)})" if len(those) > 1 else those[0] for kind, those in kinds.items()]
+    rest = sum(map(len, list(kinds.values())[_SHOWN:]))
+    more = f" and {rest} more" if rest else ""
+    return [f"{len(names)} {what}: {', '.join(texts[:_SHOWN])}{more}"] if names else []
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -74,7 +81,8 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
     file is never run. The report is also logged, as a warning if it isn't complete.
 
     Args:
-        model: One of our models, or any other for weights under its own names.
+        model: One of our models, one of transformers for files of the Hugging Face Hub, or any other for weights under
+            its own names.
         source: A file, or its content: a state dict, or a checkpoint with a state dict in it.
 
     Raises:
@@ -88,6 +96,8 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
     given = find_tensors(source if isinstance(source, Mapping) else read_file(source), where)
     own = model.state_dict()
     fitting, report = _match(given, own)
+    if report.missing and report.unexpected and _is_of_transformers(model):
+        fitting, report = _add_renamed(model, given, fitting, report)
     if not fitting:
         raise ValueError(
             f"{where} has no tensor that fits {type(model).__name__}: it has {_some(given)}; the model has"
@@ -126,6 +136,58 @@ def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict
     found = fitting.keys() | mismatched.keys()
     missing = tuple(name for name in own if name not in found and not name.endswith("num_batches_tracked"))
     return fitting, WeightsReport(naming, tuple(fitting), tuple(inflated), missing, tuple(unexpected), mismatched)
+
+
+def _is_of_transformers(model: nn.Module) -> bool:
+    transformers = sys.modules.get("transformers")  # who has a model of it has imported it
+    return transformers is not None and isinstance(model, transformers.PreTrainedModel)
+
+
+def _add_renamed(
+    model: Any, given: Mapping[str, Tensor], fitting: Mapping[str, Tensor], report: WeightsReport
+) -> tuple[dict[str, Tensor], WeightsReport]:
+    """Adds tensors that only transformers knows: from 5 on, its models have other names than the files of its Hub.
+
+    `from_pretrained` knows the names that each version gave, and nothing else in public does. It makes another model.
+    """
+    from transformers import logging as its_logging
+
+    own = model.state_dict()
+    _, prefix, _ = _recognise(given, own)
+    weights = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
+    verbosity = its_logging.get_verbosity()
+    its_logging.set_verbosity_error()  # it would report on its model what we report on ours
+    try:
+        with torch.random.fork_rng(devices=[]):  # its model draws initial values
+            read, info = type(model).from_pretrained(
+                None,
+                config=model.config,
+                state_dict=weights,
+                dtype=model.dtype,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    finally:
+        its_logging.set_verbosity(verbosity)
+    # 4.57 gives the names alone, which are those of the files.
+    mismatched = {entry[0]: entry[1:] for entry in info["mismatched_keys"] if not isinstance(entry, str)}
+    kept = {*info["missing_keys"], *info["mismatched_keys"], *mismatched}
+    state = read.state_dict()
+    added = {name: state[name] for name in own if name in state and name not in kept}
+    fitting = {**fitting, **added}
+    mismatched = {
+        name: (tuple(given_shape), tuple(own_shape))
+        for name, (given_shape, own_shape) in mismatched.items()
+        if name not in fitting
+    }
+    return fitting, WeightsReport(
+        "transformers",
+        tuple(fitting),
+        report.inflated,
+        tuple(name for name in report.missing if name not in fitting and name not in mismatched),
+        tuple(sorted(info["unexpected_keys"])),
+        {**report.mismatched, **mismatched},
+    )
 
 
 def _recognise(given: Mapping[str, Tensor], own: Iterable[str]) -> tuple[str, str, dict[str, str]]:

@@ -14,8 +14,8 @@ class PretrainedWeights(Callback):
     Only `fit` needs the file. The order of callbacks does not matter.
 
     Args:
-        path: Weights of PySlowFast, pytorchvideo or this package, or of a torchvision ImageNet ResNet (inflated over
-            time); see `load_weights`.
+        path: Weights of PySlowFast, pytorchvideo or this package, of a torchvision ImageNet ResNet (inflated over
+            time), or of the Hugging Face Hub for a model of transformers; see `load_weights`.
         submodule: Where the model is in the LightningModule.
 
     Raises:

@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import random
+import re
 import struct
 import zipfile
 import zlib
@@ -22,6 +23,7 @@ from torchvision.models import resnet50
 from lightning_multigrid.models import (
     VideoResNet,
     export_weights,
+    hugging_face,
     i3d_nl_r50,
     i3d_r50,
     load_weights,
@@ -209,10 +211,119 @@ def test_every_tensor_is_accounted_for():
     assert set(report.loaded) == {"0.bias", "1.weight", "1.running_mean", "1.running_var", "2.weight", "2.bias"}
     assert str(report).splitlines() == [
         "6 tensors loaded (own names), 0 of them inflated over time.",
-        "1 of another shape: 0.weight (4 x 2, not 3 x 2)",
-        "1 missing in the weights: 1.bias",
-        "1 missing in the model: extra",
+        "1 of the model keep their values, as the weights have another shape: 0.weight (4 x 2, not 3 x 2)",
+        "1 of the model keep their values, as the weights lack them: 1.bias",
+        "1 of the weights are left out, as the model lacks them: extra",
     ]
+
+
+def test_no_kind_of_tensor_hides_behind_the_many_of_another():
+    body = nn.Sequential(*(nn.Linear(2, 2) for _ in range(12)))
+    model = nn.ModuleDict({"blocks": body, "z_norm": nn.LayerNorm(2)})
+    report = load_weights(model, {f"blocks.{block}.weight": torch.zeros(2, 2) for block in range(11)})
+    assert str(report).splitlines()[1:] == [
+        "15 of the model keep their values, as the weights lack them: blocks.*.bias (12), blocks.11.weight,"
+        " z_norm.weight, z_norm.bias"
+    ]
+    layers = {"".join(chr(ord("a") + int(digit)) for digit in str(number)): nn.Linear(2, 2) for number in range(10, 16)}
+    report = load_weights(nn.ModuleDict(layers), {"ba.weight": torch.zeros(2, 2)})
+    assert str(report).endswith(
+        ": ba.bias, bb.weight, bb.bias, bc.weight, bc.bias, bd.weight, bd.bias, be.weight and 3 more"
+    )
+
+
+# --- Files of the Hugging Face Hub ---
+
+_SETTINGS = {"hidden_size": 24, "num_hidden_layers": 12, "num_attention_heads": 2, "intermediate_size": 32}
+_SETTINGS |= {"image_size": 32, "num_frames": 4}
+OF_HUB = {
+    "videomae": _SETTINGS | {"patch_size": 16},
+    "vivit": _SETTINGS | {"tubelet_size": [2, 16, 16]},
+}
+# Names in transformers 5 and in the files of the Hub, which are also the names in 4.57.
+HUB_NAMES = [
+    (r"(videomae\..*)\.query\.bias", r"\1.q_bias"),
+    (r"(videomae\..*)\.value\.bias", r"\1.v_bias"),
+    (r"vivit\.layers\.", r"vivit.encoder.layer."),
+    (r"(vivit\..*)\.attention\.q_proj\.", r"\1.attention.attention.query."),
+    (r"(vivit\..*)\.attention\.k_proj\.", r"\1.attention.attention.key."),
+    (r"(vivit\..*)\.attention\.v_proj\.", r"\1.attention.attention.value."),
+    (r"(vivit\..*)\.attention\.o_proj\.", r"\1.attention.output.dense."),
+    (r"(vivit\..*)\.mlp\.fc1\.", r"\1.intermediate.dense."),
+    (r"(vivit\..*)\.mlp\.fc2\.", r"\1.output.dense."),
+]
+# Some names of `pytorch_model.bin` in MCG-NJU/videomae-base and google/vivit-b-16x2-kinetics400.
+KNOWN = {
+    "videomae": {"q_bias", "v_bias", "key.weight", "query.weight"},
+    "vivit": {"query.weight", "query.bias", "key.bias"},
+}
+
+
+def hub_file(kind):
+    """A classifier's file as on the Hub, with drawn values: of 7 classes, and with a tensor that no model has."""
+    state = hugging_face(kind, 7, OF_HUB[kind]).model.state_dict()
+    names = {}
+    for name in state:
+        names[name] = name
+        for own, hub in HUB_NAMES:
+            names[name] = re.sub(own, hub, names[name])
+    assert {f"{kind}.encoder.layer.0.attention.attention.{known}" for known in KNOWN[kind]} <= {*names.values()}
+    given = {hub: fill(hub, state[name].shape) for name, hub in names.items()}
+    return given | {"decoder.norm.weight": torch.zeros(3)}
+
+
+@pytest.mark.parametrize("kind", OF_HUB)
+@pytest.mark.parametrize("prefix", ["", "model.model."])
+def test_weights_of_the_hub_come_as_transformers_reads_them(kind, prefix, tmp_path, capfd):
+    pytest.importorskip("transformers")
+    given = hub_file(kind)
+    model, reference = (hugging_face(kind, 4, OF_HUB[kind]).model for _ in range(2))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    reference.config.save_pretrained(tmp_path)
+    safetensors.torch.save_file(given, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    reference = type(model).from_pretrained(tmp_path, ignore_mismatched_sizes=True).state_dict()
+    capfd.readouterr()
+    random_state, config = torch.get_rng_state(), model.config.to_dict()
+    report = load_weights(model, {prefix + name: tensor for name, tensor in given.items()})
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert model.config.to_dict() == config
+    assert "LOAD REPORT" not in capfd.readouterr().err  # of transformers, on a model that nobody sees
+    head = {"classifier.weight": ((7, 24), (4, 24)), "classifier.bias": ((7,), (4,))}
+    assert report.mismatched == head
+    assert not report.missing
+    assert [name.removeprefix(prefix) for name in report.unexpected] == ["decoder.norm.weight"]
+    assert {*report.loaded} == reference.keys() - head.keys()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name] if name in head else reference[name]), name
+
+
+@pytest.mark.parametrize("kind", OF_HUB)
+def test_a_body_of_the_hub_fits_a_classifier_and_a_body(kind):
+    """Files of models without a head lack the first part of the names."""
+    transformers = pytest.importorskip("transformers")
+    given = {name.removeprefix(f"{kind}."): tensor for name, tensor in hub_file(kind).items() if name.startswith(kind)}
+    classifier = hugging_face(kind, 4, OF_HUB[kind]).model
+    head = [name for name in classifier.state_dict() if not name.startswith(kind)]
+    report = load_weights(classifier, given)
+    assert [*report.missing] == head
+    assert not report.unexpected
+    body = transformers.AutoModel.from_config(classifier.config)
+    load_weights(body, given)
+    of_body, whole = body.state_dict(), classifier.state_dict()
+    for name in whole.keys() - {*head}:
+        assert torch.equal(of_body[name.removeprefix(f"{kind}.")], whole[name]), name
+
+
+def test_renamed_tensors_of_another_shape_keep_their_values_and_are_named():
+    pytest.importorskip("transformers")
+    model = hugging_face("vivit", 4, OF_HUB["vivit"] | {"intermediate_size": 16}).model
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    report = load_weights(model, hub_file("vivit"))
+    narrow = re.compile(r"\.(fc1|intermediate)\.|\.(fc2|\d+\.output\.dense)\.weight")
+    other = [name for name in before if narrow.search(name)]
+    assert {*report.mismatched} == {*other, "classifier.weight", "classifier.bias"}
+    assert not report.missing
+    assert all(torch.equal(model.state_dict()[name], before[name]) for name in report.mismatched)
 
 
 def test_weights_without_a_fitting_tensor_are_refused():

@@ -10,7 +10,7 @@ import torch
 import yaml
 from PIL import Image
 from torchvision.models import resnet50
-from torchvision.models.video import r3d_18
+from torchvision.models.video import mvit_v2_s, r3d_18
 
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.models import export_weights, slowfast_r50
@@ -34,6 +34,8 @@ SMALLER = {
     "videomae": [f"settings={{image_size: 32, {_HUGGING_FACE}}}"],
     "vit": ["model.dict_kwargs={img_size: 32, depth: 2, embed_dim: 48, num_heads: 2, dynamic_img_size: true}"],
 }
+# What training adds to published weights: the head (with a norm, in VideoMAE), and non-local blocks, which images lack.
+NEW = re.compile(r"(head|fc|fc_norm|classifier)\.|.*_nonlocal\d")
 LIBRARIES = {"videomae": "transformers", "vit": "timm"}
 VIDEOS = 24  # the first two mini-batches of the coarsest phase have 16 and 8 clips
 
@@ -179,14 +181,32 @@ DATASETS = {
     "ucf101": ucf101,
     "hmdb51": hmdb51,
 }
+
+
+def _small_vit():
+    import timm
+
+    [option] = SMALLER["vit"]
+    return timm.create_model("vit_base_patch16_224", num_classes=21, **yaml.safe_load(option.partition("=")[2]))
+
+
+def _small_videomae():
+    """The encoder and the decoder, without a head, by the names of the Hub."""
+    import transformers
+
+    [option] = SMALLER["videomae"]
+    config = transformers.VideoMAEConfig(**yaml.safe_load(option.partition("=")[2]))
+    state = transformers.VideoMAEForPreTraining(config).state_dict()
+    return {name.replace(".query.bias", ".q_bias").replace(".value.bias", ".v_bias"): t for name, t in state.items()}
+
+
 WEIGHTS = {
     "resnet50-0676ba61.pth": lambda path: torch.save(resnet50().state_dict(), path),
     "r3d_18-b3b3357e.pth": lambda path: torch.save(r3d_18().state_dict(), path),
     "SLOWFAST_8x8_R50.pkl": lambda path: export_weights(slowfast_r50(num_classes=400), path),
-    # One tensor that fits is enough to load.
-    "mvit_v2_s-ae3be167.pth": lambda path: torch.save({"norm.weight": torch.ones(768)}, path),
-    "vit_base_patch16_224.bin": lambda path: torch.save({"norm.weight": torch.ones(48)}, path),
-    "videomae-base.bin": lambda path: torch.save({"fc_norm.weight": torch.ones(24)}, path),
+    "mvit_v2_s-ae3be167.pth": lambda path: torch.save(mvit_v2_s().state_dict(), path),
+    "vit_base_patch16_224.bin": lambda path: torch.save(_small_vit().state_dict(), path),
+    "videomae-base.bin": lambda path: torch.save(_small_videomae(), path),
 }
 
 
@@ -225,11 +245,15 @@ def stand_in(tmp_path_factory):
     # A few seconds for each of over 50.
     [pytest.param(case, marks=[] if case in SAMPLE else pytest.mark.slow, id="+".join(case)) for case in CASES],
 )
-def test_two_steps_of_fit_and_one_of_test(case, stand_in, monkeypatch, capsys):
+def test_two_steps_of_fit_and_one_of_test(case, stand_in, monkeypatch, capsys, caplog):
     name = case[0]
     require_library(name)
     monkeypatch.chdir(stand_in(case))
     main(["fit", *configs(case), *tiny(name), "--trainer.fast_dev_run=2"])
+    reports = [record.args[1] for record in caplog.records if record.name == "lightning_multigrid.models.weights"]
+    assert len(reports) == len(weights(name))
+    for report in reports:
+        assert all(NEW.match(kept) for kept in (*report.missing, *report.mismatched)), report
     main(["test", *configs(case), *tiny(name), "--trainer.limit_test_batches=1"])
     metric = "test/map" if name.startswith("charades") else "test/top1"
     assert metric in capsys.readouterr().out
