@@ -258,7 +258,8 @@ class MultigridCallback(Arguments, Callback):
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._run is not None:
-            self._run.complete(checkpoint, checkpoint["callbacks"][self.state_key], trainer.validating)
+            state = checkpoint["callbacks"][self.state_key]
+            self._run.complete(checkpoint, state, validating=trainer.validating, stopped=trainer.should_stop)
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

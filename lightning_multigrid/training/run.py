@@ -72,7 +72,7 @@ class Run:
     @property
     def step(self) -> Step:
         """The step that is under way; between two, the next one."""
-        if self._next is None:
+        if self._trainer is None or self._next is None:
             raise RuntimeError("No step is under way: the `fit` has not begun its first epoch, or has ended.")
         return self._next
 
@@ -157,7 +157,7 @@ class Run:
             self._changes.close()
         finally:
             del self._loop, self._grid, self._reporting, self._statistics, self._patience, self._lr
-            self._trainer = self._next = None
+            self._trainer = None
 
     # --- Checkpoints ---
 
@@ -170,9 +170,13 @@ class Run:
             **self._lr.save(),
         }
 
-    def complete(self, checkpoint: dict[str, Any], state: State, validating: bool) -> None:
+    def complete(self, checkpoint: dict[str, Any], state: State, *, validating: bool, stopped: bool) -> None:
         """Adds the position to the callback's state in a checkpoint, and makes the rest fit for any training."""
         counters = internals.LoopCounters(checkpoint)
+        # A step that is under way at the end of an epoch is one where the script skips the rest of it.
+        following = None if self._in_step or self._next is None else self._next.place
+        if stopped and following and following.batch and counters.place == Place(following.epoch + 1, 0):
+            counters.reopen_epoch(following)
         counters.settle(self.plan.batches_per_epoch, validating)
         if counters.place.batch == 0:
             counters.forget_loader()

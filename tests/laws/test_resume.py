@@ -1,5 +1,6 @@
 """Resuming: exactly, on another number of ranks, and without the callback. Real Trainers, no mocks."""
 
+import csv
 import json
 import logging
 import multiprocessing
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_multigrid import MultigridCallback
+from lightning_multigrid import MultigridCallback, NewestCheckpoint
 from lightning_multigrid.loading.order import shuffled_order
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
@@ -29,7 +31,8 @@ from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.checkpoints.continuation import _on_other_devices, _plan_key, describe_run
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 from tests.helpers.processes import ddp_of_this_process, start_method
-from tests.helpers.tiny import CLIPS, Module, fit, loader, trainer
+from tests.helpers.sampling import sampled
+from tests.helpers.tiny import CLIPS, ByHand, Module, fit, loader, trainer
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "verify_resume.py"
 PLAN = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3)))
@@ -241,6 +244,81 @@ def test_a_checkpoint_within_an_optimizer_step_resumes_exactly(hook, precise, tm
     assert its_end == end
     saved = torch.load(path, weights_only=True)["state_dict"]["net.1.running_mean"]
     assert torch.equal(saved, saver.statistics)  # what was validated
+
+
+class Stop(L.Callback):
+    """Ends the training after a step, as `max_time`, `Timer` and scripts do."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        trainer.should_stop = (trainer.current_epoch, batch_idx) == self.place
+
+
+class StepsByHand(ByHand, Module):
+    """Steps optimizer and scheduler itself."""
+
+    def on_train_epoch_end(self):
+        self.lr_schedulers().step()
+
+
+STOPPED = {
+    "": {},
+    "accumulation": {"accumulate_grad_batches": 2},
+    "validation there": {"val_check_interval": 5},
+    "manual": {"kind": StepsByHand},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@pytest.mark.parametrize("variant", sampled(STOPPED, "accumulation", "manual"))
+def test_a_run_that_is_stopped_within_an_epoch_continues_there(variant, tmp_path):
+    """Whatever wrote the checkpoint: Lightning counts the epoch as whole."""
+    variant = dict(STOPPED[variant])
+    kind = variant.pop("kind", Module)
+
+    def run(folder, *saving, **arguments):
+        module, logger = kind(schedulers=steps_scheduler), CSVLogger(tmp_path, folder, "")
+        arguments |= {"val": loader(shuffle=False, number=8), "enable_checkpointing": True, "logger": logger}
+        host = fit(module, *saving, MultigridCallback(), log_every_n_steps=1, max_epochs=3, **arguments, **variant)
+        rows = csv.DictReader((tmp_path / folder / "metrics.csv").read_text().splitlines())
+        logged = {row["step"]: row["loss"] for row in rows if row["loss"]}
+        return module.seen, logged, state_of(module, host), host
+
+    whole, logged, end, _ = run("whole")
+    epoch_end = saver(tmp_path, filename="epoch end", save_on_train_epoch_end=True)
+    *_, host = run("stopped", epoch_end, NewestCheckpoint(tmp_path), Stop((1, 4)))
+    host.save_checkpoint(tmp_path / "after.ckpt")
+    for name in ("epoch end", "last", "after"):
+        resumed, its_log, its_end, _ = run(name, ckpt_path=tmp_path / f"{name}.ckpt")
+        first = Place(1, 5 - 5 % variant.get("accumulate_grad_batches", 1))
+        assert resumed[0][:2] == (first.epoch, first.batch)
+        assert resumed == [step for step in whole if step[:2] >= resumed[0][:2]]
+        assert its_log.items() <= logged.items()
+        assert its_end == end
+
+
+def test_an_epoch_that_the_script_leaves_as_it_stops_is_over(tmp_path):
+    class Leaves(Module):
+        def on_train_batch_start(self, batch, batch_idx):
+            self.trainer.should_stop = leaves = (self.current_epoch, batch_idx) == (1, 3)
+            return -1 if leaves else None
+
+    fit(Leaves(), MultigridCallback(), NewestCheckpoint(tmp_path), enable_checkpointing=True)
+    resumed = Module()
+    fit(resumed, MultigridCallback(), NewestCheckpoint(tmp_path), enable_checkpointing=True, ckpt_path="last")
+    assert resumed.seen[0][:2] == (2, 0)
+
+
+def test_a_second_fit_of_a_trainer_that_was_stopped_goes_on_as_without_the_callback():
+    def places(*multigrid):
+        host, module = trainer(*multigrid, Stop((1, 4))), Module()
+        for _ in range(2):
+            host.fit(module, loader())
+        return [step[0] for step in module.seen if step[1] == 0]
+
+    assert places() == places(MultigridCallback()) == [0, 1, 2, 3]
 
 
 class Failing(Module):

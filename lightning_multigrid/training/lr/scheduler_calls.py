@@ -23,7 +23,7 @@ class ClockedScheduler:
         self.frequency = config.frequency
         self.ticks = 0
         self.calls = 0  # of the script in this epoch, with manual optimization
-        self.epoch_ended = False  # or its last step has
+        self.epoch_ended = False  # or its last step has; also where the run is stopped within it
 
     def count_calls(self, trainer: Trainer, changes: Changes, short: bool) -> None:
         """Counts the script's calls instead of ticking, until `changes` are undone.
@@ -34,7 +34,7 @@ class ClockedScheduler:
         names = [name for name in ("step", "step_update") if hasattr(self.scheduler, name)]  # timm has both
 
         def call(_: Any, *arguments: Any, **named: Any) -> None:
-            batch, last = internals.batch_index(trainer), trainer.is_last_batch
+            batch, last = internals.batch_index(trainer), trainer.is_last_batch or self.epoch_ended
             epoch, given = trainer.current_epoch, bool(arguments or named)
             first = (epoch, batch, last, self.ticks, self.frequency) == (0, 0, False, 0, 1)
             if first and not has_stages(self.scheduler):

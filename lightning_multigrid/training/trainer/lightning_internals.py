@@ -263,6 +263,15 @@ class LoopCounters:
         """Drops the (empty) state of our loader, so that a training without the callback can continue, too."""
         self._loop["state_dict"].pop("combined_loader", None)
 
+    def reopen_epoch(self, place: Place) -> None:
+        """Makes Lightning continue at a place within an epoch that it has counted as whole, as it was stopped there.
+
+        `should_stop` ends the epoch with the step (`loops/training_epoch_loop.py`, `done`). At a restart after a step,
+        Lightning counts that step for loggers, which it has done here already (`reset` there).
+        """
+        self.move(place)
+        self._loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
+
     def move(self, place: Place) -> None:
         """Makes Lightning continue at another place, as if a step or an epoch had just ended there."""
         begun = place.epoch + (place.batch > 0)
