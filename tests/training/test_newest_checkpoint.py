@@ -315,6 +315,38 @@ def test_a_step_that_failed_is_not_counted_twice_by_batchnorm(accumulate, averag
     torch.testing.assert_close(continued, whole, rtol=0, atol=0)
 
 
+class Stop(L.Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.should_stop = trainer.global_step == self.step
+
+
+@with_averages
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists")
+@pytest.mark.parametrize("step", [5, 16])  # within an epoch, and at its end
+@pytest.mark.parametrize("first", sampled([True, False], True))
+def test_a_run_of_averaged_weights_that_is_stopped_continues_from_its_own(first, step, tmp_path):
+    """The average, which the module has in the end, is in the checkpoint, too."""
+
+    def run(folder, *stop, **arguments):
+        module = Module()
+        both = [callbacks.EMAWeightAveraging(decay=0.9), MultigridCallback(seed=0)]
+        saver = NewestCheckpoint(tmp_path / folder, minutes=60)
+        arguments |= {"enable_checkpointing": True, "max_epochs": 2}
+        fit(module, *(both if first else both[::-1]), saver, *stop, **arguments)
+        return module
+
+    whole, stopped = run("whole"), run("stopped", Stop(step))
+    saved = torch.load(tmp_path / "stopped" / "last.ckpt", weights_only=True)
+    torch.testing.assert_close(saved["state_dict"], {**stopped.state_dict()}, rtol=0, atol=0)
+    resumed = run("stopped", ckpt_path=tmp_path / "stopped" / "last.ckpt")
+    assert len(stopped.seen) == step
+    assert stopped.seen + resumed.seen == whole.seen
+    torch.testing.assert_close(resumed.state_dict(), whole.state_dict(), rtol=0, atol=0)
+
+
 @with_averages
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists")
 @pytest.mark.parametrize("first", sampled([True, False], True))

@@ -117,8 +117,14 @@ class NewestCheckpoint(ModelCheckpoint):
                     handler(number, None)
 
     @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if _stops_averaging(trainer):
+            self._write(trainer)
+
+    @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._write(trainer)
+        if not _stops_averaging(trainer):
+            self._write(trainer)
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -173,6 +179,14 @@ def _may_be_swapped(trainer: Trainer) -> bool:
     Lightning's (2.6.6) `WeightAveraging` swaps them for each validation, and would write them as if it had not.
     """
     return trainer.validating and bool(callbacks_of(trainer, "WeightAveraging"))
+
+
+def _stops_averaging(trainer: Trainer) -> bool:
+    """Whether a run stops, and `on_train_end` of `WeightAveraging` gives the module the average (Lightning 2.6.6).
+
+    What continues the run needs the module's own weights.
+    """
+    return trainer.should_stop and bool(callbacks_of(trainer, "WeightAveraging"))
 
 
 def _mark(path: str) -> int:
