@@ -164,6 +164,15 @@ def whole_training():
     ]
 
 
+def of_pairs(task):
+    """The default's time of its baseline's, in %, of each seed that both have."""
+    baselines, runs = (
+        {run.seed: run.cpu for run in one.runs}
+        for one in (max(trainings(task).values(), key=lambda one: one.cpu), trainings(task)["default"])
+    )
+    return [f"{100 * runs[seed] / cpu:.0f}" for seed, cpu in baselines.items()]
+
+
 def pays():
     """What was trained, and what each part of the method brings and costs."""
     many, few, long = (Row(task, "default") for task in ("grid_many", "grid_few", "grid_48"))
@@ -185,8 +194,9 @@ def pays():
         f"each end has an error of {error_by_clips(steps, 1158):.1f} points, so that is beyond two standard errors of "
         f"both. The plan of an LR without stages (`one_pass=True`) ends at {once.end:.1f} % in {once.time:.0f} % of "
         f"the time, {once.below:.1f} points below the baseline, which is within two standard errors.",
-        f"The default ends {-longest.below:.1f} points above its baseline, in {longest.time:.0f} % of its time. By the "
-        f"clips alone, its end has an error of {error_by_clips(longest, 1158):.1f} points, so",
+        f"The default ends {-longest.below:.1f} points above its baseline. By the clips alone, its end has an error of "
+        f"{error_by_clips(longest, 1158):.1f} points, so",
+        f"beside their baselines took {' % and '.join(of_pairs('grid_96'))} % of their time.",
         f"By these clips alone, each end has an error of {error_by_clips(letters, 260):.0f} points.",
         f"The default ends {letters.below:.1f} points below its baseline, in {letters.time:.0f} % of its time; without "
         f"the short cycle, a training ends {-off['avletters'].below:.1f} points above it, in "
