@@ -50,7 +50,7 @@ class Run:
         self._in_step = False
         self._last: Step | None = None  # the one that ended last
         self._changes = Changes()
-        self._interrupts, self._update_start = Interrupts(), UpdateStart(trainer)
+        self._interrupts, self._update_start = Interrupts(), UpdateStart()
         self._saved: State = {}  # when it was closed
         self.timed = report.timed
 

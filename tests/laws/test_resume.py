@@ -246,6 +246,42 @@ def test_a_checkpoint_within_an_optimizer_step_resumes_exactly(hook, precise, tm
     assert torch.equal(saved, saver.statistics)  # what was validated
 
 
+class SavesWithinSteps(Module):
+    """Writes a checkpoint within a step, and fails."""
+
+    def __init__(self, folder):
+        super().__init__(steps_scheduler)
+        self.folder = folder
+
+    def on_after_backward(self):
+        if len(self.seen) == 3 and self.folder:
+            self.trainer.save_checkpoint(self.folder / "on_after_backward.ckpt")
+            raise RuntimeError("on purpose")
+
+
+class SavesAtErrors(L.Callback):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_exception(self, trainer, module, exception):
+        trainer.save_checkpoint(self.folder / "on_exception.ckpt")
+
+
+def test_a_checkpoint_that_a_script_writes_within_a_step_does_not_count_it_twice(tmp_path):
+    """In any hook: the step is trained again, so its mini-batch must not be in the running statistics already."""
+
+    def run(folder=None, **arguments):
+        module = SavesWithinSteps(folder)
+        host = fit(module, MultigridCallback(), *[SavesAtErrors(folder)] * bool(folder), max_epochs=1, **arguments)
+        return module.seen, state_of(module, host)
+
+    whole, end = run()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run(tmp_path)
+    for name in ("on_after_backward", "on_exception"):
+        assert run(ckpt_path=tmp_path / f"{name}.ckpt") == (whole[2:], end)
+
+
 class Stop(L.Callback):
     """Ends the training after a step, as `max_time`, `Timer` and scripts do."""
 

