@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         VideoDataModule,
     )
 
-__version__ = "0.5.0"
+__version__ = "0.5.1"
 
 _NAMES = {
     "clips": "Views",

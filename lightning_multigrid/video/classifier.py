@@ -195,7 +195,8 @@ class VideoClassifier(LightningModule):
         ticks_per_epoch = self._steps_per_epoch() if by_step else 1
         warmup = max(1, round(self.warmup_epochs * ticks_per_epoch)) if self.warmup_epochs else 0
         schedulers: list[LRScheduler] = []
-        if by_step and 0 < (self.trainer.max_epochs or 0) < self.warmup_epochs:
+        short = by_step and 0 < (self.trainer.max_epochs or 0) < self.warmup_epochs
+        if short and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             rank_zero_warn(
                 f"The warm-up of `warmup_epochs={self.warmup_epochs:g}` is longer than the training "
                 f"(`max_epochs={self.trainer.max_epochs}`), so the LR stays below `lr`. Shorten the warm-up."
