@@ -1,5 +1,6 @@
 """What jsonargparse says of a mistake in a config or on the command line, without its dumps, and the name meant."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -44,11 +45,10 @@ def told(parser: ArgumentParser) -> Iterator[None]:
 
 def refuse_other_texts(config: str) -> None:
     """Refuses a config that is no YAML in UTF-8, or says a key twice: YAML readers take the last one, silently."""
-    file = Path(config)
-    if not file.is_file():  # jsonargparse says it
+    if not os.path.isfile(config):  # jsonargparse says it, or reads it as the text of a config
         return
     try:
-        node = yaml.compose(file.read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        node = yaml.compose(Path(config).read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except UnicodeDecodeError as error:
         what = f"{config} is no text in UTF-8: it has another byte at {error.start}. Save it as UTF-8."
         raise ArgumentError(None, what) from error
@@ -64,15 +64,16 @@ def refuse_other_texts(config: str) -> None:
             nodes += node.value
             continue
         nodes += [value for _, value in node.value]
-        lines: dict[str, int] = {}
+        lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
-            if lines.setdefault(name, line) != line and name != "<<":  # more than one of these may be merged
+            name, line = (key.tag, str(key.value)), key.start_mark.line + 1
+            if name in lines and key.value != "<<":  # more than one of these may be merged
                 raise ArgumentError(
                     None,
-                    f"{config} has `{name}` twice, in lines {lines[name]} and {line}, and only the last would count. "
-                    "Put what they say under one.",
+                    f"{config} has `{key.value}` twice, in lines {lines[name]} and {line}, and only the last would "
+                    "count. Put what they say under one.",
                 )
+            lines[name] = line
 
 
 def refuse_other_commands(word: str, commands: Iterable[str]) -> None:

@@ -102,7 +102,8 @@ def clip_dataset(dataset: Dataset[Any]) -> ClipDataset | None:
     if isinstance(dataset, ClipDataset):
         warnings.warn(
             f"{type(dataset).__name__} has a `__getitem__` of its own, and not its `read_clip`, so its samples are "
-            "read on the baseline's grid and then reduced. With a `read_clip` of its own, it could read less.",
+            "read on the baseline's grid and then reduced. With a `read_clip` of its own, it could read less; if its "
+            "samples are those of the one that it has, write `read_clip = Base.read_clip` into the class.",
             stacklevel=2,
         )
     parts = [dataset.dataset] if isinstance(dataset, Subset) and _is_plain(dataset, Subset) else []

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
+from torch.utils.data import Dataset
+
 
 @dataclass(frozen=True)
 class ClipRequest:
@@ -67,9 +69,9 @@ def reads_clips(dataset: Any) -> bool:
 
 def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:
     """Returns for each request what `read_clip` does, by a `read_clips` of the dataset if it reads several at once."""
-    several = _defined(dataset, "read_clips")
-    if several < _NOWHERE and several <= _defined(dataset, "read_clip"):  # else it is that of a class below
-        return dataset.read_clips(requests)  # type: ignore[attr-defined,no-any-return]
+    # Else it is that of a class below.
+    if hasattr(dataset, "read_clips") and _defined(dataset, "read_clips") <= _defined(dataset, "read_clip"):
+        return dataset.read_clips(requests)  # type: ignore[no-any-return]
     return [dataset.read_clip(request) for request in requests]
 
 
@@ -80,8 +82,8 @@ def _defined(dataset: Any, *names: str) -> int:
     """How far below a dataset's class the first one is that has a method of these names; 0 if it has one itself."""
     if any(name in getattr(dataset, "__dict__", ()) for name in names):
         return 0
-    classes = enumerate(type(dataset).__mro__)
-    return next((far for far, kind in classes if any(name in vars(kind) for name in names)), _NOWHERE)
+    classes = ((far, vars(kind)) for far, kind in enumerate(type(dataset).__mro__) if kind is not Dataset)  # it raises
+    return next((far for far, own in classes if any(name in own for name in names)), _NOWHERE)
 
 
 def visits(requests: Sequence[ClipRequest]) -> list[Sequence[ClipRequest]]:

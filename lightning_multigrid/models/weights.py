@@ -167,14 +167,21 @@ def _add_renamed(
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
+    except Exception as error:  # a subclass may be made otherwise: what fits by its names is still loaded
+        logger.warning("transformers can't read the weights for %s (%s).", type(model).__name__, error)
+        return dict(fitting), report
     finally:
         its_logging.set_verbosity(verbosity)
     # 4.57 gives the names alone, which are those of the files.
     mismatched = {entry[0]: entry[1:] for entry in info["mismatched_keys"] if not isinstance(entry, str)}
     kept = {*info["missing_keys"], *info["mismatched_keys"], *mismatched}
     state = read.state_dict()
-    added = {name: state[name] for name in own if name in state and name not in kept}
+    read_well = {name: state[name] for name in own if name in state and name not in kept}
+    added = {name: values for name, values in read_well.items() if values.shape == own[name].shape}
     fitting = {**fitting, **added}
+    mismatched |= {  # a part of the model that was replaced
+        name: (values.shape, own[name].shape) for name, values in read_well.items() if name not in added
+    }
     mismatched = {
         name: (tuple(given_shape), tuple(own_shape))
         for name, (given_shape, own_shape) in mismatched.items()
@@ -185,7 +192,7 @@ def _add_renamed(
         tuple(fitting),
         report.inflated,
         tuple(name for name in report.missing if name not in fitting and name not in mismatched),
-        tuple(sorted(info["unexpected_keys"])),
+        tuple(sorted({*info["unexpected_keys"], *(state.keys() - own.keys() - kept)})),
         {**report.mismatched, **mismatched},
     )
 

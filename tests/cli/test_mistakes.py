@@ -72,6 +72,7 @@ def test_a_mistake_in_a_config(tmp_path, given, message, capsys):
             b"trainer: {max_epochs: 3}\nmodel: {}\ntrainer: {precision: 16-mixed}\n",
             " has `trainer` twice, in lines 1 and 3, and only the last would count. Put what they say under one.",
         ),
+        (b"trainer: {max_epochs: 3, max_epochs: 4}\n", " has `max_epochs` twice, in lines 1 and 1"),
         (b"data:\n- a: &x {b: 1}\n- *x\n- c: *x\n  d: 1\n  c: 2\n", " has `c` twice, in lines 4 and 6"),
     ],
 )
@@ -86,6 +87,7 @@ def test_a_config_of_aliases_is_read_in_no_time_and_may_merge_twice(tmp_path, ca
     layers = "".join(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}\n" for n in range(1, 60))
     path.write_text(f"a0: &a0 {{}}\n{layers}b:\n  <<: *a1\n  <<: *a2\n")
     refuse_other_texts(str(path))
+    refuse_other_texts(path.read_text())  # a text in the place of a file is jsonargparse's
     assert capsys.readouterr() == ("", "")
 
 

@@ -280,6 +280,15 @@ class Wrapped(Dataset):
         return clip, label + 100
 
 
+class Reads:
+    frames, size, stride = 4, 8, 1
+    __len__, read_clip = Read.__len__, Read.read_clip
+
+
+class Mixed(Dataset, Reads):
+    """The `__getitem__` before its `read_clip` is that of torch, which only raises."""
+
+
 class PlainSubset(Subset):
     """Adds nothing to the samples."""
 
@@ -289,6 +298,7 @@ class PlainSubset(Subset):
     [
         (Read(), [0, 5], True),
         (ReadMany(), [0, 5], True),
+        (Mixed(), [0, 5], True),
         (PlainSubset(ReadMany(), range(6)), [0, 5], True),
         (ConcatDataset([Read(), ReadMany()]), [0, 5], True),
         (OtherClip(), [100, 105], True),

@@ -326,6 +326,38 @@ def test_renamed_tensors_of_another_shape_keep_their_values_and_are_named():
     assert all(torch.equal(model.state_dict()[name], before[name]) for name in report.mismatched)
 
 
+@pytest.mark.parametrize("head", [lambda: nn.Linear(24, 3), lambda: nn.Sequential(nn.Dropout(), nn.Linear(24, 3))])
+def test_a_head_that_was_replaced_keeps_its_values_and_the_rest_is_read(head):
+    pytest.importorskip("transformers")
+    model = hugging_face("videomae", 7, OF_HUB["videomae"]).model
+    model.classifier = head()
+    own = [name for name in model.state_dict() if name.startswith("classifier.")]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    report = load_weights(model, given := hub_file("videomae"))
+    assert {*report.missing, *report.mismatched} == {*own}
+    assert {"classifier.weight", "classifier.bias"} <= {*report.unexpected, *report.mismatched}
+    state = model.state_dict()
+    assert all(torch.equal(state[name], before[name]) for name in own)
+    of_block = "videomae.encoder.layer.0.attention.attention"
+    bias = next(name for name in state if name.startswith(of_block) and re.search(r"(query\.|q_)bias$", name))
+    assert torch.equal(state[bias], given[f"{of_block}.q_bias"])
+
+
+def test_a_model_that_is_made_in_another_way_gets_what_fits_by_its_names(caplog):
+    transformers = pytest.importorskip("transformers")
+
+    class Mine(transformers.VideoMAEForVideoClassification):
+        def __init__(self, config, classes):
+            super().__init__(config)
+
+    model = Mine(hugging_face("videomae", 7, OF_HUB["videomae"]).model.config, classes=7)
+    given = {name: fill(name, tensor.shape) for name, tensor in model.state_dict().items()}
+    given["renamed.weight"] = given.pop(missing := "videomae.encoder.layer.0.attention.attention.query.weight")
+    report = load_weights(model, given)
+    assert report.missing == (missing,)
+    assert "transformers can't read the weights for Mine" in caplog.text
+
+
 def test_weights_without_a_fitting_tensor_are_refused():
     message = (
         r"^The mapping has no tensor that fits SmallCNN: it has `encoder\.weight`; the model has `stem\.weight`, .*"

@@ -179,6 +179,7 @@ class EvaluationStatistics(Callback):
         self._last: Place | None = None  # of the last step that has ended
         # After which step statistics were written last, and whether for averaged weights.
         self._written: tuple[Place, bool] | None = None
+        self._of_average: dict[str, torch.Tensor] = {}  # statistics that were written for averaged weights last
         self._parts: list[tuple[str, nn.Module]] = []  # of the module, by name
         self._training: list[bool] = []  # whether each of them was in training mode when the last step ended
 
@@ -231,8 +232,9 @@ class EvaluationStatistics(Callback):
         self._callbacks_are_done()
         if self._averages:
             self._update(average=True)
-            for average in self._averages:  # the module has the average already, but with the statistics from before
-                average.on_train_end(trainer, pl_module)
+            for name, values in self._statistics():  # the module has the average already, with those from before
+                if name in self._of_average:
+                    values.copy_(self._of_average[name])
 
     # --- Averaged weights ---
 
@@ -274,3 +276,10 @@ class EvaluationStatistics(Callback):
             elif _training_layers(self._module, modes):  # else all layers are frozen
                 self._estimate.write(self._last, modes)
         self._written = self._last, average
+        if average:
+            self._of_average = {name: values.clone() for name, values in self._statistics()}
+
+    def _statistics(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for layer, of in tracking_layers(self._module).items():
+            for name, values in of.named_buffers(recurse=False):
+                yield f"{layer}.{name}", values

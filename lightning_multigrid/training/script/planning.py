@@ -50,7 +50,7 @@ def make_plan(
             "epochs. Make them equal, or leave the schedule to be inferred."
         )
     else:
-        _warn_of_held_lr(schedule, trainer, recipe)
+        _tell_held_lr(schedule, trainer, recipe)
     refuse_hidden(schedule, module, trainer.optimizers)
     warn_of_linear_lr(schedule, trainer.optimizers)
     return Plan(schedule, recipe.clips, seed, world, trainer.accumulate_grad_batches, recipe.epoch.batches)
@@ -134,13 +134,13 @@ def _inferred(
     return schedule
 
 
-def _warn_of_held_lr(schedule: MultigridSchedule, trainer: Trainer, recipe: Recipe) -> None:
-    """Warns of a given schedule that holds the LR where the script's may change it smoothly."""
+def _tell_held_lr(schedule: MultigridSchedule, trainer: Trainer, recipe: Recipe) -> None:
+    """Says that a given schedule holds the LR, where the script's may change it smoothly."""
     baseline = schedule.baseline
     held = schedule.stepwise and schedule.fine_tuning and baseline.milestones
     if held and not lr_stages(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs)).stepwise:
         start, end = float(baseline.milestones[-1]), float(baseline.epochs)
-        rank_zero_warn(
+        tell(
             f"The schedule is `stepwise`: from epoch {start:g} to {(start + end) / 2:g}, in the first half of the "
             "fine-tuning phase, the LR stands still at that of the stage before. This is right for an LR that falls in "
             "steps, but a scheduler of the script may change it within a stage. For such an LR, give "
