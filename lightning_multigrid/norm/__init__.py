@@ -10,6 +10,7 @@ from lightning_multigrid.norm.population import (
     BatchNorm,
     average_statistics,
     observed_moments,
+    running_statistics,
     tracking_layers,
     write_statistics,
 )
@@ -28,5 +29,5 @@ from lightning_multigrid.norm.sub_batchnorm import (
 
 __all__ = ["BatchNorm", "ConvertedInSteps", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d"]
 __all__ += ["average_statistics", "convert_sub_batchnorm", "is_sharded", "left_alone", "make_groups"]
-__all__ += ["observed_moments", "ranks_needed", "restore_batchnorm", "set_sub_batch", "sub_batchnorm_layers"]
-__all__ += ["tracking_layers", "world_size", "write_statistics"]
+__all__ += ["observed_moments", "ranks_needed", "restore_batchnorm", "running_statistics"]
+__all__ += ["set_sub_batch", "sub_batchnorm_layers", "tracking_layers", "world_size", "write_statistics"]

@@ -1,5 +1,6 @@
 """The table of a file, and what a reader does with one that is wrong, or with a decoder that is."""
 
+import json
 import os
 import random
 from dataclasses import replace
@@ -9,6 +10,7 @@ import av
 import numpy as np
 import pytest
 import torch
+import xxhash
 
 from lightning_multigrid.decode import packets
 from lightning_multigrid.decode import reader as reading
@@ -56,6 +58,18 @@ def test_bytes_that_are_no_table_are_a_value_error(folder):
     for given in broken:
         with pytest.raises(ValueError, match="they are no frame table, or a damaged one: their checksum is wrong"):
             FrameTable.from_bytes(given)
+
+
+def test_a_table_whose_column_claims_more_numbers_than_there_can_be_is_a_value_error(folder):
+    """With the right checksum, which any program can compute."""
+    data = make_table(written(folder, "gop_12.mp4")).to_bytes()[:-8]
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header["packets"]["shape"] = [2**70]
+    head = json.dumps(header).encode()
+    data = len(head).to_bytes(8, "little") + head + data[end:]
+    with pytest.raises(ValueError, match="they are no frame table"):
+        FrameTable.from_bytes(data + xxhash.xxh3_64_digest(data))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 import errno
 import os
+import stat
+from contextlib import nullcontext
+from unittest import mock
 
 import pytest
 
@@ -36,3 +39,19 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path):
     os.close(reader)
     assert os.listdir(tmp_path) == ["pipe"]
     assert not (tmp_path / "pipe").is_file()
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EIO])
+def test_where_names_of_a_folder_cannot_be_brought_to_the_disk_a_file_is_still_written(number, tmp_path):
+    """Some network drives can't do that; an error of the disk is one."""
+    own = os.fsync
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        own(descriptor)
+
+    failing = pytest.raises(OutputError, match="while writing to") if number == errno.EIO else nullcontext()
+    with mock.patch("os.fsync", fsync), failing, new_file(tmp_path / "a") as file:
+        file.write(b"whole")
+    assert (tmp_path / "a").read_bytes() == b"whole"

@@ -236,29 +236,31 @@ class ReadMany(Read):
 
 class OtherClip(ReadMany):
     def read_clip(self, request):
-        clip, label = super().read_clip(request)
-        return clip, label + 100
+        return relabelled(super().read_clip(request))
 
 
-class OtherSample(ReadMany):
+def relabelled(sample):
+    clip, label = sample
+    return clip, label + 100
+
+
+class Relabelled:
+    """A `__getitem__` before that of another class."""
+
     def __getitem__(self, index):
-        clip, label = super().__getitem__(index)
-        return clip, label + 100
-
-
-class OtherSubset(Subset):
-    def __getitem__(self, index):
-        clip, label = super().__getitem__(index)
-        return clip, label + 100
+        return relabelled(super().__getitem__(index))
 
     def __getitems__(self, indices):
         return [self[index] for index in indices]
 
 
-class OtherConcat(ConcatDataset):
-    def __getitem__(self, index):
-        clip, label = super().__getitem__(index)
-        return clip, label + 100
+class OtherSample(Relabelled, ReadMany): ...
+
+
+class OtherSubset(Relabelled, Subset): ...
+
+
+class OtherConcat(Relabelled, ConcatDataset): ...
 
 
 class Wrapped(Dataset):
@@ -276,8 +278,7 @@ class Wrapped(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, index):
-        clip, label = self.dataset[index]
-        return clip, label + 100
+        return relabelled(self.dataset[index])
 
 
 class Reads:

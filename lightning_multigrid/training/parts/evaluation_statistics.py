@@ -22,6 +22,7 @@ from lightning_multigrid.norm import (
     average_statistics,
     convert_sub_batchnorm,
     observed_moments,
+    running_statistics,
     set_sub_batch,
     tracking_layers,
     write_statistics,
@@ -232,7 +233,10 @@ class EvaluationStatistics(Callback):
         self._callbacks_are_done()
         if self._averages:
             self._update(average=True)
-            for name, values in self._statistics():  # the module has the average already, with those from before
+            for (
+                name,
+                values,
+            ) in self._statistics().items():  # the module has the average, with older ones
                 if name in self._of_average:
                     values.copy_(self._of_average[name])
 
@@ -277,9 +281,7 @@ class EvaluationStatistics(Callback):
                 self._estimate.write(self._last, modes)
         self._written = self._last, average
         if average:
-            self._of_average = {name: values.clone() for name, values in self._statistics()}
+            self._of_average = {name: values.clone() for name, values in self._statistics().items()}
 
-    def _statistics(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for layer, of in tracking_layers(self._module).items():
-            for name, values in of.named_buffers(recurse=False):
-                yield f"{layer}.{name}", values
+    def _statistics(self) -> dict[str, torch.Tensor]:
+        return running_statistics(tracking_layers(self._module))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from lightning_multigrid.norm import BatchNorm, tracking_layers
+from lightning_multigrid.norm import BatchNorm, running_statistics, tracking_layers
 from lightning_multigrid.schedule import Place, Step
 
 
@@ -31,9 +31,8 @@ class UpdateStart:
             self._layers = tracking_layers(module)
         self._place = step.place
         kinds: dict[tuple[torch.dtype, torch.device], dict[str, Tensor]] = {}
-        for layer, of in self._layers.items():
-            for name, values in of.named_buffers(recurse=False):
-                kinds.setdefault((values.dtype, values.device), {})[f"{layer}.{name}"] = values
+        for name, values in running_statistics(self._layers).items():
+            kinds.setdefault((values.dtype, values.device), {})[name] = values
         self._kept = [
             (
                 {name: values.shape for name, values in of_kind.items()},
