@@ -134,7 +134,11 @@ def test_a_prepared_video_in_which_any_bit_has_flipped_is_named_if_a_frame_has_c
 def test_a_check_names_a_file_that_is_cut_short(tmp_path, store, name):
     path = written(tmp_path, name)
     assert broken_in(manifest(tmp_path, [path.name]), store) == {}
-    path.write_bytes(path.read_bytes()[: int(0.6 * path.stat().st_size)])
+    with av.open(str(path)) as container:  # within a packet: an encoder's threads change its bytes from run to run
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+        cut = packets[int(0.6 * len(packets))]
+        end = cut.pos + cut.size // 2
+    path.write_bytes(path.read_bytes()[:end])
     assert re.match("cut short|damaged", broken_in(manifest(tmp_path, [path.name]), store)[str(path)])
 
 
