@@ -17,7 +17,7 @@ from lightning_multigrid.loading.loader import (
 from lightning_multigrid.loading.order import OrderSampler, order_of, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, length_of, visits
-from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
 from lightning_multigrid.loading.samples import SampleParts, all_parts, has_pixels
 from lightning_multigrid.loading.streams import StreamSamples
 
@@ -28,6 +28,7 @@ __all__ += [
     "ScriptLoader",
     "StreamSamples",
     "all_parts",
+    "baseline_sampler",
     "clip_dataset",
     "derive_seed",
     "has_pixels",

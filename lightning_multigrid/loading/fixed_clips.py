@@ -83,14 +83,16 @@ class FixedClips:
         return self.read_clips([request])[0]
 
     def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
-        """Returns for each request what `read_clip` would."""
-        own, reduced = own_generators(self.dataset), []
+        """Returns for each request what `read_clip` would. Neighbours that differ in the moment alone share a read."""
+        own, reduced, read, sample = own_generators(self.dataset), [], None, None
         with seeded(0):  # restores what each request seeds
             for request in requests:
-                # So that these draw neither what the others do, nor what draws the stride and the start of the clip.
-                reseed_own(own, derive_seed(request.seed, 1))
-                seed_host(derive_seed(request.seed, 2))
-                sample = self.dataset[request.index]
+                if read != (request.index, request.seed):
+                    read = request.index, request.seed
+                    # So that these draw neither what the others do, nor what draws the clip's stride and start.
+                    reseed_own(own, derive_seed(request.seed, 1))
+                    seed_host(derive_seed(request.seed, 2))
+                    sample = self.dataset[request.index]
                 reduced.append(self.parts.reduced(sample, request, (self.frames, self.size), self.divisor))
         return reduced
 

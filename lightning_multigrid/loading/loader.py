@@ -12,11 +12,12 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, length_of, read_clips
-from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
-from lightning_multigrid.schedule import Place, Step
+from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
+from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples, ToldOfStream
+from lightning_multigrid.schedule import BatchShape, Place, Step
 
 _RANK_OF_ALL = 0  # whose random state all ranks have
+_SCRIPT = 3  # keeps what a script iterates apart from what is drawn for the run
 
 
 class Loop(Protocol):
@@ -36,7 +37,7 @@ def same_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
 
 def stream_loader(loader: DataLoader[Any], clips: int) -> DataLoader[Any]:
     """Returns a loader of a stream as one that `MultigridLoader` understands; `clips` is a pass's on all devices."""
-    # Its workers live as long as the run anyway: `MultigridLoader` keeps their iterator.
+    # For a look; `MultigridLoader` keeps the workers of the training as long as the run.
     changes: dict[str, Any] = {"sampler": None, "generator": None, "persistent_workers": False}
     if loader.num_workers > 1 and not hasattr(loader.collate_fn, "join"):
         # Samples would be pinned one by one, and mini-batches are copies of them.
@@ -78,10 +79,12 @@ class MultigridLoader(DataLoader[Any]):
 
     If the `collate_fn` has a method `join`, which makes one mini-batch of several, all workers read each mini-batch
     together, one piece each, so that only a few are buffered in total. Without `join` it may need all samples, so a
-    single worker reads them. `prefetch_factor` counts what one worker reads: pieces or mini-batches.
+    single worker reads them. `prefetch_factor` counts what one worker reads: pieces or mini-batches. Mini-batches that
+    share a read are made together, and wait here for their steps.
 
     Of the loader `like`, the `collate_fn`, workers, pinning and so on are used; its order and batch size are not. The
-    training loop `loop` knows where it is; None starts where the sampler says.
+    training loop `loop` knows where it is; None starts where the sampler says. Nothing of an epoch is read before it
+    begins.
     """
 
     sampler: MultigridSampler
@@ -95,54 +98,55 @@ class MultigridLoader(DataLoader[Any]):
         schedule = sampler.plan.schedule
         most = max(shape.clips for shape in schedule.grids) / self.pieces
         timeout = like.timeout * max(1, most / schedule.baseline.shape.clips)
-        make = partial(_mini_batch, dataset, like.collate_fn)
-        super().__init__(**_arguments_to_make(like, like.dataset, make, sampler=sampler, timeout=timeout))
+        make = partial(_mini_batches, dataset, like.collate_fn)
+        self._arguments = _arguments_to_make(like, like.dataset, make, sampler=sampler, timeout=timeout)
+        super().__init__(**self._arguments)
         self.clip_dataset, self.loop, self.like = dataset, loop, like
         self._samples = length_of(like.dataset)
-        self._reading: Iterator[Any] | None = None  # by workers that live as long as the run
-        self._reaches: Place | None = None  # how far it has been read
+        self._stream: DataLoader[Any] | None = None  # its workers live as long as the run: passes begin in them
+        self._reaches: Place | None = None  # how far the stream has been read
 
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def clips_in_flight(self, clips: int) -> int:
-        """The most clips that lie between workers and training at once, of mini-batches of so many."""
-        return self.num_workers * (self.prefetch_factor or 0) * ceil(clips / self.pieces) + clips
+    def clips_in_flight(self, shape: BatchShape) -> int:
+        """The most clips of a shape that lie between workers and training at once."""
+        plan = self.sampler.plan
+        moments = plan.schedule.baseline.shape.frames // shape.frames if plan.shares_reads else 1
+        read = self.num_workers * (self.prefetch_factor or 0) * ceil(shape.clips / self.pieces) * moments
+        # On average a mini-batch waits for (moments^2 - 1) / 2 turns of those of its size.
+        waiting = ceil((moments**2 - 1) / 2) * len(plan.schedule.short_cycle.factors)
+        return read + (1 + waiting) * shape.clips
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # This is a generator, so nothing happens before the first `next`. Lightning calls `iter` twice an epoch; at the
         # first call it does not know its position yet when it resumes, and workers would decode in vain.
+        self.sampler.pieces = self.pieces
         if self.loop is None:
-            yield from self._mini_batches(self._lists())
+            yield from self._mini_batches(super().__iter__())
             return
         first = self.loop.begin()
         self._refuse_other_length(first.place.epoch)
         self.sampler.seek(first.place)
-        yield from self.loop.timed(self._seeded(self._mini_batches(self._read(first))))
+        stream = self.like.dataset
+        read = self._read(stream, first) if isinstance(stream, StreamSamples) else super().__iter__()
+        yield from self.loop.timed(self._seeded(self._mini_batches(read)))
 
-    def _read(self, first: Step) -> Iterator[Any]:
-        """Reads what the workers make of the sampler's lists, from a step on."""
-        stream = self.like.dataset if isinstance(self.like.dataset, StreamSamples) else None
-        if stream is None and not self.persistent_workers:
-            return self._lists()
-        if self._reading is None or self._reaches != first.place:
-            # One iterator, and one set of workers, for the whole run: the passes of a stream begin in them, and workers
-            # that persist read the next epoch's first mini-batches during a validation.
-            if stream is not None:
-                stream.begin(self.sampler.current_pass(first))
-            self.generator.manual_seed(derive_seed(self.sampler.plan.seed, *first.place))  # the workers' seeds
-            self.sampler.seek(first.place, end=max(self.sampler.plan.epochs, first.place.epoch + 1))
-            self._reading = self._lists()
-            self.sampler.seek(first.place)
-        return self._reading
-
-    def _lists(self) -> Iterator[Any]:
-        self.sampler.pieces = self.pieces
-        return super().__iter__()
+    def _read(self, stream: StreamSamples, first: Step) -> Iterator[Any]:
+        """Reads a stream from a step on: where it is, or from the beginning of a pass."""
+        if self._stream is None or self._reaches != first.place:
+            stream.begin(*self.sampler.number_of(first))
+            told: dict[str, Any] = {}
+            if self.num_workers:  # else the stream is the script's own
+                make = partial(_mini_batches, self.clip_dataset, self.like.collate_fn)
+                told["dataset"] = _SeenAsUsers(stream.stream, partial(stream.hear, make))
+                told |= {"sampler": ToldOfStream(self.sampler, stream), "persistent_workers": True}
+            self._stream = DataLoader(**self._arguments | told)
+        return iter(self._stream)
 
     def close(self) -> None:
-        """Ends the reading, and the workers of a stream."""
-        self._reading = None
+        """Ends the workers of a stream."""
+        self._stream = None
 
     def _refuse_other_length(self, epoch: int) -> None:
         now = length_of(self.like.dataset)
@@ -163,16 +167,22 @@ class MultigridLoader(DataLoader[Any]):
             yield mini_batch
 
     def _mini_batches(self, read: Iterator[Any]) -> Iterator[Any]:
+        waiting: dict[int, list[list[Any]]] = {}  # by the offset of the read: the pieces of each mini-batch
         for step in self.sampler.steps:
-            pieces = [next(read)]
+            if step.offset not in waiting:
+                parts = [next(read)]
+                while self.pieces > 1 and sum(len(part[0]) for part in parts) < step.shape.clips:
+                    parts.append(next(read))
+                waiting[step.offset] = [list(pieces) for pieces in zip(*parts, strict=True)]
+            pieces = waiting[step.offset].pop(0)
+            if not waiting[step.offset]:
+                del waiting[step.offset]
             if self._join is None or self.pieces == 1:
-                yield pieces[0]
-                continue
-            while sum(map(len, pieces)) < step.shape.clips:
-                pieces.append(next(read))
-            # A stream's `collate_fn` runs here, and may draw.
-            with seeded(derive_seed(self.sampler.plan.seed, *step.place)):
-                mini_batch = self._join(pieces)
+                [mini_batch] = pieces
+            else:
+                # A stream's `collate_fn` runs here, and may draw.
+                with seeded(derive_seed(self.sampler.plan.seed, *step.place)):
+                    mini_batch = self._join(pieces)
             yield mini_batch
 
     # The training loop knows where it is. But Lightning warns of checkpoints of loaders without these methods.
@@ -197,15 +207,20 @@ class _SeenAs:
 class ScriptLoader(_SeenAs, DataLoader[Any]):
     """The training loader that a script sees (`trainer.train_dataloader`) while Lightning iterates a `MultigridLoader`.
 
-    Its attributes are those of the script's own loader; its length and its mini-batches are those of the current epoch,
-    from the first one on. Each pass reads them by a loader and workers of its own, so it changes nothing in the run.
+    Its attributes are those of the script's own loader. Who iterates it within a step gets the mini-batches of the
+    epoch, from the first one on; at all other times those of a pass over the data, of the script's size and on the
+    baseline's grid. A loader and workers of its own read them, so that nothing changes in the run. Its length is that
+    of the epoch.
 
-    `epoch` returns the current epoch. Attributes of the script's loader can't be set.
+    `step` returns the step that is under way, or the next one, and whether it is under way. Attributes of the script's
+    loader can't be set.
     """
 
-    def __init__(self, user: DataLoader[Any], multigrid: MultigridLoader, epoch: Callable[[], int]) -> None:
+    def __init__(
+        self, user: DataLoader[Any], multigrid: MultigridLoader, step: Callable[[], tuple[Step, bool]]
+    ) -> None:
         # Not the base class's `__init__`: all attributes come from `user`.
-        vars(self).update(_user=user, multigrid=multigrid, _epoch=epoch, _thread=threading.get_ident())
+        vars(self).update(_user=user, multigrid=multigrid, _step=step, _thread=threading.get_ident())
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self._user, name):
@@ -223,7 +238,16 @@ class ScriptLoader(_SeenAs, DataLoader[Any]):
         if threading.get_ident() != self._thread or isinstance(like.dataset, StreamSamples):
             # Reading here would change the random state, which threads share; and a stream gives a sample only once.
             like = same_loader(like, num_workers=max(1, like.num_workers))
-        return iter(MultigridLoader(self.multigrid.clip_dataset, self.multigrid.sampler.peek(self._epoch()), like))
+        step, under_way = self._step()
+        sampler = self.multigrid.sampler
+        if under_way:
+            peeked = sampler.peek(step.place.epoch)
+        else:
+            batches = sampler.plan.baseline_length.batches
+            peeked = baseline_sampler(
+                sampler, batches, sampler.number_of(step), derive_seed(sampler.plan.seed, _SCRIPT)
+            )
+        return iter(MultigridLoader(self.multigrid.clip_dataset, peeked, like))
 
 
 class _SeenAsUsers(_SeenAs, Dataset[Any]):
@@ -257,11 +281,16 @@ class _SeenAsUsers(_SeenAs, Dataset[Any]):
             ) from error
 
 
-def _mini_batch(clips: ClipDataset, collate: Callable[[list[Any]], Any], requests: list[ClipRequest]) -> Any:
-    """Turns requests into a mini-batch, or into a piece of one."""
-    # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
-    with seeded(derive_seed(requests[0].seed, len(requests))):
-        return collate(read_clips(clips, requests))
+def _mini_batches(clips: ClipDataset, collate: Callable[[list[Any]], Any], requests: list[ClipRequest]) -> list[Any]:
+    """Turns requests into a mini-batch, or into a piece of one: one for each moment that samples are asked for."""
+    samples = read_clips(clips, requests)
+    made = []
+    for moment in sorted({request.moment for request in requests}):
+        of_moment = [sample for sample, request in zip(samples, requests, strict=True) if request.moment == moment]
+        # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
+        with seeded(derive_seed(requests[0].seed, len(of_moment), *([moment] if moment else []))):
+            made.append(collate(of_moment))
+    return made
 
 
 def _outcome(job: Callable[[], Any], _: int) -> tuple[Any, Exception | None]:

@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSamp
 
 from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seeded
 
-# From the number of a pass to the indices of the dataset, in order.
-Order = Callable[[int], Sequence[int]]
+# From the number of a pass to the indices of the dataset, in order. One with `of_epochs` takes the number of an epoch
+# and that of a pass in it.
+Order = Callable[..., Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class Pass:
     before: Sequence[int] | None
 
 
-def draw_pass(order: Order, number: int) -> Pass:
+def draw_pass(order: Order, *number: int) -> Pass:
     """The pass of a number, from 0, in an order. Indices are counted only where the order says `may_repeat`."""
-    indices = order(number)
+    indices = order(*number)
     if not isinstance(indices, range):
         indices = array("q", indices)  # a list of ten million numbers has 360 MB
     return Pass(indices, times_before(indices) if getattr(order, "may_repeat", False) else None)
@@ -66,21 +67,23 @@ def shuffled_order(seed: int, number: int, length: int) -> list[int]:
 
 @dataclass(frozen=True)
 class SampledOrder:
-    """The order of a sampler of the user's own, of `length` indices.
+    """The order of a sampler of the user's own, of `length` indices, which is asked anew when an epoch begins.
 
-    It is drawn from random states, global and the sampler's own, that are set by (seed, pass).
+    It is drawn from random states, global and the sampler's own, that are set by the seed, the epoch, and the number of
+    the pass in the epoch, both from 0. So whatever a script tells its sampler when an epoch begins holds in it.
     """
 
     sampler: Any
     seed: int
     length: int
     may_repeat = True
+    of_epochs = True
 
-    def __call__(self, number: int) -> list[int]:
-        seed = derive_seed(self.seed, number)
+    def __call__(self, epoch: int, again: int = 0) -> list[int]:
+        seed = derive_seed(self.seed, epoch, again) if again else derive_seed(self.seed, epoch)
         reseed_own(own_generators(self.sampler), seed)
         if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(number)
+            self.sampler.set_epoch(epoch)
         with seeded(seed):
             keys = list(islice(self.sampler, self.length))  # it may have no end
         for key in keys:

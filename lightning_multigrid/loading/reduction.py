@@ -35,14 +35,20 @@ def measured_along(numbers: str) -> set[str]:
 
 
 def draw_frames(
-    lengths: Mapping[K, int], frames: int, seed: int, real: float | None = None, whole_span: bool = False
+    lengths: Mapping[K, int],
+    frames: int,
+    seed: int,
+    real: float | None = None,
+    whole_span: bool = False,
+    moment: int = 0,
 ) -> dict[K, Sequence[int]]:
     """Draws which frames stay of clips that show the same time, so that `frames` of the longest clip stay (Sec. 3.1).
 
     All clips get one random integer stride and one random start, at which each of them has a frame. So frame i of a
     clip of T frames shows the same share i / T of the time before and afterwards. If only the first `real` frames of
-    the longest clip are no padding, the others are drawn only where these don't suffice. With `whole_span` nothing is
-    drawn: see `span_whole`.
+    the longest clip are no padding, the others are drawn only where these don't suffice. Each `moment` of a seed has
+    the same stride, and other frames than those before it as long as there are any. With `whole_span` nothing is drawn:
+    see `span_whole`.
 
     >>> {name: list(taken) for name, taken in draw_frames({"fast": 16, "slow": 4}, frames=8, seed=1).items()}
     {'fast': [8, 9, 10, 11, 12, 13, 14, 15], 'slow': [2, 3]}
@@ -65,7 +71,11 @@ def draw_frames(
         }
     draw = random.Random(seed)
     stride = draw.randint(*stride_range(frames, longest, stride=1))
-    start = unit * draw.randint(0, max(0, last - 1 - span(frames - 1, stride)) // unit)
+    starts, taken = range(0, max(0, last - 1 - span(frames - 1, stride)) + 1, unit), set[int]()
+    for _ in range(moment + 1):
+        free = [one for one in starts if taken.isdisjoint(range(one, one + span(frames, stride), stride))]
+        start = draw.choice(free or starts)
+        taken.update(range(start, start + span(frames, stride), stride))
     return {
         name: frame_indices(length, frames * length // longest, stride, start * length // longest)
         for name, length in lengths.items()
@@ -126,7 +136,7 @@ def changes(
     if own[0] != usual and in_time:
         unit = own[0] // gcd(*in_time.values())
         frames = unit * max(1, round(own[0] * request.frames / usual / unit))
-    taken = draw_frames(in_time, frames, request.seed, real, whole_span) if in_time else {}
+    taken = draw_frames(in_time, frames, request.seed, real, whole_span, request.moment) if in_time else {}
 
     def sides(before: Mapping[str, int]) -> tuple[int, int]:
         if request.size == size:

@@ -1,5 +1,7 @@
 """The requests of each mini-batch: the stream of passes over the data, cut by the plan and among the ranks.
 
+A sampler of the script's own is asked anew when an epoch begins: the passes of its stream begin with the epochs.
+
 A global mini-batch is a contiguous block of the stream, cut into one contiguous part per rank::
 
     stream     3 0 7 5 | 1 9 2 6 | 8 4 5 0 | ...       2 ranks, 2 clips each; passes over 10 clips
@@ -11,23 +13,24 @@ So neither the number of workers nor the number of ranks changes the clips of a 
 
 import copy
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate as cumulative
 from itertools import pairwise
 from typing import Any
 
 from torch.utils.data import DistributedSampler, SequentialSampler
 
-from lightning_multigrid.loading.order import Order, Pass, draw_pass
+from lightning_multigrid.loading.order import Order, Pass, draw_pass, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.requests import ClipRequest, visits
-from lightning_multigrid.schedule import Place, Plan, Step
+from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle, Step
 
 _KEPT = 3  # passes: a mini-batch may span two, and precise BatchNorm asks for others
 
 
 class MultigridSampler(DistributedSampler[Any], SequentialSampler):
-    """Yields this rank's requests for each mini-batch of an epoch.
+    """Yields this rank's requests for each mini-batch of an epoch, or for the mini-batches that share a read.
 
     The base classes only make Lightning leave the sampler alone: it does not wrap a `DistributedSampler` in its own,
     nor replace a `SequentialSampler` under `overfit_batches`. The sampler uses nothing of theirs.
@@ -40,25 +43,24 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         self.plan, self.order, self.rank, self.shift = plan, order, rank, 0
         self.pieces = 1  # about how many lists, of whole visits, a mini-batch is split into: a `MultigridLoader` says
         self._start = Place(0, 0)
-        self._end: int | None = None  # the epoch after the last one that it yields; None for that after the start's
-        self._drawn: dict[int, Pass] = {}  # by their numbers
+        self._drawn: dict[tuple[int, ...], Pass] = {}  # by their numbers
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the start to the first mini-batch of an epoch, from 0."""
         self.seek(Place(epoch, 0))
 
-    def seek(self, place: Place, end: int | None = None) -> None:
-        """Sets the start; it yields the mini-batches from there to the end of the epoch, or to that of epoch `end`."""
-        self._start, self._end = place, end
+    def seek(self, place: Place) -> None:
+        """Sets the start; it yields the mini-batches from there to the end of the epoch."""
+        self._start = place
 
-    def pass_of(self, number: int) -> Pass:
+    def pass_of(self, *number: int) -> Pass:
         """The pass of a number. The last ones are not drawn again."""
         found = self._drawn.get(number)
         if found is None:
-            found = draw_pass(self.order, number)
+            found = draw_pass(self.order, *number)
             if len(found.indices) < self.plan.clips:
                 raise ValueError(
-                    f"The sampler of the training data gave {len(found.indices)} indices in pass {number} over the "
+                    f"The sampler of the training data gave {len(found.indices)} indices in a pass over the "
                     f"data, but the steps are planned by its length and need {self.plan.clips}. Make its `__len__` and "
                     "`__iter__` agree."
                 )
@@ -66,9 +68,22 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         self._drawn = dict([*others[1 - _KEPT :], (number, found)])  # a new one, as `peek` shares it
         return found
 
-    def current_pass(self, step: Step) -> int:
-        """The number of the pass in which a step begins."""
-        return (step.offset + self.shift) // self.plan.clips
+    @property
+    def of_epochs(self) -> bool:
+        """Whether the order is asked anew when an epoch begins: that of a sampler of the script's own."""
+        return getattr(self.order, "of_epochs", False)
+
+    def number_of(self, step: Step) -> tuple[int, ...]:
+        """The number of the pass whose samples are read next where a step begins."""
+        return self._located(step.place.epoch, self.plan.reads_before(step.place) + self.shift)[0]
+
+    def _located(self, epoch: int, entry: int) -> tuple[tuple[int, ...], int]:
+        """The number of the pass of an entry of the stream, and the entry's place in the pass."""
+        if not self.of_epochs:
+            number, place = divmod(entry, self.plan.clips)
+            return (number,), place
+        again, place = divmod(entry - self.plan.reads_before(Place(epoch, 0)), self.plan.clips)
+        return (epoch, again), place
 
     def peek(self, epoch: int) -> "MultigridSampler":
         """Returns a sampler of an epoch's mini-batches, whose use doesn't change this one."""
@@ -78,13 +93,9 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
 
     @property
     def steps(self) -> Iterator[Step]:
-        """The steps from the start on."""
-        return self._steps(self._start, self._start.epoch + 1 if self._end is None else self._end)
-
-    def _steps(self, start: Place, end: int) -> Iterator[Step]:
-        for epoch in range(start.epoch, end):
-            for batch in range(start.batch if epoch == start.epoch else 0, self.plan.batches_per_epoch):
-                yield self.plan.step(Place(epoch, batch))
+        """The steps from the start to the end of its epoch."""
+        epoch, first = self._start  # of now
+        return (self.plan.step(Place(epoch, batch)) for batch in range(first, self.plan.batches_per_epoch))
 
     def __len__(self) -> int:
         return self.plan.batches_per_epoch
@@ -93,29 +104,56 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         return self._lists(self.steps, self.pieces)  # those of now, whatever the start is at the first `next`
 
     def _lists(self, steps: Iterator[Step], pieces: int) -> Iterator[list[ClipRequest]]:
+        read = set[int]()
         for step in steps:
-            yield from _cut(self.requests(step), pieces, turn=step.offset // self.plan.world)
+            if step.moments > 1:
+                if step.offset in read:
+                    continue  # its clips were made with those of an earlier step
+                read.add(step.offset)
+            for part in _cut(self.requests(step), pieces, turn=step.offset // self.plan.world):
+                # Those of a sample stand together, so that it is read once.
+                yield [replace(one, moment=moment) for one in part for moment in range(step.moment, step.moments)]
 
     def requests(self, step: Step) -> list[ClipRequest]:
         """This rank's requests for a step."""
         requests, left, shape = list[ClipRequest](), self.entries(step), step.shape
         while left:
-            number, place = divmod(left.start, self.plan.clips)
-            drawn, part = self.pass_of(number), left[: self.plan.clips - place]
+            number, place = self._located(step.place.epoch, left.start)
+            drawn, part = self.pass_of(*number), left[: self.plan.clips - place]
             left = left[len(part) :]
             for entry in range(place, place + len(part)):
                 index, before = drawn.indices[entry], drawn.before[entry] if drawn.before else 0
                 # The first clip of an index has the seed that it has where no index comes twice.
-                first = derive_seed(self.plan.seed, number, index)
-                seed = derive_seed(self.plan.seed, number, index, before) if before else first
+                first = derive_seed(self.plan.seed, *number, index)
+                seed = derive_seed(self.plan.seed, *number, index, before) if before else first
                 visit = first if getattr(self.order, "visits", False) else None
-                requests.append(ClipRequest(index, shape.frames, shape.size, seed, visit))
+                requests.append(ClipRequest(index, shape.frames, shape.size, seed, visit, step.moment))
         return requests
 
     def entries(self, step: Step) -> range:
         """Which entries of the stream are this rank's in a step."""
         start = step.offset + self.shift + self.rank * step.shape.clips
         return range(start, start + step.shape.clips)
+
+
+def baseline_sampler(sampler: MultigridSampler, batches: int, number: Sequence[int], seed: int) -> MultigridSampler:
+    """Samples up to `batches` mini-batches of the baseline's shape from a pass of a sampler, each index once.
+
+    At least one; of fewer clips than it has, some come again. The order is another pure function of a seed and the
+    `number` of the pass, and ranks share a global mini-batch as in training.
+    """
+    plan, baseline = sampler.plan, sampler.plan.schedule.baseline
+    off = LongCycle(((1, 1),)), ShortCycle((1,))
+    alone = MultigridSchedule(baseline, *off, epoch_factor=1, sub_batch=plan.schedule.sub_batch)
+    of_step = baseline.shape.clips * plan.world
+
+    def order(_: int) -> list[int]:
+        seen = sampler.pass_of(*number).indices[: plan.clips]
+        drawn = shuffled_order(derive_seed(seed, *number), 0, len(seen))
+        return [seen[drawn[entry % len(seen)]] for entry in range(max(of_step, len(seen)))]
+
+    clips = min(batches, max(1, plan.clips // of_step)) * of_step
+    return MultigridSampler(Plan(alone, clips, derive_seed(seed, *number), plan.world), order, rank=sampler.rank)
 
 
 def _cut(requests: list[ClipRequest], pieces: int, turn: int) -> Iterator[list[ClipRequest]]:

@@ -7,7 +7,7 @@ together, so they go through their shares equally fast.
 
 import copy
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count
 from typing import Any
 
@@ -56,6 +56,19 @@ class StreamSamples:
             self._samples, self._process = self._passes(self.stream), os.getpid()
         return next(self._samples)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The attributes of the stream that are numbers or texts, as a script may set when an epoch begins."""
+        held = getattr(self.stream, "__dict__", {})
+        return {name: value for name, value in held.items() if isinstance(value, (int, float, str))}
+
+    def hear(self, make: Callable[[Any], Any], told: tuple[dict[str, Any], Any]) -> Any:
+        """Tells the stream of this process what the script has set, and returns what a function makes of requests."""
+        settings, requests = told
+        for name, value in settings.items():
+            setattr(self.stream, name, value)
+        return make(requests)
+
     def _look(self) -> Any:
         try:
             copied = copy.deepcopy(self.stream)
@@ -77,6 +90,22 @@ class StreamSamples:
                     f"{type(stream).__name__} gave no sample to a process that reads it. If it is cut into "
                     "shards, use at most as many workers (on all devices together) as there are shards."
                 )
+
+
+class ToldOfStream:
+    """Yields what a sampler does in an epoch, with what a script has set of a stream until then.
+
+    The workers of a stream live longer than an epoch, so they would not see what is set when one begins.
+    """
+
+    def __init__(self, sampler: Iterable[Any], samples: StreamSamples) -> None:
+        self._sampler, self._samples, self._known = sampler, samples, samples.settings
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], Any]]:
+        found = self._samples.settings
+        told = {name: value for name, value in found.items() if self._known.get(name) != value}
+        self._known |= dict.fromkeys(told)  # from then on it is told always, also when it is set back
+        return ((told, requests) for requests in self._sampler)
 
 
 class CollateAtOnce:

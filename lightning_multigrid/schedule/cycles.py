@@ -150,7 +150,7 @@ class Step:
         place: Which mini-batch it is.
         shape: Shape.
         phase: Index of the phase.
-        offset: Clips of all ranks in the stream of passes before this mini-batch.
+        offset: Samples of all ranks in the stream of passes before those of this mini-batch.
         sub_batch: Clips that share BN statistics (Sec. 3.2, Batch Normalization).
         baseline_batches: Mini-batches of the baseline for which this one counts: the clips of its phase's base shape
             over the baseline's.
@@ -158,6 +158,8 @@ class Step:
             mini-batches of an optimizer step.
         baseline_epoch: The epoch of the baseline, from 0, whose LR it has, before the scale.
         lr_scale: Factor of the baseline's LR (Sec. 3.2, Learning Rate Scaling).
+        moment: Which clip of each sample it takes, from 0; see `reads.py`.
+        moments: How many mini-batches share its samples.
     """
 
     place: Place
@@ -169,3 +171,5 @@ class Step:
     starts_update: bool = True
     baseline_epoch: Fraction = Fraction(0)
     lr_scale: float = 1.0
+    moment: int = 0
+    moments: int = 1

@@ -17,7 +17,9 @@ from lightning_multigrid.schedule import (
 # Of the default short cycle, in pixels. Below, it cost more accuracy than all the rest of the method in each training
 # that was measured (docs/pays.md).
 SMALLEST = 32
-_NOT_OF_SCHEDULE = "schedule layout clips follow whole_span clips_per_epoch precise_bn_batches seed lr_by_hand rehearse"
+_NOT_OF_SCHEDULE = (
+    "schedule layout clips follow whole_span share_reads clips_per_epoch precise_bn_batches seed lr_by_hand rehearse"
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -35,6 +37,7 @@ class Arguments:
     clips: list[str | int] | dict[str | int, str] | None = None
     follow: dict[str | int, str] | None = None
     whole_span: bool = False
+    share_reads: bool = True
     clips_per_epoch: int | None = None
     milestones: list[float] | None = None
     warmup_epochs: float | None = None

@@ -60,8 +60,8 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     # `trainer.train_dataloader` shall look like the script's loader. One without a batch size can't be copied: then the
     # converted one is shown.
     own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
-    seen = ScriptLoader(own, loader, lambda: trainer.current_epoch)
     plan = loader.sampler.plan
+    seen = ScriptLoader(own, loader, lambda: run.at)
     refuse_other_plans(plan)
     following = Following(module, *plan.schedule.baseline.shape.clip)
     for shape in plan.schedule.grids:
@@ -99,7 +99,11 @@ def plan_of(
     recipe = read_recipe(trainer, script, world)
     dataset = clips_of(arguments, script)
     shape = BatchShape(cast("int", script.batch_size), dataset.frames, dataset.size)
-    plan = make_plan(arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world)
+    # A dataset that reads for each grid just what it needs has nothing left of a read.
+    shares = isinstance(dataset, FixedClips) and arguments.share_reads and not arguments.whole_span
+    plan = make_plan(
+        arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world, shares_reads=shares
+    )
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
         check_steps(plan)
     if isinstance(dataset, FixedClips):

@@ -76,6 +76,13 @@ class Run:
             raise RuntimeError("No step is under way: the `fit` has not begun its first epoch, or has ended.")
         return self._next
 
+    @property
+    def at(self) -> tuple[Step, bool]:
+        """The step that is under way, or the next one, and whether it is under way."""
+        if self._next is None or self._trainer is None:
+            return self.plan.step(Place(0 if self._trainer is None else self._trainer.current_epoch, 0)), False
+        return self._next, self._in_step
+
     def before(self, batch: int, mini_batch: Any) -> None:
         """A step begins, with the mini-batch of this number in the epoch."""
         self._interrupts.raise_lost()
@@ -182,7 +189,10 @@ class Run:
             counters.forget_loader()
         # Checkpoints have no gradients, so an unfinished optimizer step starts again.
         start = self.plan.start_of_update(counters.place)
-        state["clips_seen"] = self.plan.step(start).offset + state["shift"]
+        seen = self.plan.reads_before(start) + state["shift"]
+        # A sampler of the script's own is asked anew in each epoch, so only what it has given in this one counts.
+        of_epoch = self.plan.reads_before(Place(start.epoch, 0)) if state["of_epochs"] else 0
+        state["clips_seen"] = seen - of_epoch
         if self._in_step or counters.place != start:
             state["statistics"] = self._update_start.save(start)
         if self._trainer is not None:

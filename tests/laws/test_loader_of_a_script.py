@@ -13,7 +13,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.loading import FixedClips
@@ -141,20 +141,24 @@ def test_a_thread_beside_the_training_changes_nothing(unwatched):
 
 
 class Keeping(Module):
-    """Keeps its clips, and those of a pass of its own at the end of each epoch."""
+    """Keeps its clips, and those of a pass of its own at the end of each epoch and in the last step."""
 
     def __init__(self):
         super().__init__()
-        self.own, self.passes, self.lengths = [], [], []
+        self.own, self.passes, self.within = [], [], []
 
     def training_step(self, batch, batch_idx):
         if isinstance(self._trainer, L.Trainer):
-            self.own.append(batch[0])
+            self.own[-1].append(batch[0])
+            if batch_idx == len(self.trainer.train_dataloader) - 1:
+                self.within.append([x for x, _ in self.trainer.train_dataloader])
         return super().training_step(batch, batch_idx)
 
+    def on_train_epoch_start(self):
+        self.own.append([])
+
     def on_train_epoch_end(self):
-        self.passes += [x for x, _ in self.trainer.train_dataloader]
-        self.lengths.append(len(self.trainer.train_dataloader))
+        self.passes.append([*self.trainer.train_dataloader])
 
 
 class Counting(Sampler):
@@ -170,16 +174,132 @@ class Counting(Sampler):
         return NUMBER
 
 
-@pytest.mark.parametrize("sampler", [None, Counting])
-def test_a_pass_gives_the_mini_batches_of_the_current_epoch_from_its_start(sampler):
+def keeping(sampler):
     module = Keeping()
     train = DataLoader(clips(NUMBER), 2, sampler=sampler and sampler(), shuffle=None if sampler else True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fit(module, multigrid(), train=train, max_epochs=2)
-    assert len(module.own) == len(module.passes) == sum(module.lengths)
-    assert all(map(torch.equal, module.own, module.passes))
-    assert len({x.shape for x in module.own}) > 1
+    return module
+
+
+@pytest.mark.parametrize("sampler", [None, Counting])
+def test_within_a_step_it_gives_the_mini_batches_of_the_epoch_from_its_start(sampler):
+    module = keeping(sampler)
+    for own, within in zip(module.own, module.within, strict=True):
+        assert len(own) == len(within)
+        assert all(map(torch.equal, own, within))
+    assert len({x.shape for own in module.own for x in own}) > 1
+
+
+@pytest.mark.parametrize("sampler", [None, Counting])
+def test_outside_of_steps_it_gives_the_scripts_mini_batches_of_all_clips(sampler):
+    """As a script needs them for prototypes, nearest neighbours or BatchNorm's statistics."""
+    known = {x.numpy().tobytes() for x, _ in clips(NUMBER)}
+    for mini_batches in keeping(sampler).passes:
+        assert [x.shape for x, _ in mini_batches] == [(2, 3, 8, 32, 32)] * (NUMBER // 2)
+        assert {x.numpy().tobytes() for mini_batch, _ in mini_batches for x in mini_batch} == known
+
+
+# --- What a script sets when an epoch begins ---
+
+
+class Shared(Dataset):
+    """Clips that are the epoch which the script tells in shared memory."""
+
+    def __init__(self):
+        self.epoch = multiprocessing.Value("i", -1)
+
+    def __len__(self):
+        return NUMBER
+
+    def __getitem__(self, index):
+        return torch.full((3, 8, 32, 32), float(self.epoch.value)), 0
+
+
+class Stage(Sampler):
+    """Gives the indices of a stage that the script sets, in an order drawn anew."""
+
+    stage = 0
+
+    def __iter__(self):
+        of_stage = [10 * self.stage + index for index in range(10)]
+        return iter(random.choices(of_stage, k=NUMBER))
+
+    def __len__(self):
+        return NUMBER
+
+
+class Stream(IterableDataset):
+    """Clips that are an attribute of the stream."""
+
+    epoch = -1
+
+    def __init__(self):
+        self.epoch = -1
+
+    def __iter__(self):
+        for _ in range(NUMBER):
+            yield torch.full((3, 8, 32, 32), float(self.epoch)), 0
+
+
+class Setting(Module):
+    """Sets something when an epoch begins, and notes the values of the clips of the epoch."""
+
+    def __init__(self, setting):
+        super().__init__()
+        self.setting, self.values = setting, []
+
+    def on_train_epoch_start(self):
+        self.setting(self.trainer.train_dataloader, self.current_epoch)
+        self.values.append(set())
+
+    def training_step(self, batch, batch_idx):
+        if isinstance(self._trainer, L.Trainer):
+            self.values[-1] |= {int(x[0, 0, 0, 0]) for x in batch[0]}
+        return super().training_step(batch, batch_idx)
+
+
+def set_shared(loader, epoch):
+    loader.dataset.epoch.value = epoch
+
+
+def set_epoch(loader, epoch):
+    loader.dataset.epoch = epoch
+
+
+def set_stage(loader, epoch):
+    loader.sampler.stage = epoch
+
+
+@pytest.mark.parametrize("arguments", [{}, {"epoch_factor": 1}])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True)])
+@pytest.mark.parametrize(("make", "setting"), [(Shared, set_shared), (Stream, set_epoch)])
+def test_what_a_script_sets_when_an_epoch_begins_holds_in_it(make, setting, workers, persistent, arguments):
+    """Also in workers that live longer: through memory that they share, and as an attribute of a stream."""
+    given = {"clips_per_epoch": NUMBER} if make is Stream else {}
+    module = Setting(setting)
+    train = DataLoader(make(), 2, num_workers=workers, persistent_workers=persistent)
+    fit(module, multigrid(**given, **arguments), train=train, max_epochs=4)
+    assert module.values == [{0}, {1}, {2}, {3}]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"epoch_factor": 1}, {"one_pass": True, "milestones": None}])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_is_asked_anew_when_an_epoch_begins(workers, arguments):
+    """As for a curriculum, or weights of hard examples."""
+
+    class Indexed(Dataset):
+        def __len__(self):
+            return NUMBER
+
+        def __getitem__(self, index):
+            return torch.full((3, 8, 32, 32), float(index)), 0
+
+    module = Setting(set_stage)
+    train = DataLoader(Indexed(), 2, sampler=Stage(), num_workers=workers)
+    fit(module, multigrid(**arguments), train=train, max_epochs=4)
+    assert [{index // 10 for index in values} for values in module.values] == [{0}, {1}, {2}, {3}]
 
 
 # --- What its attributes are ---
@@ -298,24 +418,24 @@ class Indices(Module):
 
 
 @pytest.mark.parametrize("skips", [False, True])
-def test_workers_that_persist_give_the_same_clips_and_read_the_next_epochs_before_it_begins(skips):
+def test_workers_that_persist_give_the_same_clips_and_read_nothing_of_an_epoch_before_it_begins(skips):
+    seen, read = [], []
+
     class Waits(Callback):
-        def on_train_start(self, trainer, pl_module):
-            self.before = dataset.reads.value
-
         def on_train_epoch_end(self, trainer, pl_module):
-            taken = self.before + sum(len(indices) for _, *indices in pl_module.indices)
-            end = time.monotonic() + 60
-            while trainer.current_epoch == 0 and dataset.reads.value <= taken:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+            time.sleep(0.3)  # time enough to read more
+            read.append(dataset.reads.value)
 
-    seen = []
+        def on_train_epoch_start(self, trainer, pl_module):
+            read.append(dataset.reads.value)
+
     for workers in (0, 1):
         dataset, module = Counted(), Indices(skips)
         train = DataLoader(dataset, 2, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
-        fit(module, multigrid(), *[Waits()] * workers, train=train, max_epochs=2)
+        fit(module, multigrid(), Waits(), train=train, max_epochs=2)
         seen.append(module.indices)
+        _, end, start, _ = read[-4:]
+        assert end == start
     assert seen[0] == seen[1]
     assert {epoch for epoch, *_ in seen[0]} == {0, 1}
 

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_multigrid.loading.order import shuffled_order
-from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.parts.evaluation_statistics import population_sampler
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -134,9 +133,7 @@ def test_a_thousand_ranks_tile_the_order(schedule, world, data):
 @settings(max_examples=100, deadline=None)
 @given(ranks(small))
 def test_ranks_share_the_clips_for_precise_batchnorm(case):
-    samplers = [population_sampler(sampler, 3) for sampler in case.samplers]
-    for sampler in samplers:
-        sampler.set_epoch(case.epoch)
+    samplers = [baseline_sampler(sampler, 3, (case.epoch,), seed=1) for sampler in case.samplers]
     of_ranks = [[[request.index for request in requests] for requests in sampler] for sampler in samplers]
     baseline = samplers[0].plan.schedule.baseline.shape.clips
     number = max(1, min(3, case.length // (baseline * len(samplers))))

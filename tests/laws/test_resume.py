@@ -530,23 +530,31 @@ def test_the_same_global_mini_batches_on_any_number_of_ranks(clips, world, accum
     new=st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3)),
     place=st.tuples(st.integers(0, 3), st.integers(0, 10**4)),
     shift=st.integers(0, 2000),
+    shares=st.booleans(),
 )
-def test_on_other_devices_the_next_clip_is_the_next_and_the_epoch_goes_on_where_it_was(number, old, new, place, shift):
+def test_on_other_devices_the_next_clip_is_the_next_and_the_epoch_goes_on_where_it_was(
+    number, old, new, place, shift, shares
+):
     def plan(clips, world, accumulate):
-        return Plan(MultigridSchedule(Baseline(BatchShape(clips, 8, 32), 4, (2, 3))), number, 7, world, accumulate)
+        schedule = MultigridSchedule(Baseline(BatchShape(clips, 8, 32), 4, (2, 3)))
+        return Plan(schedule, number, 7, world, accumulate, shares_reads=shares)
+
+    def read(plan, place):
+        return {**describe_run(plan), "clips_seen": plan.reads_before(place), "of_epochs": False}
 
     before, now = plan(*old), plan(*new)
     at = before.start_of_update(Place(place[0], place[1] % before.batches_per_epoch))
-    state = {**describe_run(before), "clips_seen": before.step(at).offset + shift, "shift": shift}
+    state = read(before, at)
+    state |= {"clips_seen": state["clips_seen"] + shift, "shift": shift}
     found, its_shift = _on_other_devices(state, describe_run(now), at, now)
     # The first step there that does not begin before: less than a step of the new run is left out of the epoch.
     assert 0 <= now.position(found) - before.position(at) < Fraction(1, now.steps_per_epoch)
     assert now.start_of_update(found) == found
-    assert now.step(found).offset + its_shift == before.step(at).offset + shift
-    back, and_back = _on_other_devices(
-        {**describe_run(now), "clips_seen": now.step(found).offset + its_shift}, describe_run(before), found, before
-    )
-    assert before.step(back).offset + and_back == before.step(at).offset + shift
+    assert now.reads_before(found) + its_shift == before.reads_before(at) + shift
+    there = read(now, found)
+    there["clips_seen"] += its_shift
+    back, and_back = _on_other_devices(there, describe_run(before), found, before)
+    assert before.reads_before(back) + and_back == before.reads_before(at) + shift
     assert (
         0
         <= before.position(back) - before.position(at)
@@ -591,7 +599,7 @@ def run_ranks(folder, world, stop, ckpt_path=None, batch_size=8, number=396):
     L.seed_everything(3, verbose=False)
     arguments = {} if world == 1 else {"strategy": ddp_of_this_process(), "devices": world}
     host = trainer(
-        MultigridCallback(),
+        MultigridCallback(share_reads=False),
         StopAt(stop),
         saver(folder, every_n_train_steps=1),
         enable_checkpointing=True,
@@ -727,7 +735,7 @@ def test_a_checkpoint_of_another_version_is_refused_before_anything_is_planned(v
     callback, module = MultigridCallback(), Module(steps_scheduler)
     with pytest.raises(
         MisconfigurationException,
-        match=rf"of another version of lightning-multigrid \(its state has version {version or 1}, not 5\), so its "
+        match=rf"of another version of lightning-multigrid \(its state has version {version or 1}, not 6\), so its "
         "place means nothing here. Continue it with that version, or start a new training from its weights",
     ):
         fit(module, callback, ckpt_path=tmp_path / "old.ckpt")

@@ -19,10 +19,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback, NewestCheckpoint
 from lightning_multigrid.loading.order import order_of
-from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading.randomness import derive_seed
+from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
 from lightning_multigrid.norm.population import tracking_layers
 from lightning_multigrid.schedule.cycles import LongCycle
-from lightning_multigrid.training.parts.evaluation_statistics import population_sampler
 from tests.helpers import tiny
 from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.sampling import sampled
@@ -125,8 +125,8 @@ def test_deep_layers_see_clips_that_are_normalised_as_in_training():
     callback = MultigridCallback(precise_bn_batches=5, seed=3)
     fit(module, callback, train=train(), val=val(), precision="64-true")
     training = sampler_of(callback)
-    sampler = population_sampler(training, 5)
-    sampler.set_epoch(training.current_pass(training.plan.epoch(training.plan.epochs - 1)[-1]))
+    last = training.number_of(training.plan.epoch(training.plan.epochs - 1)[-1])
+    sampler = baseline_sampler(training, 5, last, seed=derive_seed(3, 1))
     data = clips(NUMBER).tensors[0].double()
     batches = [[request.index for request in requests] for requests in sampler]
     assert len({index for batch in batches for index in batch}) == 20

@@ -27,11 +27,12 @@ class Joined(list):
         return default_collate([sample for part in parts for sample in part])
 
 
-def told(monkeypatch, tmp_path, free, **arguments):
+def told(monkeypatch, tmp_path, free, share_reads=False, **arguments):
     """What a `fit` says of a folder with so many bytes free."""
     monkeypatch.setattr(shared_memory, "_FOLDER", str(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
-    callback = MultigridCallback(long_cycle=LongCycle(((0.5, 1), (1, 1))), short_cycle=ShortCycle((1,)))
+    cycles = {"long_cycle": LongCycle(((0.5, 1), (1, 1))), "short_cycle": ShortCycle((1,))}
+    callback = MultigridCallback(**cycles, share_reads=share_reads)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit(Module(), callback, train=DataLoader(clips(), 4, **{"num_workers": 2, **arguments}), max_epochs=1)
@@ -46,6 +47,12 @@ def test_too_little_is_said_once_with_what_is_needed(monkeypatch, tmp_path):
 
 def test_enough_is_not_mentioned(monkeypatch, tmp_path):
     assert told(monkeypatch, tmp_path, NEEDED) == []
+
+
+def test_mini_batches_that_share_a_read_are_made_together_and_wait(monkeypatch, tmp_path):
+    needed = NEEDED // 5 * (2 * 2 * 2 + 1 + 2)  # two for each that is read ahead, the one in use, and two that wait
+    assert told(monkeypatch, tmp_path, needed, share_reads=True) == []
+    assert len(told(monkeypatch, tmp_path, needed - 1, share_reads=True)) == 1
 
 
 def test_what_all_workers_read_together_is_read_ahead_once(monkeypatch, tmp_path):

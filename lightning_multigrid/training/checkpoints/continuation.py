@@ -16,7 +16,7 @@ from lightning_multigrid.schedule import MultigridSchedule, Place, Plan, Step, e
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 
 State = dict[str, Any]  # of the callback in a checkpoint, as plain values: checkpoints are loaded with `weights_only`
-_VERSION = 5  # of that state
+_VERSION = 6  # of that state
 FROM_WEIGHTS = "`--trainer.callbacks+=lightning_multigrid.PretrainedWeights --trainer.callbacks.path=FILE`"
 """Options of `fit` that start a training from the weights of a file, as far as they fit."""
 _NEW_TRAINING = (
@@ -39,6 +39,7 @@ def describe_run(plan: Plan) -> State:
         "split": [plan.world, plan.accumulate],
         "samples": plan.clips,
         "batches": plan.batches_per_epoch,
+        "shares_reads": plan.shares_reads,
     }
 
 
@@ -90,6 +91,12 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
             "The checkpoint belongs to another multigrid schedule, so its position means something else here.\n"
             f"{_difference(state['schedule'], mine['schedule'])}\n"
             f"Resume with the settings of the checkpoint, or {_NEW_TRAINING}"
+        )
+    if state["shares_reads"] != plan.shares_reads:
+        raise MisconfigurationException(
+            f"The checkpoint is of a run with `share_reads={state['shares_reads']}`, and this run has "
+            f"{plan.shares_reads}, so the same place has other samples. Resume with the settings of the checkpoint, or "
+            f"{_NEW_TRAINING}"
         )
     if state["seed"] != plan.seed:
         raise MisconfigurationException(
@@ -159,4 +166,5 @@ def _on_other_devices(state: State, mine: State, place: Place, plan: Plan) -> tu
     if state["samples"] != mine["samples"]:
         message += f" A pass had {state['samples']} clips and has {mine['samples']} now."
     tell(message)
-    return place, entry - plan.step(place).offset
+    of_epoch = plan.reads_before(Place(place.epoch, 0)) if state["of_epochs"] else 0
+    return place, entry - plan.reads_before(place) + of_epoch

@@ -16,7 +16,7 @@ from torch import nn
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer, callbacks_of
-from lightning_multigrid.loading import MultigridLoader, MultigridSampler, StreamSamples, derive_seed, shuffled_order
+from lightning_multigrid.loading import MultigridLoader, StreamSamples, baseline_sampler, derive_seed
 from lightning_multigrid.norm import (
     BatchNorm,
     average_statistics,
@@ -28,7 +28,7 @@ from lightning_multigrid.norm import (
     write_statistics,
 )
 from lightning_multigrid.reports import STATISTICS, Account
-from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle
+from lightning_multigrid.schedule import Place
 from lightning_multigrid.training.mini_batches import after_hooks, apart, error_text, run_forward, run_step
 from lightning_multigrid.training.rehearsal.batches import arrived, small_batches
 from lightning_multigrid.training.rehearsal.copies import quiet_copy
@@ -37,26 +37,6 @@ from lightning_multigrid.training.trainer.changes import Changes
 
 _TRIED = 2  # clips of a first try: BatchNorm needs more than one value per channel
 _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
-
-
-def population_sampler(training: MultigridSampler, batches: int) -> MultigridSampler:
-    """Samples up to `batches` mini-batches of the baseline's shape from a pass over the training data, as its epochs.
-
-    At least one; of fewer clips than it has, some come again.
-    """
-    # The order is another pure function of (seed, pass), and ranks share a global mini-batch as in training.
-    plan, baseline = training.plan, training.plan.schedule.baseline
-    off = LongCycle(((1, 1),)), ShortCycle((1,))
-    alone = MultigridSchedule(baseline, *off, epoch_factor=1, sub_batch=plan.schedule.sub_batch)
-    seed, of_step = derive_seed(plan.seed, _ORDER), baseline.shape.clips * plan.world
-
-    def order(number: int) -> list[int]:
-        seen = training.pass_of(number).indices[: plan.clips]
-        drawn = shuffled_order(seed, number, len(seen))
-        return [seen[drawn[entry % len(seen)]] for entry in range(max(of_step, len(seen)))]
-
-    clips = min(batches, max(1, plan.clips // of_step)) * of_step
-    return MultigridSampler(Plan(alone, clips, seed, plan.world), order, rank=training.rank)
 
 
 class PopulationEstimate:
@@ -81,12 +61,13 @@ class PopulationEstimate:
                 f"`precise_bn_batches` needs a copy of the module, but {type(trainer.strategy).__name__} shards it. "
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
-        self.sampler = population_sampler(training.sampler, batches)
+        self._batches = batches
         self.refusal = self._tried()
 
     def _tried(self) -> MisconfigurationException | None:
         """Tries a step, and returns the refusal of a module in which neither `training_step` nor `forward` runs."""
-        shape, name = replace(self.sampler.plan.schedule.baseline.shape, clips=_TRIED), type(self._module).__name__
+        shape = replace(self._training.sampler.plan.schedule.baseline.shape, clips=_TRIED)
+        name = type(self._module).__name__
         failures = [] if self._module.automatic_optimization else ["it optimizes by hand"]  # shared parameters
         for self._step in (run_step, run_forward)[len(failures) :]:
             try:
@@ -120,17 +101,20 @@ class PopulationEstimate:
         The clips are of the pass over the data in which the last step began.
         """
         sampler = self._training.sampler
-        number = sampler.current_pass(sampler.plan.step(last))
+        number, schedule = sampler.number_of(sampler.plan.step(last)), sampler.plan.schedule
         training, world = _training_layers(self._module, modes), self._trainer.world_size
-        schedule = self.sampler.plan.schedule
-        self.sampler.set_epoch(number)
+        seed = derive_seed(sampler.plan.seed, _ORDER)
         with (
             _replica(self._module, self._trainer, modes, current_epoch=last.epoch) as replica,  # at the end, it is over
-            self._apart(number),
+            self._apart(*number),
             observed_moments({name: replica.get_submodule(name) for name in training}) as moments,
         ):
             set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips, world=world)
-            loader = MultigridLoader(self._training.clip_dataset, self.sampler, self._training.like)
+            loader = MultigridLoader(
+                self._training.clip_dataset,
+                baseline_sampler(sampler, self._batches, number, seed),
+                self._training.like,
+            )
             for index, batch in enumerate(loader):
                 self._run(replica, after_hooks(self._trainer, replica, batch), index)
         write_statistics(training, moments, world)
@@ -141,8 +125,9 @@ class PopulationEstimate:
         with torch.no_grad(), torch.compiler.set_stance("force_eager"), precision:
             self._step(replica, batch, index)
 
-    def _apart(self, number: int) -> AbstractContextManager[None]:
-        seed = derive_seed(self.sampler.plan.seed, _RANDOM, number, self.sampler.rank)
+    def _apart(self, *number: int) -> AbstractContextManager[None]:
+        sampler = self._training.sampler
+        seed = derive_seed(sampler.plan.seed, _ORDER, _RANDOM, *number, sampler.rank)
         return apart(self._trainer, self._module.device, seed)
 
 

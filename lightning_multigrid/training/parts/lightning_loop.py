@@ -69,7 +69,8 @@ class LightningLoop:
         return max(1, round(number * self._plan.of_baseline))
 
     def save(self) -> State:
-        return {"shift": self._loader.sampler.shift}
+        sampler = self._loader.sampler
+        return {"shift": sampler.shift, "of_epochs": sampler.of_epochs}
 
     def load(self, found: Continuation) -> None:
         self._loader.sampler.shift = found.shift
@@ -77,7 +78,7 @@ class LightningLoop:
         if isinstance(self._loader.like.dataset, StreamSamples):
             stream = type(self._loader.like.dataset.stream).__name__
             tell(
-                f"{stream} begins with pass {self._loader.sampler.current_pass(found.first)} over the data (the first "
+                f"{stream} begins with pass {self._loader.sampler.number_of(found.first)[0]} over the data (the first "
                 "is 0): an iterable dataset can't go on within one."
             )
 
@@ -85,6 +86,8 @@ class LightningLoop:
         # Lightning has just requested the training loader. It must not request those for validation again.
         internals.reload_every(self._trainer, 0)
         self._first = first
+        if self._loader.sampler.of_epochs and first.place.batch == 0:
+            self._loader.sampler.shift = 0  # the sampler of the script is asked anew
 
     def check(self, step: Step, mini_batch: Any) -> None:
         """Refuses a step for which Lightning, or a callback, has done otherwise than planned."""

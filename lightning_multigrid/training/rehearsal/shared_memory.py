@@ -21,7 +21,7 @@ def tell_small_shared_memory(loader: MultigridLoader, devices: int) -> None:
     if not loader.num_workers or not os.path.isdir(_FOLDER):
         return
     bytes_of = bytes_of_clips(loader, loader.sampler.plan.schedule.grids)
-    clips = {shape: devices * loader.clips_in_flight(shape.clips) for shape in bytes_of}
+    clips = {shape: devices * loader.clips_in_flight(shape) for shape in bytes_of}
     shape = max(clips, key=lambda shape: bytes_of[shape] * clips[shape])
     needed, free = bytes_of[shape] * clips[shape], shutil.disk_usage(_FOLDER).free
     if needed <= free:

@@ -33,11 +33,12 @@ def make_plan(
     *,
     seed: int,
     world: int,
+    shares_reads: bool = False,
 ) -> Plan:
     """Returns the plan of a training on `world` devices.
 
     The Trainer has the settings, optimizers and schedulers of its script. `shape` is the baseline's mini-batch, and
-    `stride` that of its clips.
+    `stride` that of its clips. `shares_reads` is that of `Plan`.
     """
     epochs = _epochs_of_try(arguments) if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
     schedule = arguments.schedule
@@ -53,7 +54,8 @@ def make_plan(
         _tell_held_lr(schedule, trainer, recipe)
     refuse_hidden(schedule, module, trainer.optimizers)
     warn_of_linear_lr(schedule, trainer.optimizers)
-    return Plan(schedule, recipe.clips, seed, world, trainer.accumulate_grad_batches, recipe.epoch.batches)
+    of_epoch = trainer.accumulate_grad_batches, recipe.epoch.batches
+    return Plan(schedule, recipe.clips, seed, world, *of_epoch, shares_reads)
 
 
 def check_steps(plan: Plan) -> None:
