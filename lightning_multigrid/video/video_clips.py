@@ -26,8 +26,9 @@ _FATES = {
 class VideoClips(Dataset[tuple[Tensor, Any]]):
     """Clips of videos for a `DataLoader` of one's own: samples are `(clip, label)`.
 
-    A clip is C x T x H x W. The loader's workers decode its frames and resample them. With a `MultigridCallback` they
-    decode only what the grid of a mini-batch needs; without it, or without Lightning, all clips are the baseline's.
+    In a script, `VideoClips("train.csv", frames=16, size=112, stride=4)` takes the place of its own dataset. A clip is
+    C x T x H x W. The loader's workers decode its frames and resample them. With a `MultigridCallback` they decode only
+    what the grid of a mini-batch needs. Without it, or without Lightning, all clips are the baseline's.
 
     A label is a class id (int), or if videos may have several, a float vector of zeros and ones. Training clips are
     drawn as in `VideoDataModule`, by torch's random state. `BrokenVideoWarning` names a broken video once, and another
@@ -62,11 +63,6 @@ class VideoClips(Dataset[tuple[Tensor, Any]]):
     Raises:
         ValueError: If an argument is outside its range, or videos have no labels or other classes.
         ManifestError: If the source can't be read.
-
-    Example:
-        >>> from torch.utils.data import DataLoader
-        >>> clips = VideoClips("train.csv", frames=16, size=112, stride=4)  # doctest: +SKIP
-        >>> loader = DataLoader(clips, batch_size=8, shuffle=True, num_workers=8)  # doctest: +SKIP
     """
 
     ways_out = VideoDataset.ways_out

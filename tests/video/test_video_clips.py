@@ -14,9 +14,10 @@ from lightning_multigrid.loading import ClipDataset, ClipRequest, clip_dataset
 from lightning_multigrid.pixels import MEAN, STD
 from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources import ManifestError, VideoList
-from lightning_multigrid.video.broken_videos import BrokenVideoWarning, SlowVideoWarning
+from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning, SlowVideoWarning
 from lightning_multigrid.video.datamodule import VideoDataModule
 from lightning_multigrid.video.video_clips import VideoClips
+from tests.helpers.codings import damage
 from tests.helpers.preparing import FAST
 from tests.helpers.recorder import Recorder, quiet_trainer
 from tests.helpers.tiny import trainer
@@ -311,6 +312,16 @@ def test_a_broken_video_is_named_once_and_replaced(folder, train, more):
     assert label in (0, 1)
     clips[0]
     pickle.loads(pickle.dumps(clips))[0]
+
+
+def test_a_damaged_video_is_named_once_and_kept(folder, tmp_path):
+    whole = write_video(tmp_path / "whole.mp4", numbered_frames(12, SIDE, SIDE), options={"bf": "0"})
+    damage(whole, tmp_path / "damaged.mp4", packet=5, spared=0.3)
+    (tmp_path / "list.csv").write_text("whole.mp4,0\ndamaged.mp4,1\n")
+    clips = VideoClips(tmp_path / "list.csv", frames=12, size=16)
+    with pytest.warns(DamagedVideoWarning, match=r"damaged.mp4: .* Its frames are used as FFmpeg decodes them"):
+        assert clips[1][1] == 1
+    assert [clips[row][1] for row in (1, 0)] == [1, 0]
 
 
 def test_of_all_workers_in_all_epochs_one_names_a_broken_video(folder, tmp_path, monkeypatch):
