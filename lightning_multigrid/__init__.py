@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         PredictionWriter,
         PretrainedWeights,
         VideoClassifier,
+        VideoClips,
         VideoDataModule,
     )
 
@@ -55,15 +56,15 @@ _NAMES = {
     "pixels": "Augmentation resample_clips",
     "schedule": "Baseline BatchShape LongCycle MultigridSchedule Phase Plan ShortCycle Step",
     "training": "AtomicCheckpointIO MultigridCallback NewestCheckpoint show_grids",
-    "video": "MovingShapesDataModule PredictionWriter PretrainedWeights VideoClassifier VideoDataModule",
+    "video": "MovingShapesDataModule PredictionWriter PretrainedWeights VideoClassifier VideoClips VideoDataModule",
 }
 _PACKAGE = {name: package for package, names in _NAMES.items() for name in names.split()}
 
 __all__ = ["AtomicCheckpointIO", "Augmentation", "Baseline", "BatchShape", "LongCycle"]
 __all__ += ["MovingShapesDataModule", "MultigridCallback", "MultigridSchedule", "NewestCheckpoint", "Phase"]
 __all__ += ["Plan", "PredictionWriter", "PretrainedWeights", "ResizedPositions", "ShortCycle", "Step"]
-__all__ += ["SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "VideoClassifier", "VideoDataModule", "Views"]
-__all__ += ["convert_sub_batchnorm", "resample_clips", "show_grids"]
+__all__ += ["SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "VideoClassifier", "VideoClips", "VideoDataModule"]
+__all__ += ["Views", "convert_sub_batchnorm", "resample_clips", "show_grids"]
 
 
 def __getattr__(name: str) -> Any:

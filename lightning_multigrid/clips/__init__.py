@@ -6,11 +6,11 @@ not import Lightning. Begin with `sampling.py` (which frames and pixels a clip g
 """
 
 from lightning_multigrid.clips.balance import balance_sampler
-from lightning_multigrid.clips.batch import BrokenVideo, ClipBatch, collate_clips
+from lightning_multigrid.clips.batch import BrokenVideo, Clip, ClipBatch, collate_clips
 from lightning_multigrid.clips.repeats import repeat_sampler
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
-from lightning_multigrid.clips.views import CENTRE, VideoBatch, Views, collate_views
+from lightning_multigrid.clips.views import CENTRE, VideoBatch, Views, collate_views, cut_out
 
-__all__ = ["CENTRE", "BrokenVideo", "ClipBatch", "ClipSampling", "VideoBatch", "VideoDataset"]
-__all__ += ["ViewDataset", "Views", "balance_sampler", "collate_clips", "collate_views", "repeat_sampler"]
+__all__ = ["CENTRE", "BrokenVideo", "Clip", "ClipBatch", "ClipSampling", "VideoBatch", "VideoDataset"]
+__all__ += ["ViewDataset", "Views", "balance_sampler", "collate_clips", "collate_views", "cut_out", "repeat_sampler"]

@@ -11,9 +11,9 @@ from lightning_multigrid.sources.official import HMDB51, UCF101, Charades, Kinet
 from lightning_multigrid.sources.table_store import TableStore, content_key
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.told import class_sizes, shared_videos
-from lightning_multigrid.sources.video_list import VideoList, holds_frames
+from lightning_multigrid.sources.video_list import VideoList, holds_frames, read_classes
 
 __all__ = ["HMDB51", "MANIFEST_NAME", "UCF101", "Charades", "Kinetics", "Manifest", "ManifestError"]
 __all__ += ["SomethingSomething", "Source", "TableStore", "VideoList", "VideoSource"]
-__all__ += ["class_sizes", "content_key", "holds_frames", "prepared_manifest", "renamed", "save_manifest"]
-__all__ += ["shared_videos"]
+__all__ += ["class_sizes", "content_key", "holds_frames", "prepared_manifest", "read_classes", "renamed"]
+__all__ += ["save_manifest", "shared_videos"]

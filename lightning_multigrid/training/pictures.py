@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.loading import ClipDataset, ClipRequest, FixedClips, derive_seed
+from lightning_multigrid.loading import ClipDataset, ClipRequest, FixedClips, SampleParts, derive_seed
 from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.reports import write_sheet
 from lightning_multigrid.schedule import Baseline, BatchShape
@@ -69,10 +69,9 @@ def show_grids(
 
 
 def _off_sample(dataset: ClipDataset, request: ClipRequest) -> Shown:
-    if not isinstance(dataset, FixedClips):
-        raise ValueError(f"{type(dataset).__name__} makes its samples itself. Give `show`, a function that draws one.")
+    parts = dataset.parts if isinstance(dataset, FixedClips) else SampleParts()
     sample = dataset.read_clip(request)
-    found = dataset.parts.find_clips(sample)
+    found = parts.find_clips(sample)
     for clip in found.values():
         values, axes = torch.as_tensor(clip.values), clip.axes
         for missing in {*"TC"} - {*axes}:

@@ -25,6 +25,20 @@ class SlowVideoWarning(UserWarning):
     """Names a video whose clips are read slowly in training; once for each reason."""
 
 
+def warn_of(video: BrokenVideo, fate: str, stacklevel: int) -> None:
+    """Warns of a broken, damaged or slow video; `fate` says what becomes of a broken one."""
+    path, reason = printable(video.path), printable(video.reason)
+    kind: type[UserWarning]
+    if video.slow:
+        text, kind = f"{path} {reason}, so clips are read from its beginning. {_FASTER}", SlowVideoWarning
+    elif video.kept:
+        text = f"{path}: {reason}, as far as it was read. Its frames are used as FFmpeg decodes them."
+        text, kind = f"{text} `check` names all damage.", DamagedVideoWarning
+    else:
+        text, kind = f"Cannot read {path}: {reason}. {fate}", BrokenVideoWarning
+    warnings.warn(text, kind, stacklevel=stacklevel + 1)
+
+
 class BrokenVideos:
     """The broken videos that this process met; a larger share of a split than `max_bad_fraction` is an error."""
 
@@ -42,32 +56,28 @@ class BrokenVideos:
             tell(f"{clips:,} clips were read slowly, from the beginning of a video that {reason}. {_FASTER}")
         self._slow.clear()
 
-    def _count_slow(self, path: str, reason: str) -> None:
+    def _count_slow(self, video: BrokenVideo) -> None:
+        reason = printable(video.reason)
         if reason not in self._slow:
-            says = f"{path} {reason}, so clips are read from its beginning. Such clips are counted. {_FASTER}"
-            warnings.warn(says, SlowVideoWarning, stacklevel=4)
+            warn_of(video, "", stacklevel=4)
         self._slow[reason] += 1
 
     def name(self, videos: Sequence[BrokenVideo]) -> None:
         """Warns of each broken or damaged video once."""
         for video in videos:
-            path, reason = printable(video.path), printable(video.reason)
             if video.slow:
                 continue
-            if video.kept and video.path not in self._damaged:
-                message = f"{path}: {reason}, as far as it was read. Its frames are used as FFmpeg decodes them."
-                warnings.warn(f"{message} `check` names all damage.", DamagedVideoWarning, stacklevel=4)
-            if not video.kept and video.path not in self.reasons:
-                fate = "In training another video takes its place, elsewhere it is left out."
-                warnings.warn(f"Cannot read {path}: {reason}. {fate}", BrokenVideoWarning, stacklevel=4)
-            (self._damaged if video.kept else self.reasons)[video.path] = video.reason
+            known = self._damaged if video.kept else self.reasons
+            if video.path not in known:
+                warn_of(video, "In training another video takes its place, elsewhere it is left out.", stacklevel=4)
+            known[video.path] = video.reason
 
     def report(self, split: str, broken: Sequence[BrokenVideo], videos: int, trainer: Trainer) -> None:
         """Names broken, damaged and slow videos; raises if too many of the split's `videos` are broken by now."""
         self.name(broken)
         for video in broken:
             if video.slow and split == "train":
-                self._count_slow(printable(video.path), printable(video.reason))
+                self._count_slow(video)
             if not video.kept and (split == "train" or not video.substitute):
                 self._missed[split][video.index] = video.path
         # In evaluation a rank reads its share of the videos; in training, sooner or later, it reads all of them.

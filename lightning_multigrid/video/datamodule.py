@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, Literal, cast
 
 import torch
@@ -27,16 +26,14 @@ from lightning_multigrid.clips import (
     collate_views,
     repeat_sampler,
 )
-from lightning_multigrid.files import OutputError, quoted, require
+from lightning_multigrid.files import quoted, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn, tell
 from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
-from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
 from lightning_multigrid.sources import (
     Manifest,
     ManifestError,
     Source,
-    TableStore,
     VideoList,
     VideoSource,
     class_sizes,
@@ -45,6 +42,7 @@ from lightning_multigrid.sources import (
 )
 from lightning_multigrid.video.broken_videos import BrokenVideos
 from lightning_multigrid.video.classifier import VideoClassifier
+from lightning_multigrid.video.frame_tables import make_tables, with_tables
 
 Split = Literal["train", "val", "test", "predict"]
 
@@ -213,19 +211,7 @@ class VideoDataModule(LightningDataModule):
             manifests = self.manifests("train", "val")
             for split, manifest in manifests.items():
                 self._num_classes_of(split, manifest, manifests.get("train"))  # refused before hours of decoding
-            paths = map(paths_without_own_table, manifests.values())
-            try:
-                if said := index_in_subprocess(list(dict.fromkeys(chain(*paths))), self._tables_folder()):
-                    tell(said)
-            except OutputError as error:
-                warnings.warn(
-                    f"{error.strerror} So videos that are not prepared are read from their beginning, three to five "
-                    "times as slowly. `index` may be another folder for frame tables; `index=False` accepts that.",
-                    stacklevel=2,
-                )
-
-    def _tables_folder(self) -> str:
-        return self.index if isinstance(self.index, str) else tables_folder()
+            make_tables(manifests.values(), self.index)
 
     @override
     def setup(self, stage: str) -> None:
@@ -261,8 +247,7 @@ class VideoDataModule(LightningDataModule):
             if split != "predict":
                 self.num_classes = self._num_classes_of(split, manifest, train)
                 _tell(split, manifest, train, self.num_classes)
-            if self.index and manifest.frame_rate is None and not manifest.prepared:  # prepared ones have their own
-                manifest = replace(manifest, tables=TableStore(self._tables_folder()))
+            manifest = with_tables(manifest, self.index)
             sampling, pixels = self.clip_sampling, self._pixels()
             if split == "train":
                 self._datasets[split] = VideoDataset(manifest, sampling, pixels)

@@ -86,18 +86,38 @@ def test_a_picture_is_a_file_of_its_grid(tmp_path):
     ] * 2
 
 
+class Own:
+    """Makes its clips on any grid itself."""
+
+    frames, size, stride = 4, 8, 1
+
+    def __init__(self, channels):
+        self.channels = channels
+
+    def __len__(self):
+        return 2
+
+    def read_clip(self, request: ClipRequest):
+        return torch.full((self.channels, request.frames, request.size, request.size), request.index / 4), 7
+
+
+def test_clips_that_a_dataset_brings_to_a_grid_itself_are_drawn(monkeypatch, tmp_path):
+    drawn = shown(monkeypatch, Own(3), MultigridCallback(**CYCLES), folder=tmp_path, clips=2)
+    assert {name: [clip.shape for clip, _ in clips] for name, clips in drawn.items()} == {
+        "2x4.png": [(2, 3, 4, 4)] * 2,
+        "4x8.png": [(4, 3, 8, 8)] * 2,
+    }
+    assert sorted((clip.mean().item(), text) for clip, text in drawn["4x8.png"]) == [
+        (0.0, "sample 0: 7"),
+        (0.25, "sample 1: 7"),
+    ]
+
+
 def test_what_has_no_picture_is_refused(tmp_path):
-    class Own:
-        frames, size, stride = 4, 8, 1
-
-        def __len__(self):
-            return 2
-
-        def read_clip(self, request: ClipRequest):
-            return torch.zeros(3)
-
-    with pytest.raises(ValueError, match="Own makes its samples itself. Give `show`, a function that draws one"):
-        show_grids(DataLoader(Own(), batch_size=2), tmp_path)
+    with pytest.raises(
+        ValueError, match=r"A picture needs a clip of 1 or 3 channels, got CTHW of \(2, 2, 4, 4\). Give"
+    ):
+        show_grids(DataLoader(Own(2), batch_size=2), tmp_path, MultigridCallback(**CYCLES))
     flow = DataLoader(Grey((2, 4, 80, 80), torch.float), batch_size=2)
     with pytest.raises(ValueError, match=r"1 or 3 channels, got CTHW of \(2, 2, 40, 40\). Give `show`"):
         show_grids(flow, tmp_path, MultigridCallback(clips={"video": "CTHW"}, **CYCLES))

@@ -1,0 +1,41 @@
+"""The frame tables of videos that are not prepared: `VideoDataModule` and `VideoClips` make and use them alike."""
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
+
+from lightning_multigrid.files import OutputError
+from lightning_multigrid.host import tell
+from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
+from lightning_multigrid.sources import Manifest, TableStore
+
+
+def make_tables(manifests: Iterable[Manifest], index: bool | str) -> None:
+    """Makes the tables that videos lack, with a bar; a warning if they can't be kept.
+
+    `index` is the folder for them. True means the one among the user's caches, and False makes none.
+    """
+    if not index:
+        return
+    paths = dict.fromkeys(chain(*map(paths_without_own_table, manifests)))
+    try:
+        if said := index_in_subprocess(list(paths), _folder(index)):
+            tell(said)
+    except OutputError as error:
+        warnings.warn(
+            f"{error.strerror} So videos that are not prepared are read from their beginning, three to five "
+            "times as slowly. `index` may be another folder for frame tables; `index=False` accepts that.",
+            stacklevel=3,
+        )
+
+
+def with_tables(manifest: Manifest, index: bool | str) -> Manifest:
+    """The manifest whose videos are read by the tables of `index`, unless they have their own."""
+    if index and manifest.frame_rate is None and not manifest.prepared:
+        return replace(manifest, tables=TableStore(_folder(index)))
+    return manifest
+
+
+def _folder(index: bool | str) -> str:
+    return index if isinstance(index, str) else tables_folder()

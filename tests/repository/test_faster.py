@@ -1,0 +1,88 @@
+"""`docs/faster.md`: its script runs after each of its diffs, and its datasets read the clips of `VideoClips`."""
+
+import re
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+from lightning_multigrid import VideoClips
+from lightning_multigrid.cli.main import main
+from lightning_multigrid.loading import ClipRequest, clip_dataset
+from tests.helpers.videos import numbered_frames, write_video
+
+PAGE = (Path(__file__).parents[2] / "docs" / "faster.md").read_text()
+SCRIPT, PYAV, TORCHCODEC = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+DIFFS = re.findall(r"^```diff\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+[PREPARE] = re.findall(r"^lightning-multigrid (.*)$", PAGE, re.MULTILINE)
+
+
+def changed(script, diff):
+    """A script after a diff, whose hunks are parted by `@@`."""
+    for hunk in diff.split("@@\n"):
+        lines = hunk.splitlines(True)
+        before, after = ("".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
+        assert script.count(before) == 1, before
+        script = script.replace(before, after)
+    return script
+
+
+SCRIPTS = [*accumulate(DIFFS, changed, initial=SCRIPT)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Videos in a folder of each class, as the page has them, and what its command makes of them."""
+    folder, drawn = tmp_path_factory.mktemp("page"), []
+    for number in range(8 + 64):
+        path = folder / "videos" / ("val" if number < 8 else "train") / ("jump", "run")[number % 2] / f"{number}.mp4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if number < 8:
+            drawn.append(write_video(path, numbered_frames(40, 128, 160, first=5 * number)))
+        else:
+            path.hardlink_to(drawn[number % 8])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        main([*PREPARE.split(), "--workers", "0"])
+    return folder
+
+
+def run(script, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    names = {"__name__": "__main__"}
+    exec(compile(script, "faster.md", "exec"), names)
+    return names
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_the_script_runs_after_each_diff(folder, monkeypatch):
+    done = [run(script.replace("max_epochs=12", "max_epochs=2"), folder, monkeypatch) for script in SCRIPTS]
+    steps = [names["trainer"].global_step for names in done]
+    assert steps[0] == 2 * 64 / 8 > steps[1] == steps[2] == steps[3]
+    assert [type(names["train"]).__name__ for names in done] == ["Videos", "Videos", "VideoClips", "VideoClips"]
+    for names in done:
+        clips, labels = default_collate([names["val"][0], names["train"][63]])
+        assert clips.shape == (2, 3, 16, 112, 112)
+        assert labels.tolist() == [0, 1]
+    assert all(Path(done[3]["train"].manifest.path(row)).is_relative_to(folder / "prepared") for row in range(64))
+
+
+@pytest.mark.parametrize("reader", ["PyavVideos", "TorchcodecVideos"])
+def test_its_datasets_read_the_clips_of_video_clips(folder, monkeypatch, reader):
+    if reader == "TorchcodecVideos":
+        pytest.importorskip("torchcodec.decoders", exc_type=Exception)
+    datasets = SCRIPT.partition("\ntrain = ")[0] + PYAV + (TORCHCODEC if reader == "TorchcodecVideos" else "")
+    names = run(datasets, folder, monkeypatch)
+    theirs = names[reader]("videos/train", train=True)
+    ours = VideoClips("videos/train", frames=16, size=112, stride=2, transform=names["NORMALIZE"])
+    assert clip_dataset(theirs) is theirs
+    assert (theirs.frames, theirs.size, theirs.stride) == (ours.frames, ours.size, ours.stride)
+    for seed, (frames, size) in enumerate([(16, 112), (8, 80), (4, 56)]):
+        request = ClipRequest(index=7 * seed, frames=frames, size=size, seed=seed)
+        clip, label = theirs.read_clip(request)
+        same, its_label = ours.read_clip(request)
+        assert clip.shape == (3, frames, size, size)
+        assert torch.allclose(clip, same, atol=1e-5)
+        assert label == its_label
