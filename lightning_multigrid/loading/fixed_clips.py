@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seed_host, seeded
+from lightning_multigrid.loading.randomness import OwnGenerators, derive_seed, reseed_own, seed_host, seeded
 from lightning_multigrid.loading.reduction import baseline_grid
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips, reads_clips
 from lightning_multigrid.loading.samples import Name, SampleParts
@@ -55,7 +55,7 @@ class FixedClips:
         whole_span: bool = False,
         look: Callable[[Callable[[], Any]], Any] = lambda look: look(),
     ) -> None:
-        self.dataset = dataset
+        self.dataset, self._own = dataset, OwnGenerators(dataset)
         self.parts, self.divisor = SampleParts(layout, clips, follow or {}, whole_span), 1
         name = type(getattr(dataset, "stream", dataset)).__name__
         try:
@@ -84,13 +84,13 @@ class FixedClips:
 
     def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
         """Returns for each request what `read_clip` would. Neighbours that differ in the moment alone share a read."""
-        own, reduced, read, sample = own_generators(self.dataset), [], None, None
+        reduced, read, sample = list[Any](), None, None
         with seeded(0):  # restores what each request seeds
             for request in requests:
                 if read != (request.index, request.seed):
                     read = request.index, request.seed
                     # So that these draw neither what the others do, nor what draws the clip's stride and start.
-                    reseed_own(own, derive_seed(request.seed, 1))
+                    reseed_own(self._own.find(), derive_seed(request.seed, 1))
                     seed_host(derive_seed(request.seed, 2))
                     sample = self.dataset[request.index]
                 reduced.append(self.parts.reduced(sample, request, (self.frames, self.size), self.divisor))

@@ -1,8 +1,10 @@
 """Random state as a pure function of seeds, so that no draw depends on workers, ranks or restarts."""
 
 import hashlib
+import os
 import random
 import struct
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -53,22 +55,61 @@ def seeded(seed: int) -> Iterator[None]:
         random.setstate(states[2])
 
 
+_GENERATORS = random.Random, np.random.Generator, np.random.RandomState, torch.Generator
+
+
 def own_generators(owner: Any) -> list[Any]:
     """Finds the random generators of Python, NumPy and torch that a dataset or a sampler, or a part of it, holds."""
-    found, seen, left = [], set(), [*vars(owner).values()] if hasattr(owner, "__dict__") else []
+    return _generators_in(_holders(owner))
+
+
+class OwnGenerators:
+    """The random generators that a dataset holds, found again and again.
+
+    Everything that a dataset holds, which may be an index of all boxes, is looked through only before the first two
+    samples of a process: a dataset may make its generators when it is first read. Then attributes of the same objects
+    are looked at, as a script may replace a generator.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        self._owner, self._holders = owner, list[Any]()
+        self._process, self._looks = 0, 0
+
+    def find(self) -> list[Any]:
+        if self._process != os.getpid():
+            self._process, self._looks = os.getpid(), 0
+        if self._looks < 2:
+            self._looks, self._holders = self._looks + 1, _holders(self._owner)
+        return _generators_in(self._holders)
+
+
+def _holders(owner: Any) -> list[Any]:
+    """The attributes of an owner and of its parts, as dicts, and the containers among them that hold a generator."""
+    holders, seen, left = list[Any](), dict[int, Any](), deque([(getattr(owner, "__dict__", {}), True)])
     while left:
-        part = left.pop(0)
-        if id(part) in seen:
+        holder, attributes = left.popleft()
+        if id(holder) in seen:
             continue
-        seen.add(id(part))
-        if isinstance(part, (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)):
-            found.append(part)
-        elif isinstance(part, (list, tuple, dict)):
-            if len(part) <= 100:
-                left += part.values() if isinstance(part, dict) else part
-        elif (callable(part) or hasattr(type(part), "__getitem__")) and not isinstance(part, type):
-            left += getattr(part, "__dict__", {}).values()
-    return found
+        seen[id(holder)] = holder  # kept, so that no other one gets its `id`
+        parts = _values(holder)
+        if attributes or any(isinstance(part, _GENERATORS) for part in parts):
+            holders.append(holder)
+        for part in parts:
+            if isinstance(part, (list, tuple, dict)):
+                if len(part) <= 100:
+                    left.append((part, False))
+            elif (callable(part) or hasattr(type(part), "__getitem__")) and not isinstance(part, type):
+                left.append((getattr(part, "__dict__", {}), True))
+    return holders
+
+
+def _generators_in(holders: list[Any]) -> list[Any]:
+    found = {id(part): part for holder in holders for part in _values(holder) if isinstance(part, _GENERATORS)}
+    return [*found.values()]
+
+
+def _values(holder: Any) -> list[Any]:
+    return [*holder.values()] if isinstance(holder, dict) else [*holder]
 
 
 def reseed_own(generators: list[Any], seed: int) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own
+from lightning_multigrid.loading.randomness import OwnGenerators, derive_seed, own_generators, reseed_own
 
 
 def test_seeds_differ_by_every_part():
@@ -49,6 +49,33 @@ def test_generators_that_a_dataset_holds_draw_by_the_seed():
         assert drawn[0] == drawn[2]
         assert not set(drawn[0]) & set(drawn[1])
         assert len(set(drawn[0])) == 4
+
+
+def test_an_index_of_everything_is_looked_through_twice_and_a_new_generator_is_found():
+    class Index(list):
+        looks = 0
+
+        def __iter__(self):
+            Index.looks += 1
+            return super().__iter__()
+
+    whole = Random()
+    whole.index = {video: Index([[0.0] * 4] * 60) for video in range(50)}
+    own = OwnGenerators(whole)
+    for _ in range(5):
+        found = {id(one) for one in own.find()}
+        looks, expected = Index.looks, {id(one) for one in own_generators(whole)}
+        Index.looks = looks
+        assert found == expected
+        whole.mine = random.Random()
+        whole.transforms["flip"].generator = np.random.default_rng(0)
+    assert Index.looks <= 2 * 2 * 50
+    late = Random()
+    del late.mine
+    own = OwnGenerators(late)
+    assert len(own.find()) == 3
+    late.mine = random.Random()  # when the first sample is read
+    assert len(own.find()) == 4
 
 
 def test_what_holds_no_generator():

@@ -148,12 +148,11 @@ def test_a_training_is_accounted_for_to_the_second(clock, tmp_path):
     fit(Validating(clock), slow, callback, saver, **data, enable_checkpointing=True, num_sanity_val_steps=0)
     plan = callback.run.plan
     steps = [step for epoch in range(4) for step in plan.epoch(epoch)]
-    clips = sum(step.shape.clips for step in steps)
     seconds = callback.report.account.seconds
     assert callback.report.account.wall == pytest.approx(clock.now - 100)
     assert seconds == pytest.approx(
         dict.fromkeys(KINDS, 0)
-        | {START: 7, STEPS: 5 * len(steps), WAITING: clips, VALIDATION: 4 * 50, CHECKPOINTS: 4 * 20}
+        | {START: 7, STEPS: 5 * len(steps), WAITING: plan.reads, VALIDATION: 4 * 50, CHECKPOINTS: 4 * 20}
     )
 
 
