@@ -14,7 +14,7 @@ from lightning_multigrid.loading.loader import (
     sendable,
     stream_loader,
 )
-from lightning_multigrid.loading.order import OrderSampler, order_of, shuffled_order
+from lightning_multigrid.loading.order import OrderSampler, first_indices, order_of, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, length_of, visits
 from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
@@ -31,6 +31,7 @@ __all__ += [
     "baseline_sampler",
     "clip_dataset",
     "derive_seed",
+    "first_indices",
     "has_pixels",
     "length_of",
     "shuffled_order",

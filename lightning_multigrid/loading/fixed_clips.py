@@ -20,6 +20,8 @@ from lightning_multigrid.loading.reduction import baseline_grid
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips, reads_clips
 from lightning_multigrid.loading.samples import Name, SampleParts
 
+_LOOKED_AT = 100  # samples, until one is not None
+
 
 class FixedClips:
     """Any map-style dataset of clips, as a `ClipDataset`. The first clip is the baseline's.
@@ -34,6 +36,7 @@ class FixedClips:
         dataset: A sample is a clip of four axes, an image of three, or a tuple, list, dict or namedtuple of them.
         layout: As `MultigridCallback` takes it; so are `clips`, `follow` and `whole_span`.
         look: Runs what looks at the first sample, for instance in a worker, and returns what that returns.
+        indices: Indices of samples that may be looked at, in order; by default all.
 
     Attributes:
         parts: What of a sample is a clip, and what follows it.
@@ -54,9 +57,11 @@ class FixedClips:
         follow: Mapping[Name, str] | None = None,
         whole_span: bool = False,
         look: Callable[[Callable[[], Any]], Any] = lambda look: look(),
+        indices: Sequence[int] | None = None,
     ) -> None:
         self.dataset, self._own = dataset, OwnGenerators(dataset)
         self.parts, self.divisor = SampleParts(layout, clips, follow or {}, whole_span), 1
+        self._indices = (range(len(self)) if indices is None else indices)[:_LOOKED_AT]
         name = type(getattr(dataset, "stream", dataset)).__name__
         try:
             self.first, self.frames, self.size, doubts = look(self._look)
@@ -68,7 +73,7 @@ class FixedClips:
     def _look(self) -> tuple[int, int, int, list[str]]:
         """The first sample that is not None: its index, its grid, and what a coarse one may change."""
         with seeded(0):
-            read = ((index, self.dataset[index]) for index in range(min(100, len(self))))
+            read = ((index, self.dataset[index]) for index in self._indices)
             first, sample = next((pair for pair in read if pair[1] is not None), (0, None))
         found = self.parts.check(sample)
         frames, size = baseline_grid(found)

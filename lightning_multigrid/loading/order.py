@@ -1,5 +1,6 @@
 """The order of a pass over the data: a pure function of (seed, pass), the same on every rank."""
 
+import copy
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -125,6 +126,18 @@ class OrderSampler(DistributedSampler[Any]):
         start = self.rank * self.num_samples
         # As in torch, the first indices come a second time where this makes the ranks equal.
         return iter([order[entry % len(order)] for entry in range(start, start + self.num_samples)])
+
+
+def first_indices(loader: DataLoader[Any], number: int = 100) -> list[int]:
+    """The first indices that a sampler of the user's own gives; those of the dataset with torch's samplers.
+
+    A sampler may leave some out, such as damaged videos or those of other folds. It is a copy that is asked.
+    """
+    sampler = loader.sampler
+    if not isinstance(order_of(loader, seed=0), SampledOrder):
+        return [*range(min(number, len(loader.dataset)))]  # type: ignore[arg-type]
+    with seeded(0):
+        return [*islice(copy.copy(sampler), number)]
 
 
 def order_of(loader: DataLoader[Any], seed: int) -> Order:

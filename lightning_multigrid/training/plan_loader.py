@@ -12,6 +12,7 @@ from lightning_multigrid.loading import (
     MultigridLoader,
     MultigridSampler,
     clip_dataset,
+    first_indices,
     in_worker,
     order_of,
 )
@@ -38,7 +39,7 @@ def clips_of(arguments: Arguments, script: DataLoader[Any]) -> ClipDataset:
     look = partial(in_worker, script, dataset)
     parts = arguments.layout, arguments.clips, arguments.follow, arguments.whole_span
     try:
-        return known or FixedClips(dataset, *parts, look)
+        return known or FixedClips(dataset, *parts, look, first_indices(script))
     except Exception:
         order_of(script, seed=0)(0)  # refuses keys that are no integers, for which the dataset may be made
         raise

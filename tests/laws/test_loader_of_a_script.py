@@ -13,7 +13,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, SubsetRandomSampler
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.loading import FixedClips
@@ -537,3 +537,26 @@ def test_a_first_sample_that_is_none_is_passed_over():
 
 
 # --- Batch samplers ---
+
+
+# --- Samples that a sampler leaves out ---
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_no_sample_is_read_that_the_sampler_leaves_out(workers):
+    """Such as damaged videos, or those of other folds."""
+
+    class Folds(Dataset):
+        def __len__(self):
+            return NUMBER
+
+        def __getitem__(self, index):
+            if index % 4 != 3:
+                raise OSError("This one is damaged.")
+            return torch.full((3, 8, 32, 32), float(index)), 0
+
+    kept = [index for index in range(NUMBER) if index % 4 == 3]
+    module = Setting(lambda *_: None)
+    train = DataLoader(Folds(), 2, sampler=SubsetRandomSampler(kept), num_workers=workers)
+    fit(module, multigrid(), train=train, max_epochs=2)
+    assert set().union(*module.values) <= {*kept}
