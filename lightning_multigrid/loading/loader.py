@@ -2,10 +2,11 @@
 
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator, Sized
 from functools import partial
 from math import ceil
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -99,6 +100,7 @@ class MultigridLoader(DataLoader[Any]):
         super().__init__(**_arguments_to_make(like, like.dataset, make, sampler=sampler, timeout=timeout))
         self.clip_dataset, self.loop, self.like = dataset, loop, like
         self._samples = length_of(like.dataset)
+        self.reading = 0.0  # seconds that all workers together took to read the mini-batch that was handed over last
         self._reading: Iterator[Any] | None = None  # by workers that live as long as the run
         self._reaches: Place | None = None  # how far it has been read
 
@@ -164,12 +166,15 @@ class MultigridLoader(DataLoader[Any]):
 
     def _mini_batches(self, read: Iterator[Any]) -> Iterator[Any]:
         for step in self.sampler.steps:
-            pieces = [next(read)]
+            first: _Read = next(read)
+            pieces, self.reading = [first.made], first.seconds
             if self._join is None or self.pieces == 1:
                 yield pieces[0]
                 continue
             while sum(map(len, pieces)) < step.shape.clips:
-                pieces.append(next(read))
+                more: _Read = next(read)
+                pieces.append(more.made)
+                self.reading += more.seconds
             # A stream's `collate_fn` runs here, and may draw.
             with seeded(derive_seed(self.sampler.plan.seed, *step.place)):
                 mini_batch = self._join(pieces)
@@ -257,11 +262,20 @@ class _SeenAsUsers(_SeenAs, Dataset[Any]):
             ) from error
 
 
-def _mini_batch(clips: ClipDataset, collate: Callable[[list[Any]], Any], requests: list[ClipRequest]) -> Any:
+class _Read(NamedTuple):
+    """A mini-batch or a piece of one, and the seconds that a worker took to read it."""
+
+    made: Any
+    seconds: float
+
+
+def _mini_batch(clips: ClipDataset, collate: Callable[[list[Any]], Any], requests: list[ClipRequest]) -> _Read:
     """Turns requests into a mini-batch, or into a piece of one."""
+    start = time.perf_counter()
     # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
     with seeded(derive_seed(requests[0].seed, len(requests))):
-        return collate(read_clips(clips, requests))
+        made = collate(read_clips(clips, requests))
+    return _Read(made, time.perf_counter() - start)
 
 
 def _outcome(job: Callable[[], Any], _: int) -> tuple[Any, Exception | None]:
