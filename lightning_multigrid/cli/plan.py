@@ -29,6 +29,7 @@ from lightning_multigrid.schedule import (
     counted,
     duration,
     text_table,
+    three_digits,
 )
 from lightning_multigrid.training import (
     BaselineCallback,
@@ -151,15 +152,6 @@ class Preview:
                 f"the LR {self.lr * self.of_devices:.3g}."
             )
         return lines
-
-
-def three_digits(value: float) -> str:
-    """Returns a number with three digits, and with all digits before the point.
-
-    >>> three_digits(0.04567), three_digits(45.67), three_digits(4567.8)
-    ('0.0457', '45.7', '4568')
-    """
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def parts_of_epoch(schedule: MultigridSchedule, epoch: int) -> list[tuple[int, Phase, Fraction, Fraction]]:

@@ -2,10 +2,11 @@
 
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator, Sized
 from functools import partial
 from math import ceil
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -103,6 +104,7 @@ class MultigridLoader(DataLoader[Any]):
         super().__init__(**self._arguments)
         self.clip_dataset, self.loop, self.like = dataset, loop, like
         self._samples = length_of(like.dataset)
+        self.reading = 0.0  # seconds that all workers together took for the samples that were read last
         self._stream: DataLoader[Any] | None = None  # its workers live as long as the run: passes begin in them
         self._reaches: Place | None = None  # how far the stream has been read
 
@@ -169,11 +171,13 @@ class MultigridLoader(DataLoader[Any]):
     def _mini_batches(self, read: Iterator[Any]) -> Iterator[Any]:
         waiting: dict[int, list[list[Any]]] = {}  # by the offset of the read: the pieces of each mini-batch
         for step in self.sampler.steps:
+            self.reading = 0.0
             if step.offset not in waiting:
-                parts = [next(read)]
-                while self.pieces > 1 and sum(len(part[0]) for part in parts) < step.shape.clips:
+                parts: list[_Read] = [next(read)]
+                while self.pieces > 1 and sum(len(part.made[0]) for part in parts) < step.shape.clips:
                     parts.append(next(read))
-                waiting[step.offset] = [list(pieces) for pieces in zip(*parts, strict=True)]
+                self.reading = sum(part.seconds for part in parts)
+                waiting[step.offset] = [list(pieces) for pieces in zip(*(part.made for part in parts), strict=True)]
             pieces = waiting[step.offset].pop(0)
             if not waiting[step.offset]:
                 del waiting[step.offset]
@@ -281,16 +285,23 @@ class _SeenAsUsers(_SeenAs, Dataset[Any]):
             ) from error
 
 
-def _mini_batches(clips: ClipDataset, collate: Callable[[list[Any]], Any], requests: list[ClipRequest]) -> list[Any]:
+class _Read(NamedTuple):
+    """The mini-batches, or the pieces of one each, that a worker has made, and the seconds that it took."""
+
+    made: list[Any]
+    seconds: float
+
+
+def _mini_batches(clips: ClipDataset, collate: Callable[[list[Any]], Any], requests: list[ClipRequest]) -> _Read:
     """Turns requests into a mini-batch, or into a piece of one: one for each moment that samples are asked for."""
+    start, made = time.perf_counter(), []
     samples = read_clips(clips, requests)
-    made = []
     for moment in sorted({request.moment for request in requests}):
         of_moment = [sample for sample, request in zip(samples, requests, strict=True) if request.moment == moment]
         # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
         with seeded(derive_seed(requests[0].seed, len(of_moment), *([moment] if moment else []))):
             made.append(collate(of_moment))
-    return made
+    return _Read(made, time.perf_counter() - start)
 
 
 def _outcome(job: Callable[[], Any], _: int) -> tuple[Any, Exception | None]:

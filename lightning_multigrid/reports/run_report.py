@@ -16,21 +16,22 @@ from lightning_multigrid.reports.account import (
     Account,
     faster_or_slower,
 )
-from lightning_multigrid.reports.step_times import Clock, LoaderWatch, ShapeTimes, StepTime, StepTimer, StepTotals
-from lightning_multigrid.schedule import BatchShape, Plan, Step, duration
+from lightning_multigrid.reports.loader_watch import LoaderWatch, Loading
+from lightning_multigrid.reports.step_times import Clock, ShapeTimes, StepTime, StepTimer, StepTotals
+from lightning_multigrid.schedule import BatchShape, Step, duration
 
 
 class RunReport:
     """Notes the steps of a run, and reports them.
 
-    `workers` are those of the loader, and `ways_out` is what else makes it faster. `account` has been running since the
-    `fit` began.
+    `account` has been running since the `fit` began. `reading` returns the seconds that all workers together took to
+    read the last mini-batch.
     """
 
-    def __init__(self, plan: Plan, workers: int, ways_out: str, clock: Clock, account: Account) -> None:
-        self._plan, self._schedule = plan, plan.schedule
-        self._timer, self.account = StepTimer(clock), account
-        self._watch = LoaderWatch(workers, ways_out)
+    def __init__(self, loading: Loading, clock: Clock, account: Account, reading: Callable[[], float]) -> None:
+        self._plan, self._schedule = loading.plan, loading.plan.schedule
+        self._timer, self.account = StepTimer(clock, reading), account
+        self._watch = LoaderWatch(loading)
         self._steps, self._left = 0, 0  # mini-batches of this run so far, and after them
         self._position = Fraction(0)
         self._began: float | None = None

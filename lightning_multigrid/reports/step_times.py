@@ -1,4 +1,4 @@
-"""Times of steps: how long each waited for the loader and took, by grid, and whether the loader slows them.
+"""Times of steps: how long each waited for the loader and took, by grid.
 
 `StepTimer` notes three moments of a mini-batch: when the loop asked for it, when the loader handed it over, and when
 the step ended::
@@ -12,18 +12,13 @@ read after the device has passed them.
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from lightning_multigrid.schedule import BatchShape, ClipShape, Step, text_table
-
-# Waiting for the loader is reported if steps would be this many times faster without it.
-_BAND = 1.15
-_LEAST_STEPS = 48
-_OPENING = 30.0  # seconds at the start of a run
 
 
 class Clock:
@@ -56,12 +51,16 @@ class Clock:
 
 @dataclass(frozen=True)
 class StepTime:
-    """A step of the plan, the number of its mini-batch in this iteration over the loader (from 0), and its seconds."""
+    """A step of the plan, and its seconds; `reading` has those that all workers together took for its mini-batch."""
 
     step: Step
-    batch: int
     waiting: float
     stepping: float
+    reading: float
+
+    @property
+    def seconds(self) -> float:
+        return self.waiting + self.stepping
 
 
 @dataclass
@@ -85,34 +84,36 @@ class StepTotals:
 
 
 class StepTimer:
-    """Notes the moments of each step, by the clock of the device that trains."""
+    """Notes the moments of each step, by the clock of the device that trains.
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    `reading` returns the seconds that all workers together took to read the mini-batch that was handed over last.
+    """
+
+    def __init__(self, clock: Clock, reading: Callable[[], float]) -> None:
+        self._clock, self._reading = clock, reading
         self._asked = self._handed = clock.now()
-        self._batch = -1
-        self._pending: deque[tuple[Step, int, Any, Any, Any]] = deque()
+        self._read = 0.0
+        self._pending: deque[tuple[Step, float, Any, Any, Any]] = deque()
 
     def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
         """Yields mini-batches, and notes when each was asked for and handed over."""
         self._asked = self._clock.now()
-        for batch, mini_batch in enumerate(mini_batches):
-            self._batch, self._handed = batch, self._clock.now()
+        for mini_batch in mini_batches:
+            self._read, self._handed = self._reading(), self._clock.now()
             yield mini_batch
             self._asked = self._clock.now()
 
     def ended(self, step: Step) -> None:
         """Notes the end of the step with the mini-batch handed over last; a device has then all of it in its queue."""
-        self._pending.append((step, self._batch, self._asked, self._handed, self._clock.now()))
+        self._pending.append((step, self._read, self._asked, self._handed, self._clock.now()))
 
     def take(self, wait: bool = False) -> Iterator[StepTime]:
         """Yields the times of the steps that the device has finished since the last call, or `wait`s for all steps."""
         if wait and self._pending:
             self._clock.wait(self._pending[-1][-1])
         while self._pending and self._clock.passed(self._pending[0][-1]):
-            step, batch, asked, handed, ended = self._pending.popleft()
-            waiting, stepping = self._clock.seconds(asked, handed), self._clock.seconds(handed, ended)
-            yield StepTime(step, batch, waiting, stepping)
+            step, read, asked, handed, ended = self._pending.popleft()
+            yield StepTime(step, self._clock.seconds(asked, handed), self._clock.seconds(handed, ended), read)
 
 
 @dataclass
@@ -175,37 +176,3 @@ class ShapeTimes:
             counts = str(total.steps), str(total.clips), f"{total.seconds:.1f}"
             cells.append([name, *counts, step, waiting, speed])
         return text_table(["", "mini-batches", "clips", "seconds", "ms each", "ms waiting", "clips/s"], cells)
-
-
-class LoaderWatch:
-    """Says once that steps would be 15 % faster if they didn't wait for the loader.
-
-    Workers load clips while the device steps, so the loop waits only for the time by which the workers are slower.
-    Without workers, all loading is waiting. The first mini-batch of each worker comes late whenever an epoch starts,
-    and files that are opened for the first time take longer than ever after: both are left out.
-    """
-
-    def __init__(self, workers: int, ways_out: str) -> None:
-        self._workers, self._ways_out = workers, ways_out
-        self._window = max(_LEAST_STEPS, 6 * workers)
-        self._totals = StepTotals()  # of a window
-        self._passed = 0.0
-        self._told = False
-
-    def add(self, time: StepTime) -> str | None:
-        """Counts a step; returns the sentence if it becomes clear with this step."""
-        self._passed += time.waiting + time.stepping
-        if self._told or self._passed < _OPENING or time.batch < max(1, self._workers):
-            return None
-        self._totals.add(time)
-        if self._totals.steps < self._window:
-            return None
-        totals, self._totals = self._totals, StepTotals()
-        if totals.seconds < _BAND * totals.stepping:
-            return None
-        self._told = True
-        return (
-            f"Steps wait for the loader {totals.waiting / totals.seconds:.0%} of the time. They would take "
-            f"{totals.clips / totals.stepping:.0f} clips/s on each device, and get "
-            f"{totals.clips / totals.seconds:.0f}. More workers than {self._workers}, or {self._ways_out}, would help."
-        )

@@ -10,8 +10,8 @@ from lightning_multigrid.schedule.grid import BatchShape, ClipShape, frame_indic
 from lightning_multigrid.schedule.kinds import check_kinds
 from lightning_multigrid.schedule.plan import NEVER, EpochLength, Plan
 from lightning_multigrid.schedule.schedule import LRScaling, MultigridSchedule
-from lightning_multigrid.schedule.tables import counted, duration, text_table
+from lightning_multigrid.schedule.tables import counted, duration, text_table, three_digits
 
 __all__ = ["NEVER", "Baseline", "BatchShape", "ClipShape", "EpochLength", "Epochs", "LRScaling", "LongCycle"]
 __all__ += ["MultigridSchedule", "Phase", "Place", "Plan", "ShortCycle", "Step", "check_kinds", "counted", "duration"]
-__all__ += ["exact", "frame_indices", "short_side_range", "span", "stride_range", "text_table"]
+__all__ += ["exact", "frame_indices", "short_side_range", "span", "stride_range", "text_table", "three_digits"]

@@ -50,3 +50,12 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // part} {lower}"
     return f"{whole} s"
+
+
+def three_digits(value: float) -> str:
+    """Returns a number with three digits, and with all digits before the point.
+
+    >>> three_digits(0.04567), three_digits(45.67), three_digits(4567.8)
+    ('0.0457', '45.7', '4568')
+    """
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

@@ -22,7 +22,7 @@ from lightning_multigrid.training.parts.lightning_loop import LightningLoop
 from lightning_multigrid.training.parts.on_grid import OnGrid
 from lightning_multigrid.training.parts.patience import Patience
 from lightning_multigrid.training.parts.reporting import Reporting
-from lightning_multigrid.training.plan_loader import clips_of, plan_loader
+from lightning_multigrid.training.plan_loader import clips_of, loading_of, plan_loader
 from lightning_multigrid.training.rehearsal.batches import small_batches
 from lightning_multigrid.training.rehearsal.check_grids import check_grids
 from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
@@ -71,8 +71,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
         if arguments.rehearse and state.get("tried") != tried:
             tell_small_shared_memory(loader, trainer.num_devices)  # in which the rehearsal gets its mini-batches, too
             points = _try_grids(arguments, trainer, loader)
-    faster = str(getattr(loader.clip_dataset, "ways_out", "clips that are stored smaller"))  # than by more workers
-    report = RunReport(plan, loader.num_workers, faster, Clock(module.device), account)
+    report = RunReport(loading_of(loader, trainer.num_devices), Clock(module.device), account, lambda: loader.reading)
     batches = arguments.precise_bn_batches
     estimate = None if batches is None else PopulationEstimate(loader, batches, trainer)
     grid = OnGrid(plan, trainer, following, points)

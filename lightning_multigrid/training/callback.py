@@ -167,17 +167,26 @@ class MultigridCallback(Arguments, Callback):
         trainer: Trainer,
         module: LightningModule,
         data: DataLoader[Any] | LightningDataModule | None = None,
+        *,
+        measure: bool = False,
     ) -> Plan:
         """Prints the plan of `trainer.fit(module, data)`, and returns it. Nothing is trained, and nothing changed.
 
         A data module is set up for that, as by `fit`. The Trainer need not have the callback. Without a `seed` of the
         callback, the plan has 0: it orders the data, and changes no shape and no LR.
 
+        Args:
+            trainer: As for `fit`.
+            module: As for `fit`.
+            data: As for `fit`.
+            measure: Read some mini-batches by the loader's own workers, and time steps on a copy of the module, to say
+                what the training takes with the callback and without it, and whether the loader is the limit.
+
         Raises:
             MisconfigurationException, TypeError, ValueError: If `fit` would refuse the script for its settings, its
                 loader or its optimizers. What the rehearsal finds is refused by `fit` alone.
         """
-        return plan_ahead(self, trainer, module, data)
+        return plan_ahead(self, trainer, module, data, measure)
 
     @property
     def run(self) -> Run:

@@ -18,6 +18,7 @@ from lightning_multigrid.host import (
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.begin import plan_of
+from lightning_multigrid.training.measured import measure
 from lightning_multigrid.training.mini_batches import error_text
 from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.recipe import user_loader
@@ -27,9 +28,13 @@ from lightning_multigrid.training.trainer.lightning_internals import attach, rep
 
 
 def plan_ahead(
-    arguments: Arguments, trainer: Trainer, module: LightningModule, data: DataLoader[Any] | LightningDataModule | None
+    arguments: Arguments,
+    trainer: Trainer,
+    module: LightningModule,
+    data: DataLoader[Any] | LightningDataModule | None,
+    measured: bool = False,
 ) -> Plan:
-    """Returns the plan of `trainer.fit(module, data)`, and prints it."""
+    """Returns the plan of `trainer.fit(module, data)`, and prints it; if `measured`, with an estimate of its time."""
     with Changes() as changes:
         attach(trainer, module, changes)
         refuse_unsupported(trainer, module)
@@ -39,8 +44,11 @@ def plan_ahead(
             make_optimizers(trainer)
         script = user_loader(loader, trainer, arguments.clips_per_epoch)
         world = trainer.num_devices * trainer.num_nodes
-        plan, _ = plan_of(arguments, trainer, module, script, world, seed=arguments.seed or 0)
+        plan, dataset = plan_of(arguments, trainer, module, script, world, seed=arguments.seed or 0)
         tell(f"{plan}\n{lr_rule(arguments, plan.schedule, trainer.optimizers)}")
+        if measured:
+            trainer.datamodule = data if isinstance(data, LightningDataModule) else None  # type: ignore[attr-defined]
+            tell(str(measure(plan, dataset, trainer, module, script)))
         return plan
 
 

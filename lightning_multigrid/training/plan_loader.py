@@ -1,9 +1,10 @@
-"""The loader of a plan, made of a script's own loader."""
+"""The loader of a plan, made of a script's own loader, and what makes it faster."""
 
+import os
 from functools import partial
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from lightning_multigrid.host import Trainer
 from lightning_multigrid.loading import (
@@ -11,11 +12,13 @@ from lightning_multigrid.loading import (
     FixedClips,
     MultigridLoader,
     MultigridSampler,
+    StreamSamples,
     clip_dataset,
     first_indices,
     in_worker,
     order_of,
 )
+from lightning_multigrid.reports import Loading
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.training.arguments import Arguments
 
@@ -50,3 +53,24 @@ def plan_loader(plan: Plan, dataset: ClipDataset, trainer: Trainer, script: Data
     in_order = range(plan.clips)  # each pass has the same clips under `overfit_batches`
     order = (lambda number: in_order) if trainer.overfit_batches else order_of(script, plan.seed)  # type: ignore[attr-defined]
     return MultigridLoader(dataset, MultigridSampler(plan, order, rank=trainer.global_rank), script)
+
+
+def loading_of(loader: MultigridLoader, devices: int) -> Loading:
+    """Says what a report is to know of a loader; each device of this machine has such a loader."""
+    dataset, plan = loader.clip_dataset, loader.sampler.plan
+    ways = [str(getattr(dataset, "ways_out", ""))]
+    if isinstance(dataset, FixedClips) and not isinstance(dataset.dataset, StreamSamples):
+        whole: Any = dataset.dataset
+        while isinstance(whole, Subset):
+            whole = whole.dataset
+        ways.append(
+            f"`lightning_multigrid.VideoClips` in the place of {type(whole).__name__}, or a `read_clip` of its own, so "
+            "that only what a grid needs is read (docs/dataset.md)"
+        )
+    cores = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) // devices
+    if loader.num_workers < cores:
+        ways.append(f"`num_workers={cores}`")
+    factor = plan.schedule.epoch_factor
+    if factor > 1:
+        ways.append(f"`epoch_factor=1`, by which {1 - 1 / factor:.0%} fewer samples are read")
+    return Loading(plan, loader.num_workers, [*filter(None, ways)] or ["more cores"])

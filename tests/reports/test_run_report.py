@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.reports import run_report
 from lightning_multigrid.reports.account import Account
+from lightning_multigrid.reports.loader_watch import Loading
 from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.step_times import ShapeTimes, StepTime, StepTotals
 from lightning_multigrid.schedule import Place, Plan, Step, duration
@@ -30,7 +31,7 @@ COARSE, FINE = BatchShape(16, 4, 16), BatchShape(2, 8, 32)
 
 
 def timed(shape, stepping, waiting=0.0):
-    return StepTime(Step(Place(0, 0), shape, phase=0, offset=0, sub_batch=8), 5, waiting, stepping)
+    return StepTime(Step(Place(0, 0), shape, phase=0, offset=0, sub_batch=8), waiting, stepping, reading=0.0)
 
 
 def times_of(*steps):
@@ -80,7 +81,7 @@ def clock(monkeypatch):
 
 
 def report_of(clock, plan=PLAN):
-    return RunReport(plan, workers=1, ways_out="x", clock=clock, account=Account())
+    return RunReport(Loading(plan, 1, ["x"]), clock, Account(), lambda: 0.0)
 
 
 def driven(clock, until, seconds=2.0, validation=0.0):
