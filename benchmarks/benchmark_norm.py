@@ -6,8 +6,8 @@
 Layers take turns on the same mini-batches:
 
 - `plain`: `nn.BatchNorm3d`;
-- `ours`: `SubBatchNorm3d`, statistics over groups of `--sub-batch` clips;
-- `copies`: ours without its kernels for channels-last memory, where these run: on a GPU;
+- `ours`: the same within `sub_batches`, statistics over groups of `--sub-batch` clips;
+- `copies`: ours without `torch.compile` in channels-last memory, where it is used: on a GPU;
 - `split`: a BatchNorm without affine part normalises the groups; separate operations scale and shift.
 
 On the CPU the times are process times, which other jobs on the machine disturb least.
@@ -15,6 +15,7 @@ On the CPU the times are process times, which other jobs on the machine disturb 
 
 import argparse
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
@@ -23,7 +24,7 @@ import torch
 from measuring import choose_device, machine, machine_line, make_clock, write_json
 from torch import Tensor, nn
 
-from lightning_multigrid import SubBatchNorm3d
+from lightning_multigrid import sub_batches
 
 LAYERS = ["plain", "ours", "copies", "split"]
 # Inputs of BatchNorm in the stages of a Slow pathway, N x C x T x H x W, with few enough points for a CPU.
@@ -46,11 +47,16 @@ VARIANTS = [
 ]
 
 
-class WithCopies(SubBatchNorm3d):
-    """Ours as if there were no Triton."""
+class Ours(nn.BatchNorm3d):
+    """Statistics over `sub_batch` clips; `copies` says as if `torch.compile` did not run."""
+
+    def __init__(self, channels: int, sub_batch: int, copies: bool = False) -> None:
+        super().__init__(channels)
+        self.sub_batch = sub_batch
+        self.off = patch("lightning_multigrid.norm.operation.takes_compiled", lambda _: False) if copies else None
 
     def forward(self, x: Tensor) -> Tensor:
-        with patch("lightning_multigrid.norm.sub_batchnorm.has_kernels", lambda *_: False):
+        with self.off or nullcontext(), sub_batches(self.sub_batch, of=len(x)):
             return super().forward(x)
 
 
@@ -83,10 +89,10 @@ def measure(
     clips, channels = shape[:2]
     layers: dict[str, nn.Module] = {
         "plain": nn.BatchNorm3d(channels),
-        "ours": SubBatchNorm3d(channels, sub_batch=sub_batch),
+        "ours": Ours(channels, sub_batch),
     }
     if device.type == "cuda" and memory_format == torch.channels_last_3d:
-        layers["copies"] = WithCopies(channels, sub_batch=sub_batch)
+        layers["copies"] = Ours(channels, sub_batch, copies=True)
     groups = max(1, clips // sub_batch)
     if clips % groups == 0:  # the split layer takes no remainder
         layers["split"] = SplitThenAffine(channels, groups)
@@ -124,7 +130,7 @@ def table_line(shape: str, variant: str, *numbers: str) -> str:
 
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        description="Forward and backward time of nn.BatchNorm3d (plain), SubBatchNorm3d (ours), and statistics per "
+        description="Forward and backward time of nn.BatchNorm3d (plain), in sub_batches (ours), and statistics per "
         "group with the affine part apart (split; it knows no remainders). Ratios are to plain, in turns in one run."
     )
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="cpu", help="default: %(default)s")

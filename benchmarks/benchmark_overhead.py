@@ -13,6 +13,7 @@ import argparse
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,10 +28,9 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule, convert_sub_batchnorm
+from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule, sub_batches
 from lightning_multigrid.loading import FixedClips, MultigridLoader, MultigridSampler, shuffled_order
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.schedule import Place, Plan
 
 CLASSES, SEED = 8, 0
@@ -76,18 +76,21 @@ class Classifier(L.LightningModule):
         self.stamps.append(self.clock())
 
 
-def bare_loop(classifier: Classifier, loader: Any, set_up: Callable[[int, int], None], epochs: int) -> None:
+def bare_loop(
+    classifier: Classifier, loader: Any, groups: Callable[[int, int], AbstractContextManager[None]], epochs: int
+) -> None:
     """Forward, backward and optimizer step."""
     optimizer = classifier.configure_optimizers()
     device = classifier.device
     classifier.record = True
     for epoch in range(epochs):
-        set_up(epoch, 0)
+        if isinstance(loader, MultigridLoader):
+            loader.sampler.set_epoch(epoch)
         for batch_idx, clips in enumerate(loader):
-            set_up(epoch, batch_idx)
-            loss = classifier.training_step(clips.to(device), batch_idx)
-            optimizer.zero_grad()
-            loss.backward()
+            with groups(epoch, batch_idx):
+                loss = classifier.training_step(clips.to(device), batch_idx)
+                optimizer.zero_grad()
+                loss.backward()
             optimizer.step()
     classifier.on_train_end()
 
@@ -111,19 +114,17 @@ class Runs:
     def bare(self, multigrid: bool) -> Classifier:
         classifier = self.classifier()
         if not multigrid:
-            bare_loop(classifier, self.loader(), lambda epoch, batch: None, self.options.epochs)
+            bare_loop(classifier, self.loader(), lambda epoch, batch: nullcontext(), self.options.epochs)
             return classifier
-        convert_sub_batchnorm(classifier)
         clips = len(self.data)
         sampler = MultigridSampler(Plan(self.schedule, clips, seed=SEED), partial(shuffled_order, SEED, length=clips))
         loader = MultigridLoader(FixedClips(self.data, None), sampler, self.loader())
 
-        def set_up(epoch: int, batch: int) -> None:
-            if batch == 0:
-                sampler.set_epoch(epoch)
-            set_sub_batch(classifier, sampler.plan.step(Place(epoch, batch)).sub_batch)
+        def groups(epoch: int, batch: int) -> AbstractContextManager[None]:
+            step = sampler.plan.step(Place(epoch, batch))
+            return sub_batches(step.sub_batch, of=step.shape.clips)
 
-        bare_loop(classifier, loader, set_up, self.schedule.epochs)
+        bare_loop(classifier, loader, groups, self.schedule.epochs)
         return classifier
 
     def lightning(self, multigrid: bool) -> Classifier:

@@ -21,7 +21,9 @@ nothing.
 import argparse
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,9 +38,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models.video import mvit_v2_s
 
-from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, ShortCycle, convert_sub_batchnorm
+from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, ShortCycle, sub_batches
 from lightning_multigrid.models import ResizedPositions, i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
-from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
 from lightning_multigrid.schedule import Plan, text_table
 
 CLASSES = 400
@@ -133,16 +134,16 @@ class Bench:
         return clips.contiguous(memory_format=self.format), labels
 
     def set(self, grid: Grid) -> None:
-        if grid.sub_batch:
-            set_sub_batch(convert_sub_batchnorm(self.model), grid.sub_batch, of=grid.shape.clips)
-        else:
-            restore_batchnorm(self.model)
+        self.groups: Callable[[], Any] = (
+            partial(sub_batches, grid.sub_batch, of=grid.shape.clips) if grid.sub_batch else nullcontext
+        )
 
     def step(self, clips: torch.Tensor, labels: torch.Tensor) -> None:
-        with self.autocast:
-            loss = cross_entropy(self.forward(clips), labels)
-        self.optimizer.zero_grad()
-        loss.backward()
+        with self.groups():
+            with self.autocast:
+                loss = cross_entropy(self.forward(clips), labels)
+            self.optimizer.zero_grad()
+            loss.backward()
         self.optimizer.step()
 
     def warm_up(self, grid: Grid, steps: int) -> int | None:

@@ -5,8 +5,7 @@
 Forward and backward are counted on fake tensors: bytes that operations read and write, such operations (the host
 starts each). An operation reads each of its inputs and writes each of its outputs once. A BatchNorm on a GPU reads its
 input twice, forward and backward, plain or ours, which counts once for both. In channels-last memory ours is counted
-with its kernels of Triton, which are for CUDA, and without them; the kernels are three forward and two backward, but
-one operation, as plain BatchNorm's are.
+as it is where `torch.compile` doesn't run: with copies to contiguous memory and back.
 """
 
 import argparse
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from measuring import write_json
@@ -25,17 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode  # torch's notes on e
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from lightning_multigrid import BatchShape, convert_sub_batchnorm, models
-from lightning_multigrid.norm import set_sub_batch
-from lightning_multigrid.norm.channels_last import only_channels_last
+from lightning_multigrid import BatchShape, models, sub_batches
 
 MODELS = {name: getattr(models, name) for name in ("slowfast_r50", "i3d_r50", "i3d_nl_r50", "small_cnn")}
-# Memory formats, and whether layers take their kernels.
-FORMATS = {
-    "contiguous": (torch.contiguous_format, False),
-    "channels_last_3d": (torch.channels_last_3d, True),
-    "channels_last_3d, without Triton": (torch.channels_last_3d, False),
-}
+FORMATS = {"contiguous": torch.contiguous_format, "channels_last_3d": torch.channels_last_3d}
 _aten = torch.ops.aten
 _ALLOCATE = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
 _OVERWRITE = {_aten.copy_, _aten.fill_, _aten.zero_}  # don't read what they write
@@ -88,12 +79,8 @@ def _nbytes(tensor: Tensor) -> int:
 
 def compare(name: str, shape: BatchShape, memory_format: str, sub_batch: int) -> dict[str, Any]:
     """Counts a step with plain BatchNorm and with ours."""
-    form, kernels = FORMATS[memory_format]
-    # Fake tensors can't be of a GPU that is not there.
-    taken = mock.patch(
-        "lightning_multigrid.norm.sub_batchnorm.has_kernels", lambda x, *_: kernels and only_channels_last(x)
-    )
-    with FakeTensorMode(), taken:
+    form = FORMATS[memory_format]
+    with FakeTensorMode():
         model = MODELS[name](400)
         for weight in model.parameters():  # `model.to` can't do it for fake tensors
             weight.data = weight.data.to(memory_format=form if weight.ndim == 5 else torch.preserve_format)
@@ -101,8 +88,8 @@ def compare(name: str, shape: BatchShape, memory_format: str, sub_batch: int) ->
         clips = clips.contiguous(memory_format=form)
         plain = count_step(lambda: model(clips).sum().backward())
         model.zero_grad(set_to_none=True)  # else the next step adds to the gradients of this one
-        set_sub_batch(convert_sub_batchnorm(model), sub_batch, of=shape.clips)
-        ours = count_step(lambda: model(clips).sum().backward())
+        with sub_batches(sub_batch, of=shape.clips):
+            ours = count_step(lambda: model(clips).sum().backward())
     values = {"gb": plain.bytes / 1e9, "operations": plain.launches}
     ratios = {"bytes": ours.bytes / plain.bytes, "operations": ours.launches / plain.launches}
     head = {"model": name, "memory_format": memory_format, "tflops": plain.flops / 1e12}

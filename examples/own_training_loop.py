@@ -21,13 +21,12 @@ from lightning_multigrid import (
     MultigridSchedule,
     ShortCycle,
     VideoClassifier,
-    convert_sub_batchnorm,
     resample_clips,
+    sub_batches,
 )
 from lightning_multigrid.clips import collate_clips
 from lightning_multigrid.loading import MultigridLoader, MultigridSampler, shuffled_order
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.schedule import Plan
 
 CLASSES, LR, DECAY, SEED = 16, 0.05, 1e-4, 0
@@ -47,7 +46,7 @@ def own_loop(dataset):
     sampler = MultigridSampler(plan, lambda number: shuffled_order(SEED, number, len(dataset)))
     loader = MultigridLoader(dataset, sampler, like=DataLoader(dataset, num_workers=1, collate_fn=collate_clips))
 
-    model = convert_sub_batchnorm(new_model())
+    model = new_model()
     optimizer = SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=DECAY)
     losses = []
     for epoch in range(plan.epochs):
@@ -56,11 +55,11 @@ def own_loop(dataset):
             # The baseline's LR, times the scale of the phase. Fine-tuning begins with the LR of the stage before.
             stage = sum(step.baseline_epoch >= milestone for milestone in BASELINE.milestones)
             optimizer.param_groups[0]["lr"] = LR * 0.1**stage * step.lr_scale
-            set_sub_batch(model, step.sub_batch, of=step.shape.clips, baseline_batches=step.baseline_batches)
             clips = resample_clips(batch.crops(), batch.size, flips=batch.flips)
-            loss = cross_entropy(model(clips), batch.class_ids())
             optimizer.zero_grad()
-            loss.backward()
+            with sub_batches(step.sub_batch, of=step.shape.clips, baseline_batches=step.baseline_batches):
+                loss = cross_entropy(model(clips), batch.class_ids())
+                loss.backward()
             optimizer.step()
             losses.append(loss.item())
             print(f"epoch {epoch}  {step.shape} (clips x frames x size)  loss {loss.item():.4f}")

@@ -20,7 +20,7 @@ if os.name != "posix":
 if TYPE_CHECKING:
     from lightning_multigrid.clips import Views
     from lightning_multigrid.models import ResizedPositions
-    from lightning_multigrid.norm import SubBatchNorm1d, SubBatchNorm2d, SubBatchNorm3d, convert_sub_batchnorm
+    from lightning_multigrid.norm import sub_batches
     from lightning_multigrid.pixels import Augmentation, resample_clips
     from lightning_multigrid.schedule import (
         Baseline,
@@ -52,7 +52,7 @@ __version__ = "0.5.1"
 _NAMES = {
     "clips": "Views",
     "models": "ResizedPositions",
-    "norm": "SubBatchNorm1d SubBatchNorm2d SubBatchNorm3d convert_sub_batchnorm",
+    "norm": "sub_batches",
     "pixels": "Augmentation resample_clips",
     "schedule": "Baseline BatchShape LongCycle MultigridSchedule Phase Plan ShortCycle Step",
     "training": "AtomicCheckpointIO MultigridCallback NewestCheckpoint show_grids",
@@ -63,8 +63,8 @@ _PACKAGE = {name: package for package, names in _NAMES.items() for name in names
 __all__ = ["AtomicCheckpointIO", "Augmentation", "Baseline", "BatchShape", "LongCycle"]
 __all__ += ["MovingShapesDataModule", "MultigridCallback", "MultigridSchedule", "NewestCheckpoint", "Phase"]
 __all__ += ["Plan", "PredictionWriter", "PretrainedWeights", "ResizedPositions", "ShortCycle", "Step"]
-__all__ += ["SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "VideoClassifier", "VideoClips", "VideoDataModule"]
-__all__ += ["Views", "convert_sub_batchnorm", "resample_clips", "show_grids"]
+__all__ += ["VideoClassifier", "VideoClips", "VideoDataModule", "Views", "resample_clips", "show_grids"]
+__all__ += ["sub_batches"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,10 +7,6 @@ import os
 # And a child that is forked after its parent computed with several threads hangs in its first such operation.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Triton looks once, when torchvision imports it. Without a GPU its kernels run in its interpreter, which is Python.
-if not importlib.import_module("torch").cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
 if "PYTEST_VERSION" in os.environ:
     importlib.import_module("tests.helpers.chosen_package")  # before ours, which takes the Lightning that is there
     # The default short cycle is the paper's also for the small clips of tests, but for the mark `smallest`.

@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.optim import SGD
 
-from lightning_multigrid.norm import convert_sub_batchnorm, set_sub_batch
+from lightning_multigrid.norm import sub_batches
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock
 from lightning_multigrid.schedule import BatchShape
@@ -36,16 +36,16 @@ def measure_steps(
     and takes memory, does not count. Each shape comes with the clips that share BN statistics. Every `precision` that
     is not mixed is measured at 32 bits. The module is trained, and stays on the device.
     """
-    convert_sub_batchnorm(module).train().to(device)
+    module.train().to(device)
     optimizer = SGD(module.parameters(), lr=1e-6, momentum=0.9)
     following = Following(module, shapes[0][0].frames, shapes[0][0].size)
     seconds: dict[BatchShape, list[float]] = {shape: [] for shape, _ in shapes}
     for _ in range(1 + rounds):
         for shape, sub_batch in shapes:
-            set_sub_batch(module, sub_batch, of=shape.clips)
             following.set_grid(shape.frames, shape.size)
             try:
-                seconds[shape].append(_step(module, optimizer, shape, device, precision))
+                with sub_batches(sub_batch, of=shape.clips):
+                    seconds[shape].append(_step(module, optimizer, shape, device, precision))
             except torch.OutOfMemoryError as error:
                 raise ValueError(
                     f"A step on {shape} (clips x frames x size) does not fit into the memory of {device}. Use a "

@@ -1,5 +1,6 @@
 """`MultigridCallback.baseline()`: the baseline of a multigrid training, with the same BatchNorm statistics."""
 
+from contextlib import ExitStack
 from typing import Any, cast
 
 from torch.utils.data import BatchSampler
@@ -7,7 +8,7 @@ from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
 from lightning_multigrid.loading import length_of
-from lightning_multigrid.norm import BatchNorm, ConvertedInSteps, make_groups
+from lightning_multigrid.norm import make_groups, one_at_a_time, sub_batches
 from lightning_multigrid.reports import Account
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.arguments import Arguments, shared_clips
@@ -15,7 +16,7 @@ from lightning_multigrid.training.mini_batches import first_clips, tensors_in
 from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.plan_loader import clips_of, plan_loader
 from lightning_multigrid.training.script.recipe import plain_batches, read_recipe, user_loader
-from lightning_multigrid.training.script.refusals import refuse_lazy, refuse_synced_batchnorm
+from lightning_multigrid.training.script.refusals import refuse_synced_batchnorm
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
 
@@ -48,7 +49,7 @@ class BaselineCallback(Callback):
         )
         self._fit: Changes | None = None  # what is undone when a `fit` ends
         self._statistics: EvaluationStatistics | None = None
-        self._batchnorm: ConvertedInSteps | None = None  # while a step runs
+        self._in_step = ExitStack()  # what is undone when a step ends
 
     def sub_batch_of(self, clips: int) -> int:
         """How many clips share statistics if a mini-batch has so many on a device."""
@@ -59,13 +60,13 @@ class BaselineCallback(Callback):
         if stage == "fit":
             refuse_two(trainer)
             self._fit = Changes()
+            self._fit.enter_context(one_at_a_time())
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is None:
             return
         refuse_synced_batchnorm(pl_module)
-        refuse_lazy(pl_module, BatchNorm)
         estimate = None
         if self._arguments.precise_bn_batches is not None:
             script = user_loader(internals.training_source(trainer).dataloader(), trainer)
@@ -87,7 +88,6 @@ class BaselineCallback(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._batchnorm = ConvertedInSteps(pl_module)
         batches = plain_batches(trainer.train_dataloader)
         if batches is None:  # of several loaders, for instance: then the mini-batch says how many clips it has
             found = first_clips(batch)
@@ -96,9 +96,10 @@ class BaselineCallback(Callback):
             sub_batch = self.sub_batch_of(clips)
         else:
             clips, sub_batch = _clips(batches, batch_idx), self.sub_batch_of(batches.batch_size)
-            if trainer.world_size > 1 and self._batchnorm.layers:
+            if trainer.world_size > 1:
                 make_groups([(clips, sub_batch)])
-        self._batchnorm.set(sub_batch, of=clips, world=trainer.world_size)
+        self._in_step.close()
+        self._in_step.enter_context(sub_batches(sub_batch, of=clips, world=trainer.world_size))
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -109,7 +110,7 @@ class BaselineCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._restore()
+        self._in_step.close()
         if self._statistics is not None:
             self._statistics.ended(Place(trainer.current_epoch, batch_idx))
 
@@ -125,15 +126,10 @@ class BaselineCallback(Callback):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._restore()
+        self._in_step.close()
         if self._fit is not None:
             self._fit.close()
         self._fit = self._statistics = None
-
-    def _restore(self) -> None:
-        if self._batchnorm is not None:
-            self._batchnorm.restore()
-            self._batchnorm = None
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

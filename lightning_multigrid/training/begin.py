@@ -37,7 +37,6 @@ from lightning_multigrid.training.script.refusals import (
     refuse_other_plans,
     refuse_synced_batchnorm,
     refuse_tables_in_shards,
-    tell_left_alone,
 )
 from lightning_multigrid.training.trainer import lightning_internals as internals
 
@@ -51,7 +50,6 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     module = trainer.lightning_module
     refuse_synced_batchnorm(module)
     refuse_lazy(module)
-    tell_left_alone(module)
     source = internals.training_source(trainer).dataloader()
     script = user_loader(source, trainer, arguments.clips_per_epoch)
     given = state.get("seed") if arguments.seed is None else arguments.seed

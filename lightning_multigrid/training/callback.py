@@ -4,12 +4,14 @@ Its hooks say when something is done, and the parts of a `Run` do the work. Ever
 sub-mini-batch.
 """
 
+from contextlib import ExitStack
 from typing import Any
 
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningDataModule, LightningModule, Trainer, TrainerFn
+from lightning_multigrid.norm import one_at_a_time
 from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle, Step
 from lightning_multigrid.training.arguments import Arguments
@@ -120,11 +122,12 @@ class MultigridCallback(Arguments, Callback):
         self._before: Plan | None = None  # of the `fit` before
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
         self._account = Account()  # of this `fit`
+        self._alone = ExitStack()  # while it is under way, no other thread begins one
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles have the arguments, and no `fit`. Lightning sets `log` and `log_dict`: the module's.
         kept = {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")}
-        return {**kept, "_run": None, "_before": None, "_checkpoint": None}
+        return {**kept, "_run": None, "_before": None, "_checkpoint": None, "_alone": ExitStack()}
 
     @classmethod
     def baseline(
@@ -215,6 +218,7 @@ class MultigridCallback(Arguments, Callback):
                 self._before = self._run.plan
             self._run, self._account = None, Account()
             refuse_two(trainer)
+            self._alone.enter_context(one_at_a_time())
             refuse_unsupported(trainer, pl_module)
 
     @override
@@ -253,6 +257,7 @@ class MultigridCallback(Arguments, Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._run is not None:
             self._run.close()  # it stays, as `ModelCheckpoint` and the script may still ask for its state
+        self._alone.close()
         self._checkpoint = None
 
     @override

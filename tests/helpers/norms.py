@@ -4,35 +4,42 @@ import copy
 
 import torch
 
-from lightning_multigrid.norm import restore_batchnorm
+from lightning_multigrid.norm import operation, sub_batches
 
 
-def plain_copy(layer):
-    return restore_batchnorm(copy.deepcopy(layer))
+def shared_clips():
+    """How many clips share statistics at the moment; None outside of `sub_batches`."""
+    return None if operation._groups is None else operation._groups.clips
 
 
-def groups_of(layer, x):
-    """Which clips share statistics: those whose output changes when one of them changes."""
+def grouped(layer, x, clips, of=None, **arguments):
+    """The output of a layer within `sub_batches`; by default each row is a clip."""
+    with sub_batches(clips, of=len(x) if of is None else of, **arguments):
+        return layer(x)
+
+
+def groups_of(layer, x, clips, of=None):
+    """Which rows share statistics: those whose output changes when one of them changes."""
     probe = copy.deepcopy(layer)
     with torch.no_grad():
-        before = probe(x).flatten(1)
+        before = grouped(probe, x, clips, of).flatten(1)
         groups = set()
-        for clip in range(len(x)):
+        for row in range(len(x)):
             changed = x.clone()
-            changed[clip] += torch.randn_like(changed[clip])
-            different = (probe(changed).flatten(1) != before).any(dim=1)
+            changed[row] += torch.randn_like(changed[row])
+            different = (grouped(probe, changed, clips, of).flatten(1) != before).any(dim=1)
             groups.add(tuple(different.nonzero().flatten().tolist()))
     return sorted(groups)
 
 
 def loop_of_batchnorm(layer, x, groups):
-    """Output, and a plain layer whose running statistics are the clip-weighted average of one copy per group."""
+    """Output, and a layer whose running statistics are the average of one copy per group, weighted by their rows."""
     output = torch.empty_like(x)
-    layers = [plain_copy(layer) for _ in groups]
+    layers = [copy.deepcopy(layer) for _ in groups]
     for plain, group in zip(layers, groups, strict=True):
         plain.weight, plain.bias = layer.weight, layer.bias  # gradients add up in one place
         output = output.index_copy(0, torch.tensor(group), plain(x[list(group)]))
-    average = plain_copy(layer)
+    average = copy.deepcopy(layer)
     if average.track_running_stats:
         average.num_batches_tracked += 1
         for name in ("running_mean", "running_var"):

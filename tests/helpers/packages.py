@@ -12,7 +12,7 @@ PACKAGE = Path(lightning_multigrid.__file__).parent
 MULTIGRID = {
     "host": ((), ("lightning", "lightning_utilities", "pytorch_lightning")),
     "schedule": ((), ()),
-    "norm": ((), ("torch", "triton")),
+    "norm": ((), ("torch",)),
     "positions": ((), ("torch",)),
     "loading": (("schedule",), ("numpy", "torch")),
     "reports": (("host", "schedule"), ("PIL", "matplotlib", "torch", "typing_extensions")),

@@ -8,6 +8,8 @@ from torch import nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.helpers.norms import shared_clips
+
 CLIPS, FRAMES, SIZE, CLASSES = 100, 8, 32, 4
 
 
@@ -62,7 +64,7 @@ class Module(L.LightningModule):
         self.log("loss", loss)
         if isinstance(self._trainer, L.Trainer):  # the callback tries a copy without one
             self.seen.append((self.current_epoch, batch_idx, tuple(x.shape), None, loss.item()))
-            self.sub_batches.append(getattr(self.net[1], "sub_batch", None))
+            self.sub_batches.append(shared_clips())
         return loss
 
     def validation_step(self, batch, batch_idx):

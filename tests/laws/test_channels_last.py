@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 from torchvision.models.video import r3d_18
 
-from lightning_multigrid import SubBatchNorm3d, VideoClassifier, convert_sub_batchnorm
+from lightning_multigrid import VideoClassifier, sub_batches
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slow_r50, slowfast_r50, small_cnn
 from tests.helpers.sampling import sampled
 
@@ -26,18 +26,18 @@ def _two_threads():
     "make", sampled([small_cnn, r3d_18, slow_r50, i3d_r50, i3d_nl_r50, slowfast_r50], small_cnn, slowfast_r50)
 )
 def test_every_batchnorm_is_channels_last(make):
-    classifier = VideoClassifier(convert_sub_batchnorm(make(num_classes=3), clips=2), 3, channels_last=True)
+    classifier = VideoClassifier(make(num_classes=3), 3, channels_last=True)
     copied = {}
 
     def record(name, inputs, output):
         copied[name] = not all(tensor.is_contiguous(memory_format=LAST) for tensor in (*inputs, output))
 
-    names = [name for name, layer in classifier.named_modules() if isinstance(layer, SubBatchNorm3d)]
+    names = [name for name, layer in classifier.named_modules() if isinstance(layer, nn.BatchNorm3d)]
     for name in names:
         classifier.get_submodule(name).register_forward_hook(
             lambda layer, inputs, output, name=name: record(name, inputs, output)
         )
-    with torch.no_grad():
+    with torch.no_grad(), sub_batches(2, of=4):
         classifier(torch.randn(4, 3, 4, 40, 40))
     assert copied.keys() == set(names)
     assert not [name for name in names if copied[name]]

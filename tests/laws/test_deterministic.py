@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from lightning_multigrid import convert_sub_batchnorm, models
+from lightning_multigrid import models, sub_batches
 from tests.helpers.operations import Operations
 
 # The operations that `torch.use_deterministic_algorithms(True)` refuses on CUDA, from its documentation (torch 2.6 to
@@ -26,7 +26,7 @@ MODELS = ["small_cnn", "i3d_nl_r50", "slowfast_r50", *OTHERS]
 
 
 def calls(model, clips):
-    with Operations() as counted:
+    with sub_batches(2, of=len(clips)), Operations() as counted:
         labels = torch.zeros(len(clips), dtype=torch.long, device="meta")
         cross_entropy(model(clips), labels).backward()
     return set(counted.names)
@@ -36,7 +36,7 @@ def calls(model, clips):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_of_a_model_has_no_operation_that_cuda_refuses(name, memory_format):
     with torch.device("meta"):
-        model = convert_sub_batchnorm(getattr(models, name)(4), clips=2)
+        model = getattr(models, name)(4)
         clips = torch.empty(4, 3, 4, 64, 64).contiguous(memory_format=memory_format)
     called = calls(model, clips)
     assert "convolution_backward" in called
@@ -58,9 +58,10 @@ def test_deterministic_steps_repeat_to_the_bit(memory_format):
         found = []
         for _ in range(2):
             torch.manual_seed(0)
-            model = convert_sub_batchnorm(models.small_cnn(4), clips=2)
+            model = models.small_cnn(4)
             clips = torch.randn(5, 3, 4, 16, 16).contiguous(memory_format=memory_format)
-            cross_entropy(model(clips), torch.arange(5) % 4).backward()
+            with sub_batches(2, of=5):
+                cross_entropy(model(clips), torch.arange(5) % 4).backward()
             found.append([*(p.grad for p in model.parameters()), *model.buffers()])
         assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
     finally:

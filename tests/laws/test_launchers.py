@@ -10,8 +10,6 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ModelParallelStrategy
 from torch import distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.multiprocessing import ProcessRaisedException, start_processes
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -20,7 +18,7 @@ from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.script.refusals import refuse_split_models, refuse_synced_batchnorm
+from lightning_multigrid.training.script.refusals import refuse_split_models
 from tests.helpers.launchers import by_forks, by_lightning, by_slurm, by_torchrun, variables_of_torchrun
 from tests.helpers.on_ranks import NUMBER
 from tests.helpers.processes import ddp_of_this_process, start_method
@@ -203,10 +201,3 @@ def test_strategies_that_cannot_be_followed_are_refused():
     with pytest.raises(MisconfigurationException, match="with `tensor_parallel_size=2` several ranks work on the"):
         refuse_split_models(strategy)
     refuse_split_models(DDPStrategy())
-
-
-def test_a_batchnorm_layer_that_is_sharded_itself_is_refused():
-    layer = nn.BatchNorm3d(3)
-    layer.__class__ = type("FSDPBatchNorm3d", (FSDPModule, nn.BatchNorm3d), {})  # as `fully_shard` does
-    with pytest.raises(MisconfigurationException, match="in `1`, because `fully_shard` was called on this BatchNorm"):
-        refuse_synced_batchnorm(nn.Sequential(nn.BatchNorm3d(3), layer))

@@ -9,7 +9,6 @@ import lightning as L
 import pytest
 import torch
 
-from lightning_multigrid.norm import convert_sub_batchnorm
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.rehearsal.check_grids import check_grids
 from tests.helpers.tiny import trainer
@@ -20,7 +19,7 @@ class Frames(L.LightningModule):
 
     def __init__(self, model):
         super().__init__()
-        self.model = convert_sub_batchnorm(model)
+        self.model = model
 
     def training_step(self, batch, batch_idx):
         scores = self.model(batch.transpose(1, 2).flatten(0, 1))

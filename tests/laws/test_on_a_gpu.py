@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from lightning_multigrid import SubBatchNorm3d, convert_sub_batchnorm
+from lightning_multigrid import sub_batches
 from lightning_multigrid.models import i3d_nl_r50, slowfast_r50, small_cnn
-from lightning_multigrid.norm import set_sub_batch
-from tests.helpers.norms import groups_of, loop_of_batchnorm
+from lightning_multigrid.norm.channels_last import compiles
+from tests.helpers.norms import grouped, groups_of, loop_of_batchnorm
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 FORMATS = [torch.contiguous_format, torch.channels_last_3d]
@@ -38,13 +38,13 @@ def close(actual, expected, bound):
 @pytest.mark.parametrize("clips", [8, 16, 19])
 def test_statistics_are_those_of_the_cpu_at_64_bits(device, memory_format, dtype, bound, clips):
     generator = torch.Generator().manual_seed(0)
-    layer = SubBatchNorm3d(6, sub_batch=8)
+    layer = nn.BatchNorm3d(6)
     nn.init.uniform_(layer.weight, 0.5, 2)
     x = torch.randn(clips, 6, 2, 5, 5, generator=generator).to(dtype).contiguous(memory_format=memory_format)
     gradient = torch.randn(x.shape, generator=generator).to(dtype).contiguous(memory_format=memory_format)
     norm, there = copy.deepcopy(layer).to(device), x.clone().to(device).requires_grad_()
-    groups = groups_of(norm, there.detach())
-    norm(there).relu().backward(gradient.to(device))
+    groups = groups_of(norm, there.detach(), 8)
+    grouped(norm, there, 8).relu().backward(gradient.to(device))
     wide, exact = copy.deepcopy(layer).double(), x.double().requires_grad_()
     output, average = loop_of_batchnorm(wide, exact, groups)
     output.relu().backward(gradient.double())
@@ -67,17 +67,13 @@ def test_gradients_of_models_are_those_of_the_cpu_in_contiguous_memory(make, mem
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm3d):
             layer.train()
-    set_sub_batch(convert_sub_batchnorm(model), 2, of=4)
     clips, labels = torch.randn(4, 3, 8, 64, 64), torch.tensor([0, 3, 5, 9])
     found = []
     for device, format in (("cpu", FORMATS[0]), ("cuda", memory_format)):
         there = copy.deepcopy(model).to(device, memory_format=format)
-        # Which clips share statistics depends on the memory format. So each gets them in an order of its own.
-        layer = SubBatchNorm3d(6, sub_batch=2).to(device)
-        groups = groups_of(layer, torch.randn(4, 6, 2, 3, 3, device=device).contiguous(memory_format=format))
-        order = torch.tensor(groups).flatten().argsort()  # places 0, 1 of the first group, then those of the second
-        clips_there = clips[order].to(device, memory_format=format)
-        cross_entropy(there(clips_there), labels[order].to(device)).backward()
+        clips_there = clips.to(device, memory_format=format)
+        with sub_batches(2, of=4):
+            cross_entropy(there(clips_there), labels.to(device)).backward()
         found.append(torch.cat([p.grad.flatten().cpu() for p in there.parameters() if p.grad is not None]))
     close(found[1], found[0], 2e-2)
 
@@ -86,15 +82,15 @@ def test_gradients_of_models_are_those_of_the_cpu_in_contiguous_memory(make, mem
 def test_a_replayed_step_is_the_step():
     """The graph holds the layers' groups, their running statistics and the optimizer."""
     torch.manual_seed(0)
-    model = convert_sub_batchnorm(small_cnn(10)).cuda()
-    set_sub_batch(model, 8, of=16)
+    model = small_cnn(10).cuda()
     clips, labels = torch.randn(16, 3, 8, 32, 32, device="cuda"), torch.zeros(16, dtype=torch.long, device="cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def step():
-        loss = cross_entropy(model(clips), labels)
         optimizer.zero_grad()
-        loss.backward()
+        with sub_batches(8, of=16):
+            loss = cross_entropy(model(clips), labels)
+            loss.backward()
         optimizer.step()
 
     aside = torch.cuda.Stream()
@@ -115,3 +111,9 @@ def test_a_replayed_step_is_the_step():
     step()
     assert_close(replayed, model.state_dict(), rtol=1e-4, atol=1e-5)
     assert any(not torch.equal(replayed[name], before[name]) for name in replayed)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_in_channels_last_memory_nothing_is_copied(dtype):
+    assert compiles(torch.device("cuda", 0), dtype)

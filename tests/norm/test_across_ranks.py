@@ -16,21 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing import spawn, start_processes
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from lightning_multigrid.norm.across_ranks import _partition, make_groups, ranks_needed
+from lightning_multigrid.norm.operation import sub_batches
 from lightning_multigrid.norm.population import average_statistics, observed_moments, write_statistics
-from lightning_multigrid.norm.sub_batchnorm import (
-    SubBatchNorm1d,
-    SubBatchNorm2d,
-    SubBatchNorm3d,
-    convert_sub_batchnorm,
-    restore_batchnorm,
-    set_sub_batch,
-)
+from tests.helpers.norms import grouped
 from tests.helpers.processes import start_method
 
 CHANNELS = 3
@@ -48,19 +44,19 @@ GROUPS = {
     (7, 7): [[0, 1, 2, 3, 4, 5, 6]],
 }
 INPUTS = [
-    (SubBatchNorm1d, (), torch.contiguous_format),
-    (SubBatchNorm1d, (4,), torch.contiguous_format),
-    (SubBatchNorm2d, (3, 2), torch.channels_last),
-    (SubBatchNorm3d, (2, 3, 2), torch.contiguous_format),
-    (SubBatchNorm3d, (2, 3, 2), torch.channels_last_3d),
+    (nn.BatchNorm1d, (), torch.contiguous_format),
+    (nn.BatchNorm1d, (4,), torch.contiguous_format),
+    (nn.BatchNorm2d, (3, 2), torch.channels_last),
+    (nn.BatchNorm3d, (2, 3, 2), torch.contiguous_format),
+    (nn.BatchNorm3d, (2, 3, 2), torch.channels_last_3d),
 ]
-# Rows of ranks 0, 1, ..., sub-mini-batch, the ranks that make one, and clips if they are fewer than the rows.
+# Rows of ranks 0, 1, ..., sub-mini-batch, the ranks that make one, and the planned clips of each.
 ROWS = [
-    ([4] * 4, 8, 2, None),
-    ([3] * 4, 8, 3, None),
-    ([1] * 4, 8, 8, None),
-    ([4] * 4, 16, 4, None),
-    ([5, 7, 4, 6], 8, 2, None),  # uneven, but all want two ranks
+    ([4] * 4, 8, 2, 4),
+    ([3] * 4, 8, 3, 3),
+    ([1] * 4, 8, 8, 1),
+    ([4] * 4, 16, 4, 4),
+    ([5, 7, 4, 6], 8, 2, 4),  # uneven, but planned alike
     ([12] * 4, 8, 2, 4),  # 4 clips of 3 frames each want a second rank, though they are 12 rows
 ]
 
@@ -69,7 +65,7 @@ def groups_of(world, least):
     return GROUPS[world, min(world, least)]
 
 
-def make_layer(kind, **arguments):
+def make_layer(kind=nn.BatchNorm3d, **arguments):
     """The same on all ranks."""
     torch.manual_seed(1)
     layer = kind(CHANNELS, dtype=torch.float64, **arguments)
@@ -102,7 +98,7 @@ def loss_of(output, weights):
 def one_process(layer, x, weights, counts, groups):
     """Outputs, gradients of the sum of all losses (clips, weight and bias), and a plain layer for each group."""
     x = x.clone(memory_format=torch.preserve_format).requires_grad_()
-    plains = [restore_batchnorm(copy.deepcopy(layer)) for _ in groups]
+    plains = [copy.deepcopy(layer) for _ in groups]
     for plain in plains:
         plain.weight, plain.bias = layer.weight, layer.bias
     output = torch.cat([plain(part(x, counts, group)) for plain, group in zip(plains, groups, strict=True)])
@@ -136,7 +132,6 @@ def ranks_are_one_process(rank, world):
         for counts, sub_batch, least, clips in ROWS:
             for arguments in ({}, {"momentum": None, "affine": False}, {"track_running_stats": False}):
                 layer = make_layer(kind, **arguments)
-                set_sub_batch(layer, sub_batch, of=clips)
                 groups = groups_of(world, least)
                 mine = next(index for index, group in enumerate(groups) if rank in group)
                 for seed in range(2):  # the second step starts from running statistics that are not 0 and 1
@@ -144,7 +139,7 @@ def ranks_are_one_process(rank, world):
                     x, weights = (make_clips(number, other, memory_format, seed=s) for s in (seed, 10 + seed))
                     expected, gradients, plains = one_process(layer, x, weights, counts, groups)
                     own = part(x, counts, [rank]).clone(memory_format=torch.preserve_format).requires_grad_()
-                    output = layer(own)
+                    output = grouped(layer, own, sub_batch, clips)
                     assert output.is_contiguous(memory_format=memory_format)
                     parameters = list(layer.parameters())
                     grad_x, *grads = torch.autograd.grad(
@@ -160,9 +155,9 @@ def ranks_are_one_process(rank, world):
 
 
 def running_statistics_are_the_same_bits(rank, world):
-    layer = make_layer(SubBatchNorm3d, sub_batch=3 * world).float()
+    layer = make_layer().float()
     for seed in range(3):
-        layer(part(make_clips(3 * world, seed=seed), [3] * world, [rank]).float())
+        grouped(layer, part(make_clips(3 * world, seed=seed), [3] * world, [rank]).float(), 3 * world)
     everyone = [torch.empty(2, CHANNELS) for _ in range(world)]
     dist.all_gather(everyone, torch.stack([layer.running_mean, layer.running_var]))
     assert all(torch.equal(everyone[0], other) for other in everyone)
@@ -171,10 +166,10 @@ def running_statistics_are_the_same_bits(rank, world):
 def a_small_variance_beside_a_large_mean_is_exact(rank, world):
     """In float32, a mean of squares less the square of the mean would be off by several times this variance."""
     x = (make_clips(4 * world) / 4 + 10_000).float()
-    layer = make_layer(SubBatchNorm3d, sub_batch=4 * world).float()
-    exact = restore_batchnorm(copy.deepcopy(layer)).double()
+    layer = make_layer().float()
+    exact = copy.deepcopy(layer).double()
     expected = exact(x.double())
-    output = layer(part(x, [4] * world, [rank]))
+    output = grouped(layer, part(x, [4] * world, [rank]), 4 * world)
     assert_close(output.double(), part(expected, [4] * world, [rank]), rtol=0, atol=0.02)
     assert_close(layer.running_var.double(), exact.running_var, rtol=1e-4, atol=0)
 
@@ -183,13 +178,13 @@ def half_precision_has_float32_statistics(rank, world):
     counts = [4] * world
     for dtype in (torch.bfloat16, torch.float16):
         for memory_format in (torch.contiguous_format, torch.channels_last_3d):
-            layer = make_layer(SubBatchNorm3d, sub_batch=4 * world).float()
+            layer = make_layer().float()
             x, weights = (make_clips(4 * world, memory_format=memory_format, seed=s).to(dtype) for s in (0, 1))
             expected, (grad_x, *_), [plain] = one_process(
                 copy.deepcopy(layer).double(), x.double(), weights.double(), counts, [list(range(world))]
             )
             own = part(x, counts, [rank]).clone(memory_format=torch.preserve_format).requires_grad_()
-            output = layer(own)
+            output = grouped(layer, own, 4 * world)
             assert output.dtype == dtype
             assert_close(output.double(), part(expected, counts, [rank]), rtol=0.01, atol=0.02)
             assert_close(layer.running_var.double(), plain.running_var, rtol=1e-5, atol=0)
@@ -198,28 +193,27 @@ def half_precision_has_float32_statistics(rank, world):
             assert layer.weight.grad.dtype == torch.float32
             scale = grad_x.abs().max().item()
             assert_close(own.grad.double(), part(grad_x, counts, [rank]), rtol=0, atol=0.02 * scale)
-    model = nn.Sequential(nn.Conv3d(CHANNELS, CHANNELS, 1), SubBatchNorm3d(CHANNELS, sub_batch=4 * world))
+    model = nn.Sequential(nn.Conv3d(CHANNELS, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
     with torch.autocast("cpu", torch.bfloat16):
-        assert model(part(x, counts, [rank]).float()).dtype == torch.bfloat16
-    layer = make_layer(SubBatchNorm3d, sub_batch=4 * world).bfloat16()
-    layer(make_clips(4).bfloat16()).sum().backward()
+        assert grouped(model, part(x, counts, [rank]).float(), 4 * world).dtype == torch.bfloat16
+    layer = make_layer().bfloat16()
+    grouped(layer, make_clips(4).bfloat16(), 4 * world).sum().backward()
     assert {tensor.dtype for tensor in (layer.weight.grad, layer.running_var)} == {torch.bfloat16}
 
 
 def one_all_reduce_forward_and_one_backward(rank, world):
-    layer = make_layer(SubBatchNorm3d, sub_batch=8)
-    x = make_clips(4).requires_grad_()
-    layer(x)  # makes the group
+    layer, x = make_layer(), make_clips(4).requires_grad_()
+    grouped(layer, x, 8)  # makes the group
     with collectives() as calls:
-        output = layer(x)
+        output = grouped(layer, x, 8)
         assert calls == ["all_reduce"]
         output.sum().backward()  # a gradient without memory of its own
         assert calls == ["all_reduce"] * 2
     with collectives() as calls, torch.no_grad():
-        layer(x)
+        grouped(layer, x, 8)
     assert calls == ["all_reduce"]
     with collectives() as calls:
-        layer(x.detach()).sum().backward()  # as in a first layer: only parameters have gradients
+        grouped(layer, x.detach(), 8).sum().backward()  # as in a first layer: only parameters have gradients
     assert calls == ["all_reduce"]
 
 
@@ -227,34 +221,29 @@ def nothing_is_sent_where_nothing_is_shared(rank, world):
     with collectives() as calls:
         for clips in (8, 15, 16, 19) if rank else (8, 9, 10, 11):  # and ranks need not agree
             x = make_clips(clips).requires_grad_()
-            layer = make_layer(SubBatchNorm3d, sub_batch=8)
-            layer(x).sum().backward()
+            layer = make_layer()
+            grouped(layer, x, 8).sum().backward()
         layer.eval()
-        layer(make_clips(2))
-        layer.track_running_stats = False
-        layer.running_mean = layer.running_var = None
+        grouped(layer, make_clips(2), 8)
         layer(make_clips(2).requires_grad_()).sum().backward()
-        make_layer(SubBatchNorm3d).to("meta")(make_clips(2).to("meta"))
+        grouped(make_layer().to("meta"), make_clips(2).to("meta"), 8)
         with pytest.raises(ValueError, match=r"expected 5D input \(got 4D input\)"):
-            make_layer(SubBatchNorm3d)(torch.randn(2, CHANNELS, 2, 2))
+            grouped(make_layer(), torch.randn(2, CHANNELS, 2, 2), 8)
     assert calls == []
 
 
 def the_planned_number_of_clips_decides_on_all_ranks_alike(rank, world):
     """Whatever reaches a layer on one of them: `collate_fn`s drop samples, and heads of regions find few."""
-    layer = make_layer(SubBatchNorm3d)
-    set_sub_batch(layer, 8, of=8)
-    rows = 7 if rank else 8
+    layer, rows = make_layer(), 7 if rank else 8
     with collectives() as calls:
-        layer(make_clips(rows).requires_grad_()).sum().backward()
+        grouped(layer, make_clips(rows).requires_grad_(), 8, of=8).sum().backward()
     assert calls == []
     for counts in ([4] * (world - 1) + [3], [4] * (world - 1) + [0]):
-        layer = make_layer(SubBatchNorm3d)
-        set_sub_batch(layer, 4 * world, of=4)
+        layer = make_layer()
         x, weights = (make_clips(sum(counts), seed=seed) for seed in (0, 1))
         expected, gradients, [plain] = one_process(layer, x, weights, counts, [list(range(world))])
         own = part(x, counts, [rank]).clone().requires_grad_()
-        output = layer(own)
+        output = grouped(layer, own, 4 * world, of=4)
         (grad,) = torch.autograd.grad(loss_of(output, part(weights, counts, [rank])), [own])
         assert_close(output, part(expected, counts, [rank]), rtol=1e-10, atol=1e-10)
         assert_close(grad, part(gradients[0], counts, [rank]), rtol=1e-10, atol=1e-10)
@@ -263,21 +252,20 @@ def the_planned_number_of_clips_decides_on_all_ranks_alike(rank, world):
 
 def a_rank_that_trains_alone_shares_with_nobody(rank, world):
     """As the trials of a sweep within one group of processes."""
-    layer = make_layer(SubBatchNorm3d)
-    set_sub_batch(layer, 8, of=2, world=1)
+    layer = make_layer()
     before = [buffer.clone() for buffer in layer.buffers()]
     with collectives() as calls:
-        layer(make_clips(2, seed=rank).requires_grad_()).sum().backward()
+        grouped(layer, make_clips(2, seed=rank).requires_grad_(), 8, world=1).sum().backward()
         average_statistics({"": layer}, world=1)
         with observed_moments({"": layer}) as moments:
-            layer(make_clips(2, seed=rank))
+            grouped(layer, make_clips(2, seed=rank), 8, world=1)
         write_statistics({"": layer}, moments, world=1)
     assert calls == []
     assert not torch.equal(layer.running_mean, before[0])
 
 
 def checkpointed_activations_are_freed_and_give_the_same_gradients(rank, world):
-    layer, made = make_layer(SubBatchNorm3d), []
+    layer, made = make_layer(), []
 
     def forward(x):
         activations = x + 1
@@ -285,10 +273,12 @@ def checkpointed_activations_are_freed_and_give_the_same_gradients(rank, world):
         return layer(activations)
 
     x = part(make_clips(4 * world), [4] * world, [rank]).clone().requires_grad_()
-    outputs = forward(x), checkpoint(forward, x, use_reentrant=False)
-    assert made[0]() is not None
-    assert made[1]() is None
-    assert_close(*(torch.autograd.grad((y**3).sum(), [x, layer.weight, layer.bias]) for y in outputs), rtol=0, atol=0)
+    with sub_batches(8, of=4):
+        outputs = forward(x), checkpoint(forward, x, use_reentrant=False)
+        assert made[0]() is not None
+        assert made[1]() is None
+        found = [torch.autograd.grad((y**3).sum(), [x, layer.weight, layer.bias]) for y in outputs]
+    assert_close(*found, rtol=0, atol=0)
 
 
 def groups_are_made_once_and_released(rank, world):
@@ -304,8 +294,7 @@ def groups_are_made_once_and_released(rank, world):
     try:
         for _ in range(2):
             for clips in (4, 3, 4, 2, 4):
-                layer = make_layer(SubBatchNorm3d)
-                layer(make_clips(clips).requires_grad_()).sum().backward()
+                grouped(make_layer(), make_clips(clips).requires_grad_(), 8).sum().backward()
             # All ranks together are the default group; no new one is made.
             assert [ranks for ranks, _ in made] == [
                 ranks for least in (2, 3, 4) if len(groups_of(world, least)) > 1 for ranks in groups_of(world, least)
@@ -351,7 +340,7 @@ def training_is_that_of_one_process(rank, world):
     for layer in model.modules():
         if isinstance(layer, GroupedBatchNorm):
             layer.__class__ = nn.BatchNorm3d
-    replica = DistributedDataParallel(convert_sub_batchnorm(model))
+    replica = DistributedDataParallel(model)
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.3, momentum=0.9) for m in (alone, replica)]
     each = [[index] for index in range(world)]
     steps = [  # clips of a rank, frames, size, sub-mini-batch, groups
@@ -368,13 +357,12 @@ def training_is_that_of_one_process(rank, world):
     for seed, (clips, frames, size, sub_batch, groups) in enumerate(steps):
         x = make_clips(clips * world, (frames, size, size), seed=seed)
         y = torch.arange(clips * world) * 7 % 5
-        set_sub_batch(replica, sub_batch)
         for layer in (alone[1], alone[4]):
             layer.groups = [clips * len(group) for group in groups]
         own = slice(rank * clips, (rank + 1) * clips)
         losses = [
             nn.functional.cross_entropy(alone(x), y),
-            nn.functional.cross_entropy(replica(x[own]), y[own]),
+            nn.functional.cross_entropy(grouped(replica, x[own], sub_batch), y[own]),
         ]
         for optimizer, loss in zip(optimizers, losses, strict=True):
             optimizer.zero_grad()
@@ -388,18 +376,42 @@ def training_is_that_of_one_process(rank, world):
             model.train()
 
 
+def sharded_by_fsdp2_it_is_that_of_one_process(rank, world):
+    """Whether `fully_shard` was called on a block or on the BatchNorm layer itself."""
+    torch.manual_seed(3)
+    alone = nn.Sequential(
+        nn.Sequential(nn.Conv3d(CHANNELS, 4, 3, bias=False, padding=1), nn.BatchNorm3d(4), nn.ReLU()),
+        nn.Conv3d(4, 4, 3, bias=False, padding=1),
+        nn.BatchNorm3d(4),
+    )
+    model, mesh = copy.deepcopy(alone), init_device_mesh("cpu", (world,))
+    for part_of_it in (model[0], model[2], model):
+        fully_shard(part_of_it, mesh=mesh)
+    x, weights = (make_clips(4 * world, seed=seed).float() for seed in (0, 1))
+    weights = weights.repeat(1, 2, 1, 1, 1)[:, :4]
+    loss_of(alone(x), weights).backward()
+    counts = [4] * world
+    with sub_batches(4 * world, of=4):
+        loss_of(model(part(x, counts, [rank])), part(weights, counts, [rank])).backward()
+    for name, parameter in model.named_parameters():
+        # Its gradient is an average over the ranks.
+        found, wanted = world * parameter.grad.full_tensor(), alone.get_parameter(name).grad
+        assert_close(found, wanted, rtol=1e-3, atol=1e-4 * wanted.abs().max().item())
+    assert_close(dict(model.named_buffers()), dict(alone.named_buffers()))
+
+
 def devices_agree(rank, world):
     device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     counts, everyone = [4] * world, [list(range(world))]
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-4), (torch.bfloat16, 0.03)):
         for memory_format in (torch.contiguous_format, torch.channels_last_3d):
-            layer = make_layer(SubBatchNorm3d, sub_batch=4 * world)
+            layer = make_layer()
             x, weights = (make_clips(4 * world, memory_format=memory_format, seed=s).to(dtype) for s in (0, 1))
             expected, gradients, [plain] = one_process(layer, x.double(), weights.double(), counts, everyone)
             layer = layer.to(device, dtype if dtype == torch.float64 else torch.float32)
             own = part(x, counts, [rank]).to(device, memory_format=torch.preserve_format).requires_grad_()
-            output = layer(own)
+            output = grouped(layer, own, 4 * world)
             assert output.is_contiguous(memory_format=memory_format)
             loss_of(output, part(weights, counts, [rank]).to(device)).backward()
             for parameter in layer.parameters():
@@ -416,10 +428,9 @@ def groups_can_be_made_before(rank, world):
     start_again(rank, world)
     steps = [(clips, sub_batch) for clips in (1, 2, 4, 16) for sub_batch in (2, 4, 8)]
     make_groups(steps)
-    layer = make_layer(SubBatchNorm3d)
     with mock.patch.object(dist, "new_group", side_effect=AssertionError("made in a forward")):
-        for clips, layer.sub_batch in steps:
-            layer(make_clips(clips))
+        for clips, sub_batch in steps:
+            grouped(make_layer(), make_clips(clips), sub_batch)
 
 
 LAWS = [
@@ -434,6 +445,7 @@ LAWS = [
     a_rank_that_trains_alone_shares_with_nobody,
     groups_are_made_once_and_released,
     training_is_that_of_one_process,
+    sharded_by_fsdp2_it_is_that_of_one_process,
     # The last: with torch 2.6, no group can be made after it.
     checkpointed_activations_are_freed_and_give_the_same_gradients,
 ]
@@ -506,14 +518,14 @@ def alone(tmp_path):
 
 @pytest.mark.usefixtures("alone")
 def test_one_rank_is_plain_batchnorm_to_the_bit():
-    layer = make_layer(SubBatchNorm3d)
-    plain = restore_batchnorm(copy.deepcopy(layer))
+    layer = make_layer()
+    plain = copy.deepcopy(layer)
     with collectives() as calls:
         for clips in (2, 8, 15):
             x = make_clips(clips).requires_grad_()
             results = []
             for module in (layer, plain):
-                output = module(x)
+                output = grouped(module, x, 8) if module is layer else module(x)
                 results.append([output, *torch.autograd.grad((output**3).sum(), [x, *module.parameters()])])
             assert_close(*results, rtol=0, atol=0)
     assert_close(layer.state_dict(), plain.state_dict(), rtol=0, atol=0)
@@ -524,8 +536,8 @@ def test_without_process_groups(monkeypatch):
     """As with a torch built without `torch.distributed`."""
     monkeypatch.setattr(dist, "is_available", lambda: False)
     monkeypatch.delattr(dist, "is_initialized")
-    layer = make_layer(SubBatchNorm3d)
-    assert torch.equal(layer(make_clips(2)), restore_batchnorm(copy.deepcopy(layer))(make_clips(2)))
+    layer = make_layer()
+    assert torch.equal(grouped(layer, make_clips(2), 8), layer(make_clips(2)))
 
 
 @given(world=st.integers(1, 128), data=st.data())

@@ -14,7 +14,6 @@ import torch
 from torch.testing import assert_close
 
 from lightning_multigrid import BatchShape, MultigridSchedule
-from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
 from lightning_multigrid.schedule import Plan
 from tests.helpers.recipe_sources import settings
 from tests.helpers.videos import numbered_frames, write_video
@@ -54,8 +53,8 @@ def test_norm_prints_a_table_and_writes_json(script, tmp_path, capsys):
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
 def test_norm_compares_like_with_like(script, memory_format):
     x = torch.randn(12, 3, 2, 3, 2).contiguous(memory_format=memory_format)
-    split = script("benchmark_norm")["SplitThenAffine"](3, groups=3)
-    ours, expected = SubBatchNorm3d(3, sub_batch=4)(x), split(x)
+    benchmark = script("benchmark_norm")
+    ours, expected = benchmark["Ours"](3, sub_batch=4)(x), benchmark["SplitThenAffine"](3, groups=3)(x)
     assert_close(ours, expected)
 
 
@@ -64,13 +63,12 @@ def test_operations_are_counted(script, tmp_path, capsys):
     arguments = ["--model", "small_cnn", "--shape", "32", "4", "32"]
     script("count_operations")["main"]([*arguments, "--json", str(file)])
     report, printed = json.loads(file.read_text()), capsys.readouterr().out
-    assert [row["memory_format"] for row in report["rows"]][:2] == ["contiguous", "channels_last_3d"]
+    assert [row["memory_format"] for row in report["rows"]] == ["contiguous", "channels_last_3d"]
     for row in report["rows"]:
         assert f"{row['ratio']['bytes']:.3f}" in printed
-    # In both formats statistics of groups need no copy, but where there is no Triton.
-    contiguous, last, copying = (row["ratio"]["bytes"] for row in report["rows"])
+    # Statistics of groups need no copy in contiguous memory, and in the other two where nothing is compiled.
+    contiguous, copying = (row["ratio"]["bytes"] for row in report["rows"])
     assert 1 <= contiguous < 1.01
-    assert 1 <= last < 1.01
     assert copying > 1.2
 
 

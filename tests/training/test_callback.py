@@ -27,7 +27,6 @@ from torch.utils.data import (
 )
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.norm import SubBatchNorm3d
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import Place, Plan
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
@@ -269,7 +268,7 @@ def test_sub_mini_batches_follow_the_plan_and_the_model_is_plain_again_afterward
 
 
 @pytest.mark.rehearsed
-def test_layers_that_are_made_late_are_converted_too():
+def test_layers_that_are_made_late_have_statistics_of_sub_mini_batches_too():
     class Late(Module):
         def configure_model(self):
             self.net[1] = nn.BatchNorm3d(6)  # after the callback's `setup`
@@ -514,37 +513,33 @@ def test_running_statistics_of_instance_norm_look_back_as_far_as_in_the_baseline
 
 
 @pytest.mark.parametrize("make", [MultigridCallback, MultigridCallback.baseline])
-def test_batchnorm_is_the_scripts_but_for_a_step(make):
-    """So scripts may tell layers by their class: for groups without weight decay, and for freezing."""
+def test_batchnorm_is_torchs_but_for_a_step(make, monkeypatch):
+    """Between steps, other models and evaluations have it as ever. No layer is touched: scripts tell them by class."""
 
-    class ByClass(Module):
-        def kinds(self):
-            return {type(layer) for layer in self.modules() if isinstance(layer, nn.BatchNorm3d)}
+    class Looking(Module):
+        def look(self, *_):
+            found.append((nn.functional.batch_norm is own, {type(layer) for layer in self.net.modules()} == kinds))
 
-        def configure_optimizers(self):
-            assert self.kinds() == {nn.BatchNorm3d}
-            return super().configure_optimizers()
-
-        def on_train_epoch_start(self):
-            between.append(self.kinds())
+        on_train_epoch_start = on_validation_start = on_train_end = look
 
         def training_step(self, batch, batch_idx):
             if isinstance(self._trainer, L.Trainer):
-                within.append(self.kinds())
+                self.look()
+                within.append(found.pop())
             return super().training_step(batch, batch_idx)
 
-        def on_validation_start(self):
-            between.append(self.kinds())
-
-        def on_train_end(self):
-            between.append(self.kinds())
-
-    between, within = [], []
-    fit(ByClass(), make(), max_epochs=2, val=loader(shuffle=False))
+    found, within, own = [], [], nn.functional.batch_norm
+    module = Looking()
+    kinds = {type(layer) for layer in module.net.modules()}
+    fit(module, make(), max_epochs=2, val=loader(shuffle=False))
     assert within
-    assert all(kinds == {SubBatchNorm3d} for kinds in within)
-    assert len(between) >= 6
-    assert all(kinds == {nn.BatchNorm3d} for kinds in between)
+    assert set(within) == {(False, True)}
+    assert len(found) >= 6
+    assert set(found) == {(True, True)}
+    monkeypatch.setattr(module, "on_before_backward", lambda loss: {}["of a user"])
+    with pytest.raises(KeyError, match="of a user"):
+        fit(module, make(), max_epochs=2)
+    assert nn.functional.batch_norm is own
 
 
 class Lazy(Module):
@@ -557,7 +552,7 @@ class Lazy(Module):
         return net
 
 
-def test_a_lazy_layer_that_has_run_is_converted():
+def test_a_lazy_layer_that_has_run_trains():
     module = Lazy()
     module.net(torch.zeros(2, 3, 8, 32, 32))
     fit(module, MultigridCallback())

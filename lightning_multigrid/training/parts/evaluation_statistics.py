@@ -20,10 +20,9 @@ from lightning_multigrid.loading import MultigridLoader, StreamSamples, baseline
 from lightning_multigrid.norm import (
     BatchNorm,
     average_statistics,
-    convert_sub_batchnorm,
     observed_moments,
     running_statistics,
-    set_sub_batch,
+    sub_batches,
     tracking_layers,
     write_statistics,
 )
@@ -73,8 +72,8 @@ class PopulationEstimate:
             try:
                 with self._apart(0), _replica(self._module, self._trainer, {}) as replica:
                     made = small_batches(self._training, [shape])
-                    set_sub_batch(replica, _TRIED, world=1)  # these clips need no other rank
-                    with observed_moments(tracking_layers(replica)) as moments:
+                    # These clips need no other rank.
+                    with sub_batches(_TRIED, of=_TRIED, world=1), observed_moments(tracking_layers(replica)) as moments:
                         self._run(replica, arrived(self._trainer, replica, made, shape), 0)
             except Exception as error:  # whatever a user's model may raise
                 failures.append(error_text(error))
@@ -108,8 +107,8 @@ class PopulationEstimate:
             _replica(self._module, self._trainer, modes, current_epoch=last.epoch) as replica,  # at the end, it is over
             self._apart(*number),
             observed_moments({name: replica.get_submodule(name) for name in training}) as moments,
+            sub_batches(schedule.sub_batch, of=schedule.baseline.shape.clips, world=world),
         ):
-            set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips, world=world)
             loader = MultigridLoader(
                 self._training.clip_dataset,
                 baseline_sampler(sampler, self._batches, number, seed),
@@ -144,7 +143,7 @@ def _replica(
     with quiet_copy(module, trainer, memo, [], **told) as copied:
         for name, part in copied.named_modules():
             part.training = modes.get(name, True)
-        yield convert_sub_batchnorm(copied)
+        yield copied
 
 
 class EvaluationStatistics(Callback):

@@ -1,11 +1,12 @@
 """What makes a model fit the grid of a step: BatchNorm's groups of clips, momenta, positions, and compiled graphs."""
 
+from contextlib import ExitStack
 from typing import Any
 
 from torch import nn
 
 from lightning_multigrid.host import Trainer
-from lightning_multigrid.norm import ConvertedInSteps, make_groups
+from lightning_multigrid.norm import BatchNorm, make_groups, sub_batches
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import ClipShape, Plan, Step
 from lightning_multigrid.training.mini_batches import sizes_of_clips
@@ -26,7 +27,7 @@ class OnGrid:
         self._plan, self._trainer, self._following, self._points = plan, trainer, following, points
         self._module = trainer.lightning_module
         self._arrived = set[ClipShape]()
-        self._batchnorm = ConvertedInSteps(self._module)
+        self._in_step = ExitStack()  # what is undone when a step ends
         self._running: list[Any] = []  # layers of InstanceNorm that have running statistics
         self._momenta: list[tuple[Any, float]] = []  # these layers' own, while a step has others
 
@@ -36,20 +37,23 @@ class OnGrid:
         graphs = 2 * len(grids) + 8  # for training, for validation, and for what else a script may do
         if self._trainer.world_size > 1 and any(shape.clips < sub_batch for shape, sub_batch in grids):
             # Where ranks share statistics, a graph ends before each BatchNorm layer and another begins after it.
-            graphs *= 1 + len(self._batchnorm.layers)
+            graphs *= 1 + sum(isinstance(layer, BatchNorm) for layer in self._module.modules())
         changes.enter_context(raised_limits(graphs))
         changes.callback(self.restore)
 
     def begin(self) -> None:
-        self._batchnorm = ConvertedInSteps(self._module)
         tracking = (one for one in self._module.modules() if isinstance(one, _INSTANCE_NORM))
         self._running = [one for one in tracking if one.track_running_stats and one.momentum is not None]
         # All ranks make the same groups, those of any step of the run; later epochs find them made.
-        if self._trainer.world_size > 1 and self._batchnorm.layers:
+        if self._trainer.world_size > 1:
             make_groups((shape.clips, sub_batch) for shape, sub_batch in self._plan.schedule.grids_of_statistics)
 
     def set(self, step: Step, mini_batch: Any) -> None:
-        self._batchnorm.set(step.sub_batch, step.shape.clips, step.baseline_batches, self._trainer.world_size)
+        self._in_step.close()
+        batches, world = step.baseline_batches, self._trainer.world_size
+        self._in_step.enter_context(
+            sub_batches(step.sub_batch, step.shape.clips, baseline_batches=batches, world=world)
+        )
         # As those of BatchNorm, these statistics look back over the same part of an epoch as in the baseline.
         self._momenta = self._momenta or [(layer, layer.momentum) for layer in self._running]
         for layer, own in self._momenta:
@@ -60,7 +64,7 @@ class OnGrid:
             self._points.check(HOOKS, step.shape, sizes_of_clips(mini_batch))
 
     def restore(self) -> None:
-        self._batchnorm.restore()
+        self._in_step.close()
         self._following.restore()
         for layer, own in self._momenta:
             layer.momentum = own

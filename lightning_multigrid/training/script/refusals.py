@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, callbacks_of, is_a, tell
-from lightning_multigrid.norm import BatchNorm, is_sharded, left_alone, world_size
+from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, callbacks_of, is_a
+from lightning_multigrid.norm import world_size
 from lightning_multigrid.schedule import Plan
 
 # Callbacks of Lightning that change what the plan says, and what to use instead.
@@ -40,7 +40,7 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
 
 
 def refuse_synced_batchnorm(module: nn.Module) -> None:
-    """Refuses layers that share statistics among all ranks, or are sharded: `fully_shard` changes their class, too."""
+    """Refuses layers that share statistics among all ranks, or don't call the function that `sub_batches` replaces."""
     for name, layer in module.named_modules():
         if isinstance(layer, nn.SyncBatchNorm):
             raise MisconfigurationException(
@@ -52,38 +52,21 @@ def refuse_synced_batchnorm(module: nn.Module) -> None:
                 f"MultigridCallback can't set the clips that share statistics in `{name}`, a BatchNorm layer within "
                 "TorchScript. Train the model without `torch.jit.script`; `torch.compile` may make it faster."
             )
-        if isinstance(layer, BatchNorm) and is_sharded(layer):
-            raise MisconfigurationException(
-                f"MultigridCallback can't set the clips that share statistics in `{name}`, because `fully_shard` was "
-                "called on this BatchNorm layer itself. Call it on the blocks that hold such layers."
-            )
 
 
-def refuse_lazy(module: nn.Module, kinds: Any = nn.Module) -> None:
-    """Refuses lazy layers that have not run: grids are tried on copies, and BatchNorm is converted, before any does."""
+def refuse_lazy(module: nn.Module) -> None:
+    """Refuses lazy layers that have not run: grids are tried on copies before any does."""
     for name, layer in module.named_modules():
         if not isinstance(layer, LazyModuleMixin):
             continue
         # Until its first forward a layer is of another class than then; BatchNorm may have no parameter that waits.
-        waits = layer.cls_to_become or layer.has_uninitialized_params()  # type: ignore[misc]
-        if waits and issubclass(layer.cls_to_become or type(layer), kinds):
+        if layer.cls_to_become or layer.has_uninitialized_params():  # type: ignore[misc]
             raise MisconfigurationException(
                 f"MultigridCallback needs a model whose layers are known when `fit` begins, but `{name}` is a "
                 f"{type(layer).__name__}, which takes its shape from its first input. Run the model once before, for "
                 "instance `model(torch.zeros(2, 3, 16, 112, 112))` with the shape of your clips in `__init__` of the "
                 "module, or give the layer its sizes."
             )
-
-
-def tell_left_alone(module: nn.Module) -> None:
-    """Says which layers keep the statistics of whole mini-batches, or their own."""
-    layers = left_alone(module)
-    kinds = " and ".join(sorted({type(layer).__name__ for layer in layers.values()}))
-    if layers:
-        tell(
-            f"{kinds} (`{next(iter(layers))}`{' and others' * (len(layers) > 1)}) derives from BatchNorm and has a "
-            "`forward` of its own. So it is left as it is, without sub-mini-batches and with its own momentum."
-        )
 
 
 def refuse_tables_in_shards(strategy: Any, tables: list[str]) -> None:

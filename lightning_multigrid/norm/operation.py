@@ -1,0 +1,306 @@
+"""BatchNorm with statistics over sub-mini-batches (Sec. 3.2, Batch Normalization), by the operation.
+
+A multigrid mini-batch has many times the clips of the baseline's. Statistics over all of them would regularise less, so
+each group of about as many clips as the baseline's mini-batch has its own. Every layer of BatchNorm calls
+`torch.nn.functional.batch_norm`. Within `sub_batches` that function is the one below. So no layer is changed, and
+layers of other classes, copies and pickles need no care.
+
+Legend: N rows, C channels, `*` the other axes (none; L; H W; T H W); k groups.
+"""
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lightning_multigrid.norm.across_ranks import SharedBatchStatistics, neighbours, ranks_needed, world_size
+from lightning_multigrid.norm.channels_last import (
+    normalize_groups,
+    only_channels_last,
+    takes_compiled,
+    to_channels_last,
+)
+
+
+class _Groups(NamedTuple):
+    """How a mini-batch is grouped: the arguments of `sub_batches`, and how many ranks share statistics."""
+
+    clips: int
+    of: int
+    baseline_batches: float
+    ranks: int  # 1: each has enough clips
+
+
+_groups: _Groups | None = None  # within `sub_batches`
+_lock, _holder = threading.RLock(), ""
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Refuses another thread that would set BatchNorm's groups; the same thread may enter again."""
+    global _holder  # the function of torch is one for all threads, too
+    if not _lock.acquire(blocking=False):
+        raise RuntimeError(
+            "MultigridCallback and `sub_batches` set for all threads how many clips share BatchNorm statistics. The "
+            f"thread {_holder!r} trains with one of them already, so {threading.current_thread().name!r} can't. Train "
+            "one after the other, or in processes of their own."
+        )
+    try:
+        _holder = threading.current_thread().name
+        yield
+    finally:
+        _lock.release()
+
+
+@contextmanager
+def sub_batches(clips: int, of: int, *, baseline_batches: float = 1, world: int | None = None) -> Iterator[None]:
+    """Within it, BatchNorm of any kind has statistics over so many clips, in mini-batches `of` so many.
+
+    It holds for whatever calls `torch.nn.functional.batch_norm` by this name in training: the layers of torch, derived
+    classes, and others such as timm's. Forward and backward should both be within it, as a checkpointed activation is
+    computed again in the backward. No layer changes. `nn.SyncBatchNorm` and TorchScript don't call that function.
+
+    N clips form k = max(1, N // clips) groups, each normalised by its own mean and variance: clip i is in group i % k.
+    If a model folds frames into the first axis, or puts several views into one mini-batch, a clip has m rows, which is
+    N / `of`, rounded. The rows are dealt out to the groups in turn, m neighbours at a time. So
+
+    - the frames of a clip stay in one group, if they are neighbours, as `flatten(0, 1)` of B x T x ... makes them;
+    - of `cat([real, fake])`, and of rows that are sorted by time, each group has the same mixture. If m divides the
+      clips of a group, all rows of a clip are in one group, too.
+
+    If the rows can't be parted evenly, the first groups have up to m rows more.
+
+    The running statistics have the same meaning as plain BatchNorm's for mini-batches of `clips` clips: they follow the
+    average of the groups' means and the average of their (unbiased) variances, weighted by the groups' rows. The
+    variance *between* the groups' means is not included. A step of multigrid training on a coarse base shape replaces
+    several of the baseline's, and the weights change as much. With `baseline_batches` the running statistics forget as
+    much, too: the mini-batch counts in them with 1 - (1 - m)^baseline_batches, where m is the momentum that the layer
+    gives. A single group is plain BatchNorm to the bit otherwise, and so is evaluation.
+
+    If `torch.distributed` is initialised and `of` is less than `clips`, a rank shares statistics with its neighbours:
+    `min(R, ceil(clips / of))` of the R ranks form a group; left-over ranks join the last group. Forward and backward
+    give what a single process would compute on all the group's clips, and `of` decides it on all ranks alike, whatever
+    reaches a layer on one of them, be it no clip. Ranks that share must be replicas of the model. A step has one
+    all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. Other ranks send nothing.
+    The groups (`torch.distributed.new_group`) last as long as the default group. The callback makes them before the
+    first step; elsewhere a forward that needs them.
+
+    `DistributedDataParallel` needs no change. Each rank's gradient is that of the sum of all losses with respect to its
+    own clips, so the average over ranks is the gradient of the mean loss. Running statistics are equal within a group.
+    All replicas take over the running statistics of rank 0, as with plain BatchNorm (`broadcast_buffers`, the default).
+
+    Args:
+        clips: Clips that share statistics.
+        of: Clips of a mini-batch on this device.
+        baseline_batches: Mini-batches of the baseline that this one replaces (`Step.baseline_batches`).
+        world: Ranks that train together, if not all of the default group: 1 says that each trains by itself.
+
+    Raises:
+        ValueError: If `clips` or `of` is below 1; in training, as in plain BatchNorm, if a group has one value per
+            channel.
+        RuntimeError: If another thread is within it, or within a `fit` with MultigridCallback.
+
+    >>> layer, x = torch.nn.BatchNorm3d(4), torch.randn(16, 4, 2, 3, 3)
+    >>> with sub_batches(8, of=16):
+    ...     torch.allclose(layer(x)[::2], layer(x[::2]), atol=1e-5)  # clips 0, 2, 4 ... are a group
+    True
+    """
+    global _groups
+    for name, number in (("clips", clips), ("of", of)):
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(
+                f"`{name}` must be an integer of at least 1, got {number!r}. For statistics over the whole mini-batch "
+                "leave `sub_batches` out."
+            )
+    ranks = ranks_needed(of, clips, world_size(world)) if of < clips else 1
+    with one_at_a_time():
+        before = _groups, F.batch_norm
+        # Not public, but the one name by which the layers of torch 2.6 to 2.15 (`nn/modules/batchnorm.py`) and those of
+        # other libraries call BatchNorm. `test_all_layers_call_the_function_that_is_replaced` fails when that changes.
+        _groups, F.batch_norm = _Groups(clips, of, float(baseline_batches), ranks), batch_norm
+        try:
+            yield
+        finally:
+            _groups, F.batch_norm = before
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`torch.nn.functional.batch_norm` over the groups of `sub_batches`."""
+    if _groups is None or not training:
+        return _plain(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    clips, of, batches, ranks = _groups
+    momentum = momentum if batches == 1 else 1 - (1 - momentum) ** batches
+    # Meta tensors, on which models are tried before training, have nothing to share.
+    if ranks > 1 and not input.is_meta:
+        return _over_ranks(input, running_mean, running_var, weight, bias, momentum, eps, ranks)  # type: ignore[no-any-return]
+    rows = input.shape[0]
+    unit = max(1, (rows + of // 2) // of)  # rows of a clip, which stay together
+    groups = max(1, min(min(rows, of) // clips, -(-rows // unit)))
+    if rows // groups * math.prod(input.shape[2:]) == 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
+    if groups == 1:
+        return _plain(input, running_mean, running_var, weight, bias, True, momentum, eps)
+    running = running_mean, running_var
+    if rows % (groups * unit):
+        output = _apart(input, running, weight, bias, groups, unit, momentum, eps)
+    elif takes_compiled(input):
+        output, *seen = normalize_groups(input, weight, bias, groups, unit, eps)
+        _move(running, seen, momentum)
+        return output
+    elif unit > 1:
+        output = _apart(input, running, weight, bias, groups, unit, momentum, eps)
+    else:
+        output = _merged(input.contiguous(), running, weight, bias, groups, momentum, eps)
+    return to_channels_last(output) if only_channels_last(input) else output
+
+
+_Running = tuple[Tensor | None, Tensor | None]
+
+
+def _plain(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    # Not torch's function of `functional`: a graph of `torch.compile` would call it by its name, which is ours.
+    cudnn = torch.backends.cudnn.enabled
+    return torch.batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps, cudnn)
+
+
+# `torch.compile` must break its graph here, as it would take the group of ranks for a constant.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _over_ranks(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+    ranks: int,
+) -> Tensor:
+    """Normalises by the statistics of neighbouring ranks, as few as have a sub-mini-batch of clips together."""
+    weight = x.new_ones(x.shape[1]) if weight is None else weight
+    bias = x.new_zeros(x.shape[1]) if bias is None else bias
+    x, weight, bias, mean, var, count = SharedBatchStatistics.apply(x, weight, bias, eps, neighbours(ranks))
+    output = _plain(x, mean, var, weight, bias, False, 0.0, eps)
+    _move((running_mean, running_var), (mean, var * (count / (count - 1))), momentum)
+    return output
+
+
+def _move(running: Sequence[Tensor | None], seen: Sequence[Tensor], momentum: float) -> None:
+    for one, values in zip(running, seen, strict=True):
+        if one is not None:
+            one.data.lerp_(values.detach().to(one.dtype), momentum)
+
+
+def _merged(
+    x: Tensor, running: _Running, weight: Tensor | None, bias: Tensor | None, groups: int, momentum: float, eps: float
+) -> Tensor:
+    """One BatchNorm of n clips with k C channels. Clip i belongs to group i % k, so this is a view."""
+    merged = x.view(-1, groups * x.shape[1], *x.shape[2:])
+    weights, biases, means, variances = _for_groups(groups, weight, bias, *running)
+    output = _plain(merged, means, variances, weights, biases, True, momentum, eps)
+    for moved, one in zip((means, variances), running, strict=True):
+        if moved is not None and one is not None:
+            torch.mean(moved.view(groups, -1), dim=0, dtype=one.dtype, out=one.data)
+    return _like_view(output, x.shape)
+
+
+def _apart(
+    x: Tensor,
+    running: _Running,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    groups: int,
+    unit: int,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """A BatchNorm of each group, where the rows of all groups together are no view."""
+    whole = len(x) // (groups * unit) * unit  # rows of each group, but for what remains
+    dealt = x[: groups * whole].view(-1, groups, unit, *x.shape[1:])
+    parts = [dealt[:, group].flatten(0, 1) for group in range(groups)]
+    remains = len(x) > groups * whole
+    if remains:
+        rest = torch.split(x[groups * whole :], unit)
+        parts = [torch.cat([part, *rest[group : group + 1]]) for group, part in enumerate(parts)]
+    weights, biases = _for_each(groups, weight), _for_each(groups, bias)
+    shares = _momenta([len(part) for part in parts], momentum)
+    outputs = [
+        _plain(part, *running, w, b, True, share, eps)
+        for part, w, b, share in zip(parts, weights, biases, shares, strict=True)
+    ]
+    output = torch.stack([one[:whole].view(-1, unit, *x.shape[1:]) for one in outputs], dim=1)
+    output = _like_view(output, (groups * whole, *x.shape[1:]))
+    return torch.cat([output, *(one[whole:] for one in outputs)]) if remains else output
+
+
+def _like_view(output: Tensor, shape: Sequence[int]) -> Tensor:
+    # Not `view`: of a view, an in-place ReLU would make autograd copy all activations. No public function changes the
+    # shape of a tensor that nobody else sees; matmul uses this one for it.
+    return torch.ops.aten._unsafe_view(output, shape)  # type: ignore[no-any-return]
+
+
+class _ForGroups(torch.autograd.Function):
+    """Repeats tensors of C values k times in one operation; the backward adds up the gradients of each in one."""
+
+    generate_vmap_rule = True  # for `torch.func`
+
+    @staticmethod
+    def forward(groups: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return torch.cat([tensor for tensor in tensors for _ in range(groups)]).chunk(len(tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # `torch.func` needs it
+        ctx.groups, *tensors = inputs
+        fixed = [row for row, tensor in zip(output, tensors, strict=True) if not tensor.requires_grad]
+        ctx.mark_non_differentiable(*fixed)
+        ctx.set_materialize_grads(False)  # autograd would fill zeros for them
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        return None, *(None if one is None else one.view(ctx.groups, -1).sum(dim=0) for one in gradients)
+
+
+def _for_groups(groups: int, *tensors: Tensor | None) -> list[Tensor | None]:
+    """Each tensor of C values repeated to k C."""
+    if torch.compiler.is_compiling():  # it makes one operation of many, and knows no number of tensors that changes
+        return [None if tensor is None else tensor.repeat(groups) for tensor in tensors]
+    given = [tensor for tensor in tensors if tensor is not None]
+    repeated = iter(_ForGroups.apply(groups, *given) if given else ())
+    return [None if tensor is None else next(repeated) for tensor in tensors]
+
+
+def _for_each(groups: int, tensor: Tensor | None) -> Sequence[Tensor | None]:
+    """A tensor k times. The backward adds up the gradients in two operations; for the tensor itself, in k - 1."""
+    return [None] * groups if tensor is None else tensor.expand(groups, -1).unbind()
+
+
+def _momenta(sizes: Sequence[int], momentum: float) -> list[float]:
+    """The momenta by which groups move running statistics one after another as their average, weighted by size, would.
+
+    >>> _momenta([1, 1], momentum=1.0)  # the second halves what the first has set
+    [1.0, 0.5]
+    """
+    shares = [momentum * size / sum(sizes) for size in sizes]
+    return [share / (1 - sum(shares[index + 1 :])) for index, share in enumerate(shares)]
