@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from lightning_multigrid.loading.requests import ClipRequest
-from lightning_multigrid.schedule import frame_indices, span, stride_range
+from lightning_multigrid.schedule import frame_indices, span
 
 K = TypeVar("K")
 # The axes along which a number is measured.
@@ -44,14 +44,16 @@ def draw_frames(
 ) -> dict[K, Sequence[int]]:
     """Draws which frames stay of clips that show the same time, so that `frames` of the longest clip stay (Sec. 3.1).
 
-    All clips get one random integer stride and one random start, at which each of them has a frame. So frame i of a
-    clip of T frames shows the same share i / T of the time before and afterwards. If only the first `real` frames of
-    the longest clip are no padding, the others are drawn only where these don't suffice. Each `moment` of a seed has
-    the same stride, and other frames than those before it as long as there are any. With `whole_span` nothing is drawn:
-    see `span_whole`.
+    All clips get the largest stride that leaves them within the sample, and one random start, at which each of them has
+    a frame. So frame i of a clip of T frames shows the same share i / T of the time before and afterwards. If only the
+    first `real` frames of the longest clip are no padding, the others are taken only where these don't suffice. Each
+    `moment` of a seed has other frames than those before it, as long as there are any. With `whole_span` nothing is
+    drawn: see `span_whole`.
 
-    >>> {name: list(taken) for name, taken in draw_frames({"fast": 16, "slow": 4}, frames=8, seed=1).items()}
-    {'fast': [8, 9, 10, 11, 12, 13, 14, 15], 'slow': [2, 3]}
+    >>> {name: list(taken) for name, taken in draw_frames({"fast": 16, "slow": 4}, frames=4, seed=1).items()}
+    {'fast': [0, 4, 8, 12], 'slow': [0]}
+    >>> [list(draw_frames({"clip": 8}, frames=4, seed=1, moment=moment)["clip"]) for moment in (0, 1)]
+    [[0, 2, 4, 6], [1, 3, 5, 7]]
     """
     longest = max(lengths.values())
     if frames > longest:
@@ -69,8 +71,9 @@ def draw_frames(
             name: span_whole(length, frames * length // longest, real=-(-last * length // longest))
             for name, length in lengths.items()
         }
-    draw = random.Random(seed)
-    stride = draw.randint(*stride_range(frames, longest, stride=1))
+    # The paper draws the stride, from a video. Here a clip is all that there is of it: on words, whose clips are whole,
+    # a drawn stride cost 10 points, and on shapes it made no difference (docs/pays.md).
+    draw, stride = random.Random(seed), max(1, last // frames)
     starts, taken = range(0, max(0, last - 1 - span(frames - 1, stride)) + 1, unit), set[int]()
     for _ in range(moment + 1):
         free = [one for one in starts if taken.isdisjoint(range(one, one + span(frames, stride), stride))]
