@@ -90,12 +90,12 @@ class Loading:
         """
         plan, whole = self.plan, sum(self.plan.phase_steps)
         rest = self.stretches(whole if left is None else left)
-        total = passed + sum(stretch.seconds(step, read, self.workers) for stretch in rest)
+        seconds = sum(stretch.seconds(step, read, self.workers) for stretch in rest)
         steps = plan.baseline_steps * of_plan
         baseline = Stretch(steps, steps * plan.schedule.baseline.shape.clips)
         alone = baseline.seconds(step, baseline_read or read, self.workers)
         why = ""
-        if total > _BAND * (passed + sum(stretch.steps for stretch in rest) * step):
+        if seconds > _BAND * sum(stretch.steps for stretch in rest) * step:
             most = max(stretch.reads / stretch.steps for stretch in self.stretches(whole) if stretch.steps)
             where = " on each device" if plan.world > 1 else ""
             why = (
@@ -104,7 +104,7 @@ class Loading:
                 f"second{where}, and the steps could take up to {three_digits(most / step)}. What helps, best first: "
                 f"{'; '.join(self.ways_out)}."
             )
-        return Verdict(total, alone, why)
+        return Verdict(passed + seconds, alone, why)
 
 
 class LoaderWatch:
@@ -157,7 +157,8 @@ class LoaderWatch:
             of_plan=(whole - done + self._steps) / whole,
         )
         if self._said is not None:
-            self._corrected = not 1 / _WRONG < verdict.total / self._said.total < _WRONG
+            wrong = not 1 / _WRONG < verdict.total / self._said.total < _WRONG
+            self._corrected = wrong and verdict.total - self._passed >= LEAST_SECONDS
             return f"Corrected: {verdict}" if self._corrected else None
         self._said = verdict if verdict.why and waits and verdict.total >= LEAST_SECONDS else None
         return str(verdict) if self._said else None

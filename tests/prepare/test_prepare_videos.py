@@ -437,6 +437,17 @@ def test_clips_of_planes_are_those_of_copies_without_loss(tmp_path):
         assert torch.equal(one, two)
 
 
+def test_what_makes_a_slow_loader_faster_is_the_next_form_of_the_videos(tmp_path):
+    videos(tmp_path / "in", ["a.mp4"])
+    (tmp_path / "in" / "list.csv").write_text("a.mp4 0")
+    folders = [tmp_path / name for name in ("in/list.csv", "copies", "planes")]
+    for folder, encoding in zip(folders[1:], (Encoding(32, preset="ultrafast"), Planes(32)), strict=True):
+        prepare(VideoList(folders[0]).read(), folder, encoding)
+    made = [VideoDataset(VideoList(folder).read(), ClipSampling(4, 16, stride=1)) for folder in folders]
+    prepared = "`lightning-multigrid prepare`", "`lightning-multigrid prepare --store planes`", ""
+    assert tuple(dataset.ways_out for dataset in made) == prepared
+
+
 def test_planes_that_were_damaged_are_found_and_made_again(tmp_path):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     assert prepare(source, tmp_path / "out", Planes(32)).made == 2
