@@ -15,6 +15,7 @@ from lightning_multigrid.host.package import (
     MisconfigurationException,
     ModelCheckpoint,
     OptimizerLRScheduler,
+    SIGTERMException,
     TorchCheckpointIO,
     Trainer,
     TrainerFn,
@@ -26,5 +27,15 @@ from lightning_multigrid.host.telling import tell, tell_above_bar, terminal_colu
 
 __all__ = ["BasePredictionWriter", "Callback", "DummyLogger", "LRSchedulerConfig", "LightningDataModule"]
 __all__ += ["LightningModule", "callbacks_of"]
-__all__ += ["MisconfigurationException", "ModelCheckpoint", "OptimizerLRScheduler", "TorchCheckpointIO", "Trainer"]
-__all__ += ["TrainerFn", "is_a", "is_overridden", "tell", "tell_above_bar", "terminal_columns", "wrapped"]
+__all__ += ["MisconfigurationException", "ModelCheckpoint", "OptimizerLRScheduler", "SIGTERMException"]
+__all__ += [
+    "TorchCheckpointIO",
+    "Trainer",
+    "TrainerFn",
+    "is_a",
+    "is_overridden",
+    "tell",
+    "tell_above_bar",
+    "terminal_columns",
+    "wrapped",
+]

@@ -19,7 +19,7 @@ if not TYPE_CHECKING and "pytorch_lightning" in sys.modules and "lightning.pytor
     from pytorch_lightning.loggers.logger import DummyLogger
     from pytorch_lightning.plugins.io import TorchCheckpointIO
     from pytorch_lightning.trainer.states import TrainerFn
-    from pytorch_lightning.utilities.exceptions import MisconfigurationException
+    from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
     from pytorch_lightning.utilities.types import LRSchedulerConfig, OptimizerLRScheduler
 else:
     from lightning.fabric.utilities.exceptions import MisconfigurationException as MisconfigurationException
@@ -32,6 +32,7 @@ else:
     from lightning.pytorch.loggers.logger import DummyLogger as DummyLogger
     from lightning.pytorch.plugins.io import TorchCheckpointIO as TorchCheckpointIO
     from lightning.pytorch.trainer.states import TrainerFn as TrainerFn
+    from lightning.pytorch.utilities.exceptions import SIGTERMException as SIGTERMException
     from lightning.pytorch.utilities.types import LRSchedulerConfig as LRSchedulerConfig
     from lightning.pytorch.utilities.types import OptimizerLRScheduler as OptimizerLRScheduler
 

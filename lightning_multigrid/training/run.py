@@ -12,10 +12,8 @@ from lightning_multigrid.training.parts.lightning_loop import LightningLoop, ref
 from lightning_multigrid.training.parts.on_grid import OnGrid
 from lightning_multigrid.training.parts.patience import Patience
 from lightning_multigrid.training.parts.reporting import Reporting
-from lightning_multigrid.training.parts.update_start import UpdateStart
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
-from lightning_multigrid.training.trainer.interrupts import Interrupts
 
 
 class Run:
@@ -50,7 +48,6 @@ class Run:
         self._in_step = False
         self._last: Step | None = None  # the one that ended last
         self._changes = Changes()
-        self._interrupts, self._update_start = Interrupts(), UpdateStart()
         self._saved: State = {}  # when it was closed
         self.timed = report.timed
 
@@ -65,7 +62,6 @@ class Run:
         changes = self._changes
         for part in (self._loop, self._grid, self._reporting, self._statistics, self._patience, self._lr):
             part.start(changes)
-        self._interrupts.start(changes)
 
     # --- A step ---
 
@@ -85,10 +81,8 @@ class Run:
 
     def before(self, batch: int, mini_batch: Any) -> None:
         """A step begins, with the mini-batch of this number in the epoch."""
-        self._interrupts.raise_lost()
         step = self._step_at(batch)
         self._loop.check(step, mini_batch)
-        self._update_start.keep(step, self.trainer.lightning_module)
         self._grid.set(step, mini_batch)  # BatchNorm's clips, and what the model knows of places
         self._reporting.announce(step, self._lr.baseline_lr)
         self._patience.release(step)
@@ -110,7 +104,8 @@ class Run:
     def explain(self, error: BaseException) -> None:
         """Says which shape a step had that failed, and which the one before, if they differ."""
         step, before = self._next, self._last
-        if self._in_step and isinstance(error, Exception) and step and before and step.shape != before.shape:
+        of_step = isinstance(error, Exception) and "DataLoader worker" not in str(error)  # that comes at any moment
+        if self._in_step and of_step and step and before and step.shape != before.shape:
             tell(
                 f"The mini-batch of the step that failed is {step.shape} (clips x frames x size), and the one before "
                 f"it was {before.shape}. What a module keeps from one step to the next, as a hidden state, must not "
@@ -193,8 +188,8 @@ class Run:
         # A sampler of the script's own is asked anew in each epoch, so only what it has given in this one counts.
         of_epoch = self.plan.reads_before(Place(start.epoch, 0)) if state["of_epochs"] else 0
         state["clips_seen"] = seen - of_epoch
-        if self._in_step or counters.place != start:
-            state["statistics"] = self._update_start.save(start)
+        under_way = self._in_step and self._next is not None and self._next.place == counters.place
+        state["within_step"] = under_way or counters.place != start
         if self._trainer is not None:
             self._patience.make_ordinary(checkpoint)
             self._lr.make_ordinary(checkpoint)
@@ -205,5 +200,4 @@ class Run:
         self._planned = found.first.place
         self._loop.load(found)
         self._lr.load(state)
-        self._update_start.load(state.get("statistics", {}), self.trainer.lightning_module)
         self._patience.hold(found.first)  # a validation that was stopped comes before `begin`

@@ -16,7 +16,7 @@ from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
 from lightning_multigrid.training.trainer.changes import Changes
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import Module, fit, loader
+from tests.helpers.tiny import Module, fit, loader, trainer
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -251,3 +251,19 @@ def test_schedulers_of_epochs_and_those_in_the_checkpoint_go_on_with_other_steps
     path = tmp_path / "step=5.ckpt"
     lr_at_the_end(path, 4, scheduler)
     lr_at_the_end(path, 8, scheduler)
+
+
+def test_the_schedulers_of_a_second_fit_begin_with_it():
+    """As Lightning's: a head is trained first, and then all. They are not stepped to the Trainer's epoch at once."""
+
+    def lrs(*multigrid):
+        module = Module(lambda optimizer, _: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / 4))
+        host, found = trainer(*multigrid, max_epochs=2), []
+        host.fit(module, loader())
+        host.fit_loop.max_epochs = 5
+        module.on_train_epoch_start = lambda: found.append(host.optimizers[0].param_groups[0]["lr"])
+        host.fit(module, loader())
+        return found
+
+    assert lrs() == pytest.approx([0.1, 0.075, 0.05])
+    assert lrs(MultigridCallback()) == pytest.approx(lrs())

@@ -3,6 +3,7 @@
 import gc
 import inspect
 import re
+import signal
 import weakref
 
 import lightning as L
@@ -11,6 +12,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
 from lightning_multigrid.training.trainer import lightning_internals
@@ -366,3 +368,11 @@ def test_loop_counters(tmp_path):
     checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = [{}]
     LoopCounters(checkpoint).forget_loader()
     assert "combined_loader" not in checkpoint["loops"]["fit_loop"]["state_dict"]
+
+
+def test_requeue_signals(monkeypatch):
+    assert lightning_internals.requeue_signals(trainer()) == set()
+    for name, value in {"NTASKS": "1", "JOB_NAME": "train", "PROCID": "0", "LOCALID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    host = trainer(plugins=[SLURMEnvironment(requeue_signal=signal.SIGUSR2)])
+    assert lightning_internals.requeue_signals(host) == {signal.SIGUSR2}

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import re
 import signal
-import time
 
 import lightning as L
 import pytest
@@ -16,6 +15,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.multiprocessing import start_processes
 
 from lightning_multigrid import MultigridCallback, NewestCheckpoint
+from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.training.checkpoints import newest_checkpoint
 from tests.helpers.launchers import variables_of_torchrun
 from tests.helpers.processes import start_method, wait_for
@@ -45,9 +45,12 @@ class Killed(L.Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         if (trainer.current_epoch, batch_idx) == self.place:
-            if self.requeued:  # as SLURM does it when time is up: first the signal
-                os.kill(os.getpid(), signal.SIGUSR1)
-                time.sleep(0.01)
+            if not self.requeued:
+                os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGUSR1)  # as SLURM does it when time is up: first the signal
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if self.requeued and (trainer.current_epoch, batch_idx - 1) == self.place:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -134,19 +137,22 @@ class Failing(BestAtFirst):
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-def test_a_run_that_fails_keeps_its_steps_and_without_any_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_run_that_fails_keeps_what_was_written_and_without_any_leaves_what_was_there(tmp_path, monkeypatch):
     keep, said = NewestCheckpoint(tmp_path, minutes=60), []
     monkeypatch.setattr(newest_checkpoint, "tell", said.append)
     with pytest.raises(RuntimeError, match="on purpose"):
         train(str(tmp_path), newest=keep, kind=Failing)
-    assert said == [f"`ckpt_path='last'` continues from {tmp_path / 'last.ckpt'}."]
+    assert said == ["No checkpoint was written: NewestCheckpoint does every 60 minutes."]
+    with pytest.raises(RuntimeError, match="on purpose"):
+        train(str(tmp_path), newest=NewestCheckpoint(tmp_path, minutes=0), kind=Failing)
+    assert said[1].startswith(f"`ckpt_path='last'` continues from {tmp_path / 'last.ckpt'}")
     kept = (tmp_path / "last.ckpt").read_bytes()
     assert step(tmp_path / "last.ckpt") == 10  # nine steps of the first epoch, and one
     monkeypatch.setattr(Failing, "after", [])
     with pytest.raises(RuntimeError, match="on purpose"):
         train(str(tmp_path), newest=keep, kind=Failing)
     assert (tmp_path / "last.ckpt").read_bytes() == kept
-    assert len(said) == 1
+    assert len(said) == 2
 
 
 class Signalled(L.Callback):
@@ -221,19 +227,31 @@ def test_a_training_that_begins_anew_says_where_it_has_put_what_was_there(silent
             enable_checkpointing=True,
             enable_progress_bar=silent,
         )
-    assert f"{tmp_path} had 1 checkpoint of an earlier training, now in {tmp_path}/earlier-1. Give" in caplog.text
+    said = f"{tmp_path}/last.ckpt was of an earlier training, and is {tmp_path}/earlier-1.ckpt now. Give that as"
+    assert said in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-def test_a_training_that_begins_anew_keeps_what_another_one_has_left(tmp_path):
+def test_a_training_that_begins_anew_keeps_what_another_one_has_left_and_touches_no_other_file(tmp_path):
+    (tmp_path / "pretrained.ckpt").write_bytes(b"a person's")
     steps = len(train(str(tmp_path), max_epochs=2).seen)
     for _ in range(2):  # without `ckpt_path="last"`, by mistake
         with pytest.raises(RuntimeError, match="on purpose"):
             train(str(tmp_path), kind=Failing)
-    assert [step(tmp_path / name / "last.ckpt") for name in ("earlier-1", "earlier-2", ".")] == [steps, 10, 10]
-    # The best of each training is kept, too, and not written over by a worse one.
-    assert [step(tmp_path / name / "best.ckpt") for name in ("earlier-1", "earlier-2", ".")] == [9, 9, 9]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.ckpt", "earlier-1", "earlier-2", "last.ckpt"]
+    assert [step(tmp_path / f"{name}.ckpt") for name in ("earlier-1", "earlier-2", "last")] == [steps, 10, 10]
+    names = ["best", "earlier-1", "earlier-2", "last", "pretrained"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.ckpt" for name in names]
+    assert (tmp_path / "pretrained.ckpt").read_bytes() == b"a person's"
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_a_last_one_that_is_not_there_is_refused_if_there_are_others(tmp_path):
+    train(str(tmp_path), max_epochs=1)
+    (tmp_path / "last.ckpt").rename(tmp_path / "moved.ckpt")
+    message = rf"`ckpt_path='last'` finds no {tmp_path}/last.ckpt. The newest checkpoint .* is {tmp_path}/moved.ckpt: g"
+    with pytest.raises(MisconfigurationException, match=message):
+        train(str(tmp_path), ckpt_path="last")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.ckpt", "moved.ckpt"]
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
@@ -275,44 +293,6 @@ def test_that_another_training_writes_to_the_folder_is_said(change, tmp_path):
 def test_an_interval_must_not_be_negative():
     with pytest.raises(ValueError, match="`minutes` must be at least 0, got -1"):
         NewestCheckpoint("checkpoints", minutes=-1)
-
-
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists")
-@pytest.mark.parametrize(
-    ("accumulate", "averaged"),
-    [(1, ""), (2, ""), *(pytest.param(1, order, marks=with_averages) for order in ("before", "after"))],
-)
-def test_a_step_that_failed_is_not_counted_twice_by_batchnorm(accumulate, averaged, tmp_path):
-    """It is trained again, so its mini-batches must not be in the running statistics already.
-
-    Averaged weights have statistics of their own, wherever their callback stands.
-    """
-
-    class Fails(Module):
-        fails = None
-
-        def training_step(self, batch, batch_idx):
-            loss = super().training_step(batch, batch_idx)
-            if self.fails == len(self.seen):
-                raise RuntimeError("out of memory")
-            return loss
-
-    def train(folder, fails=None, **arguments):
-        L.seed_everything(0, verbose=False)
-        module = Fails()
-        module.fails = fails
-        saver = NewestCheckpoint(tmp_path / folder, minutes=600)
-        arguments |= {"enable_checkpointing": True, "accumulate_grad_batches": accumulate}
-        average = [callbacks.EMAWeightAveraging(decay=0.9)] if averaged else []
-        both = [*average, MultigridCallback(seed=0)]
-        fit(module, *(both if averaged == "before" else both[::-1]), saver, **arguments)
-        return module.state_dict()
-
-    whole = train("whole")
-    with pytest.raises(RuntimeError, match="out of memory"):
-        train("failed", fails=14)
-    continued = train("failed", ckpt_path=tmp_path / "failed" / "last.ckpt")
-    torch.testing.assert_close(continued, whole, rtol=0, atol=0)
 
 
 class Stop(L.Callback):

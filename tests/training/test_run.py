@@ -115,8 +115,8 @@ def test_a_checkpoint_that_is_saved_after_a_fit_is_that_of_its_end(length, tmp_p
         resumed = fit(again, MultigridCallback(), **length, ckpt_path=tmp_path / "end.ckpt")
     assert (resumed.current_epoch, resumed.global_step) == (host.current_epoch, host.global_step)
     assert (
-        "had ended at this checkpoint, so `fit` does no step. Without `ckpt_path` it trains anew; to train longer, "
-        "start a new training from its weights" in caplog.text
+        "had ended at this checkpoint, so `fit` does no step. Without `ckpt_path` it trains anew; with a larger "
+        "`max_epochs` or `max_steps` it goes on." in caplog.text
     )
     assert again.seen == []
     for name, value in module.state_dict().items():
@@ -239,30 +239,6 @@ def test_an_error_at_a_change_of_shape_names_both_shapes(caplog):
     with caplog.at_level("INFO"), pytest.raises(RuntimeError, match="at once"):
         fit(Broken(), MultigridCallback())
     assert "that failed" not in caplog.text
-
-
-class Finalized:
-    """Is sent a Ctrl-C when Python drops it, where an exception is reported and lost."""
-
-    def __del__(self):
-        signal.raise_signal(signal.SIGINT)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_ctrl_c_that_python_loses_stops_the_run_at_the_next_step():
-    class Loses(Module):
-        def training_step(self, batch, batch_idx):
-            if self.trainer.global_step == 3:
-                Finalized()
-            return super().training_step(batch, batch_idx)
-
-    module, before = Loses(), signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises((SystemExit, KeyboardInterrupt)):
-            fit(module, MultigridCallback())
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert len(module.seen) == 4
 
 
 def test_a_ctrl_c_that_the_script_catches_stops_nothing():

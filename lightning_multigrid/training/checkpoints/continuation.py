@@ -1,8 +1,8 @@
 """Where a run was when it wrote a checkpoint, and where this run continues.
 
-Lightning keeps the place, and everything else is a function of place and seed (`Plan`). On other devices, or with
-another batch size, a run continues at the same point of its epoch and at the next clip of the stream: by one number
-that shifts the stream.
+Lightning keeps the place, and everything else is a function of place and seed (`Plan`). A run continues at the same
+place; where epochs have other steps than in the checkpoint, as on other devices, at the same point of the epoch. One
+number shifts the stream, so that the next clip is the next one, whatever the plan takes before that place.
 """
 
 import hashlib
@@ -39,6 +39,7 @@ def describe_run(plan: Plan) -> State:
         "split": [plan.world, plan.accumulate],
         "samples": plan.clips,
         "batches": plan.batches_per_epoch,
+        "epochs": str(exact(plan.schedule.baseline.epochs)),
         "shares_reads": plan.shares_reads,
     }
 
@@ -86,17 +87,17 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     `state` is the callback's.
     """
     counters, mine = LoopCounters(checkpoint), describe_run(plan)
-    if state["plan"] != mine["plan"]:
-        raise MisconfigurationException(
-            "The checkpoint belongs to another multigrid schedule, so its position means something else here.\n"
-            f"{_difference(state['schedule'], mine['schedule'])}\n"
-            f"Resume with the settings of the checkpoint, or {_NEW_TRAINING}"
+    # Other devices, other data and more epochs give an epoch other steps, of which the same point is found.
+    as_before = all(state[name] == mine[name] for name in ("clips", "split", "samples", "epochs"))
+    if (as_before and state["batches"] != mine["batches"]) or state["shares_reads"] != plan.shares_reads:
+        whole, own = (
+            f"{one['batches']} mini-batches in an epoch and `share_reads={one['shares_reads']}`"
+            for one in (state, mine)
         )
-    if state["shares_reads"] != plan.shares_reads:
         raise MisconfigurationException(
-            f"The checkpoint is of a run with `share_reads={state['shares_reads']}`, and this run has "
-            f"{plan.shares_reads}, so the same place has other samples. Resume with the settings of the checkpoint, or "
-            f"{_NEW_TRAINING}"
+            f"The checkpoint is of a run with {whole}, and this run has {own}, so the same place means something else. "
+            f"The checkpoint's plan was:\n{state['schedule']}\nThis run's is:\n{mine['schedule']}\nResume with the "
+            f"settings of the checkpoint, or {_NEW_TRAINING}"
         )
     if state["seed"] != plan.seed:
         raise MisconfigurationException(
@@ -104,16 +105,25 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
             "of the pass over the data would be seen twice, and others never. Resume with "
             f"`MultigridCallback(seed={state['seed']})`."
         )
-    place, shift = plan.start_of_update(counters.place), state["shift"]
-    if any(state[name] != mine[name] for name in ("clips", "split", "samples")):
-        place, shift = _on_other_devices(state, mine, counters.place, plan)
+    place, shift = _continues_at(state, mine, counters.place, plan)
+    if state["plan"] != mine["plan"]:
+        tell(
+            f"The plan is another than the checkpoint's. From epoch {place.epoch}, batch {place.batch} (from 0), on, "
+            f"phases and LR are those of this run. The checkpoint's was:\n{state['schedule']}"
+        )
+    if state["within_step"]:
+        tell(
+            "The checkpoint was written within an optimizer step, which is trained again. So what the step had changed "
+            "by then, such as BatchNorm's running statistics, counts its clips twice. `NewestCheckpoint` writes "
+            "between steps."
+        )
     if plan.optimizer_steps_before(place) >= plan.optimizer_steps:
         tell(
-            "The training had ended at this checkpoint, so `fit` does no step. Without `ckpt_path` it trains anew; to "
-            f"train longer, {_NEW_TRAINING}"
+            "The training had ended at this checkpoint, so `fit` does no step. Without `ckpt_path` it trains anew; "
+            "with a larger `max_epochs` or `max_steps` it goes on."
         )
     elsewhere = counters.optimizer_steps - plan.optimizer_steps_before(place)
-    if place != counters.place:
+    if place != counters.place or state["batches"] != mine["batches"]:  # by which Lightning knows that an epoch is over
         counters.move(place)
     return Continuation(plan.step(place), shift, elsewhere)
 
@@ -136,35 +146,40 @@ def tell_kept(saved: list[dict[str, float]], given: list[dict[str, float]]) -> N
                 changed.setdefault(name, f"`{name}` is {old[name]:g}, not {new[name]:g}")
     if changed:
         tell(
-            "A run that continues keeps the settings of the checkpoint's optimizers, whatever `configure_optimizers` "
-            f"gives now: {' and '.join(sorted(changed.values()))}. To train with the new ones, {_NEW_TRAINING}"
+            "A run that continues keeps the settings of the checkpoint's optimizers and schedulers, whatever "
+            f"`configure_optimizers` gives now: {' and '.join(sorted(changed.values()))}. To train with the new ones, "
+            f"{_NEW_TRAINING}"
         )
 
 
-def _difference(given: str, own: str) -> str:
-    """Returns what differs between two schedules as text: what they save, or the first such phase below its heading."""
-    (*rows, saved), (*own_rows, own_saved) = given.splitlines(), own.splitlines()
-    if saved != own_saved:
-        return f"The checkpoint's: {saved}\nThis run's: {own_saved}"
-    for row, own_row in zip(rows, own_rows, strict=False):
-        if row != own_row:
-            return f"{own_rows[1]}\n{row}  (the checkpoint's)\n{own_row}  (this run's)"
-    return "The warm-up or the stride differs, or whether the LR falls in steps."
-
-
-def _on_other_devices(state: State, mine: State, place: Place, plan: Plan) -> tuple[Place, int]:
-    """Returns the first optimizer step that begins at the checkpoint's point of the epoch or later, and the shift."""
+def _continues_at(state: State, mine: State, place: Place, plan: Plan) -> tuple[Place, int]:
+    """Returns the optimizer step where a plan continues a checkpoint's place, and how far the stream is shifted."""
+    if any(state[name] != mine[name] for name in ("clips", "split", "samples", "batches")):
+        batch = place.batch - place.batch % state["split"][1]
+        place = plan.first_from(place.epoch + Fraction(batch, state["batches"]))
+        _tell_other_steps(state, mine, place)
+    place = plan.start_of_update(place)
     number, seen = divmod(state["clips_seen"], state["samples"])
-    entry = number * plan.clips + min(seen, plan.clips)
-    batch = place.batch - place.batch % state["split"][1]
-    place = plan.first_from(place.epoch + Fraction(batch, state["batches"]))
-    message = (
-        f"The checkpoint is of {state['split'][0]} rank(s), this run has {mine['split'][0]}, and of {state['clips']} "
-        f"clips in an optimizer step of the baseline, this run has {mine['clips']}: it goes on in epoch {place.epoch} "
-        f"at batch {place.batch}, and with clip {seen} of pass {number} over the data (both from 0)."
-    )
-    if state["samples"] != mine["samples"]:
-        message += f" A pass had {state['samples']} clips and has {mine['samples']} now."
-    tell(message)
+    entry = number * plan.clips + min(seen, plan.clips)  # of the stream
     of_epoch = plan.reads_before(Place(place.epoch, 0)) if state["of_epochs"] else 0
     return place, entry - plan.reads_before(place) + of_epoch
+
+
+def _tell_other_steps(state: State, mine: State, place: Place) -> None:
+    """Says why an epoch has other steps than in the checkpoint, and where the run goes on."""
+    words = {
+        "ranks": "rank(s)",
+        "accumulated": "mini-batch(es) in an optimizer step",
+        "clips": "clips in an optimizer step of the baseline",
+        "samples": "clips in a pass over the data",
+        "batches": "mini-batches in an epoch",
+    }
+    before, now = (dict(zip(("ranks", "accumulated"), one["split"], strict=True)) | one for one in (state, mine))
+    other = (
+        f"{before[name]} {what}, this run has {now[name]}" for name, what in words.items() if before[name] != now[name]
+    )
+    number, seen = divmod(state["clips_seen"], state["samples"])
+    tell(
+        f"The checkpoint is of {'; of '.join(other)}. So it goes on in epoch {place.epoch} at batch {place.batch}, and "
+        f"with clip {seen} of pass {number} over the data (both from 0)."
+    )

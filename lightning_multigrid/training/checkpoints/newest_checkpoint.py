@@ -5,33 +5,52 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from typing_extensions import override
 
-from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer, callbacks_of, is_a, tell, tell_above_bar
-from lightning_multigrid.training.trainer.lightning_internals import slurms_checkpoint
+from lightning_multigrid.host import (
+    LightningModule,
+    MisconfigurationException,
+    ModelCheckpoint,
+    SIGTERMException,
+    Trainer,
+    callbacks_of,
+    is_a,
+    tell,
+    tell_above_bar,
+)
+from lightning_multigrid.schedule import duration
+from lightning_multigrid.training.trainer.lightning_internals import requeue_signals, slurms_checkpoint
+from lightning_multigrid.training.trainer.torch_internals import awaits_mini_batch
+
+_SECONDS = 0.1  # from one look to the next, whether the loop waits for a mini-batch
 
 
 class NewestCheckpoint(ModelCheckpoint):
     """Keeps the newest state of a training as `last.ckpt`: every few minutes, at the end, and where it is stopped.
 
     `fit(..., ckpt_path="last")` continues from it, or from the checkpoint that Lightning writes when SLURM requeues the
-    job, if that is newer. `ModelCheckpoint(monitor=..., save_last=True)` writes `last.ckpt` only together with a better
+    job, if that is newer. If the folder has no `last.ckpt`, but other checkpoints, that is refused; an empty folder
+    begins a training. `ModelCheckpoint(monitor=..., save_last=True)` writes `last.ckpt` only together with a better
     one (Lightning 2.6.6), so with it a training goes back to its best epoch.
 
-    On several devices, Ctrl-C, SIGTERM or SLURM's signal to one of them takes effect on all, after the same step. After
-    an error on one of them the others may be at another step, so nothing is written. Nor is it where a validation with
-    `WeightAveraging` is stopped: the weights are swapped then.
+    Ctrl-C, SIGTERM and SLURM's signal take effect after the step that is under way; on several devices, on all of them
+    after the same step, whichever got the signal. On one device they also take effect after a mini-batch of a
+    validation, and at once while the loop waits for a mini-batch, whose workers the same signal may have ended. The
+    second Ctrl-C waits for nothing. After an error nothing is written, as a step may be half done: the run continues
+    from what was written before.
 
     Args:
-        dirpath: Folder of this training's checkpoints. A training that begins anew in it moves the checkpoints that it
-            finds to `earlier-1`, `earlier-2` and so on: whatever other callbacks write, too, is kept.
-        minutes: Minutes of training from one write to the next, at least 0 (after each step). A kill loses no more.
+        dirpath: Folder of this training's checkpoints. A training that begins anew in it keeps the `last.ckpt` that it
+            finds as `earlier-1.ckpt`, `earlier-2.ckpt` and so on. It touches no other file.
+        minutes: Minutes of training from one write to the next, at least 0 (after each step). A kill, or an error,
+            loses no more.
 
     Raises:
         ValueError: If `minutes` is negative.
@@ -48,10 +67,12 @@ class NewestCheckpoint(ModelCheckpoint):
         )
         self._given, self._seconds, self._written = os.fspath(dirpath), 60 * minutes, 0.0
         self.command = ""  # that continues the training, if one has started it
-        self._trained, self._mark = False, 0
-        self._earlier: dict[Path, float] = {}  # checkpoints of another training, and when each was written
+        self._trained, self._in_step, self._mark = False, False, 0
+        self._anew = False  # whether it must keep the `last.ckpt` of another training
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
-        self._signals: set[int] = set()
+        self._signals: set[int] = set()  # that have come, and have not taken effect
+        self._stopping = False  # whether one has taken effect since the last step began
+        self._looks_again = False  # whether a timer may be used, until one takes effect
 
     @property
     @override
@@ -64,7 +85,7 @@ class NewestCheckpoint(ModelCheckpoint):
         # Lightning asks the first `ModelCheckpoint` for `ckpt_path="best"`, and this one knows of no best.
         host: Any = trainer
         host.callbacks = [*(callback for callback in host.callbacks if callback is not self), self]
-        self._trained = self._has_written = False
+        self._trained = self._in_step = self._has_written = self._stopping = False
         self._mark = 0
         self._signals.clear()
 
@@ -72,52 +93,99 @@ class NewestCheckpoint(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self._written = time.monotonic()
-        anew = not (trainer.ckpt_path or slurms_checkpoint(trainer) or trainer.global_step or trainer.fast_dev_run)  # type: ignore[attr-defined]
-        self._earlier = _checkpoints(Path(str(self.dirpath))) if anew and trainer.is_global_zero else {}
-        if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
-            self._wait_for_steps(trainer.strategy)
+        tries: bool = trainer.fast_dev_run  # type: ignore[attr-defined]
+        self._anew = not (trainer.ckpt_path or slurms_checkpoint(trainer) or trainer.global_step or tries)
+        if threading.current_thread() is threading.main_thread():
+            self._note_signals(trainer)
 
-    def _wait_for_steps(self, strategy: Any) -> None:
+    # --- Signals ---
+
+    def _note_signals(self, trainer: Trainer) -> None:
         """Lets the handlers of signals run after a step, on all ranks; Lightning restores them at the end of `fit`.
 
-        Lightning's (2.6.6) wait for the other ranks wherever a signal finds them: for ever, if that is another place.
+        On one device, Lightning's (2.6.6) may find the optimizer in the middle of its step. On several, they wait for
+        the other ranks wherever a signal finds them: for ever, if that is another place.
         """
         self._handlers.clear()
-        requeue = getattr(strategy.cluster_environment, "requeue_signal", signal.SIGTERM)  # of SLURM
-        for number in sorted({signal.SIGINT, signal.SIGTERM, requeue}):
+        for number in sorted({signal.SIGINT, signal.SIGTERM, *requeue_signals(trainer)}):
             handler = signal.getsignal(number)
             if callable(handler):
                 self._handlers[number] = handler
-                signal.signal(number, self._on_signal)
+                signal.signal(number, partial(self._on_signal, trainer, os.getpid()))
+        self._looks_again = trainer.world_size == 1 and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+        if self._looks_again:
+            signal.signal(signal.SIGALRM, partial(self._look, trainer))
 
-    def _on_signal(self, number: int, frame: Any) -> None:
-        if number == signal.SIGTERM:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's raises if a worker of the loader got it, too
+    def _on_signal(self, trainer: Trainer, process: int, number: int, frame: Any) -> None:
+        if os.getpid() != process:  # a worker, which is a fork: it ends with its loader
+            return
         if number == signal.SIGINT and number in self._signals:
-            self._handlers[number](number, frame)  # the second Ctrl-C waits for nothing
+            self._handlers.get(number, _ignore)(number, frame)  # the second Ctrl-C waits for nothing
         self._signals.add(number)
+        # The workers of loaders may have got it, too. torch's handler raises wherever it finds that one has ended.
+        signal.signal(signal.SIGCHLD, _ignore)
+        self._look(trainer, number, frame)
+
+    def _look(self, trainer: Trainer, _: int, frame: Any) -> None:
+        """Obeys at once where the loop waits for a mini-batch: its workers may have ended, so that none comes."""
+        if not self._in_step and awaits_mini_batch(frame):
+            self._obey_alone(trainer)
+        elif self._signals and self._looks_again:
+            signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+
+    def _look_no_more(self) -> None:
+        if self._looks_again:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _obey(self, trainer: Trainer) -> None:
+        """Runs the handlers of the signals that have come, to any rank."""
+        self._look_no_more()
+        for number, handler in self._handlers.items():
+            if trainer.strategy.reduce_boolean_decision(number in self._signals, all=False):
+                self._signals.discard(number)
+                self._stopping = True
+                handler(number, None)
+
+    def _obey_alone(self, trainer: Trainer) -> None:
+        """Obeys where ranks may not be at the same place, and Lightning doesn't look whether SIGTERM has come."""
+        if self._signals and trainer.world_size == 1:
+            self._obey(trainer)
+            if trainer.received_sigterm:
+                raise SIGTERMException
 
     @override
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
-        self._trained = True
-        if self._earlier:
-            if kept := _keep(self._earlier, Path(str(self.dirpath))):
-                argument = "--ckpt_path" if self.command else "ckpt_path"
-                ways_on = f"Give `{argument}` a file of it to continue that; another time, give {self._last}."
-                tell_above_bar(trainer, f"{kept} {ways_on}")
-            self._earlier = {}
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._obey_alone(trainer)
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        self._in_step, self._stopping = True, False
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._in_step, self._trained = False, True
+        self._keep_earlier(trainer)
+        if (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch:
+            return  # within an optimizer step
         # A clock of its own: Lightning's (2.6.6) stands still with manual optimization. One rank decides for all.
         due = time.monotonic() - self._written >= self._seconds
         if trainer.strategy.reduce_boolean_decision(due or bool(self._signals), all=False):
-            self._write(trainer)
-            self._written = time.monotonic()
-            for number, handler in self._handlers.items():
-                if trainer.strategy.reduce_boolean_decision(number in self._signals, all=False):
-                    self._signals.discard(number)
-                    handler(number, None)
+            if due or trainer.world_size > 1:
+                self._write(trainer)
+            self._obey(trainer)
+
+    @override
+    def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.world_size == 1:
+            self._obey(trainer)
+
+    # --- The end ---
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._in_step = False  # the script may have left out the rest of the epoch
         if _stops_averaging(trainer):
             self._write(trainer)
 
@@ -125,6 +193,7 @@ class NewestCheckpoint(ModelCheckpoint):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not _stops_averaging(trainer):
             self._write(trainer)
+        self._obey(trainer)
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -135,12 +204,32 @@ class NewestCheckpoint(ModelCheckpoint):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        # Without a step, a run that can't continue would write over what it should continue from. And ranks may have
-        # failed at different steps: they would wait for each other.
-        if self._trained and trainer.world_size == 1 and not _may_be_swapped(trainer):
+        self._end_signals()
+        if not self._trained:
+            return
+        # On several devices it was written after the step. After an error, this rank alone may have failed.
+        stopped = (self._signals or self._stopping) and not self._in_step and trainer.world_size == 1
+        if stopped and not _may_be_swapped(trainer):
             self._write(trainer)
-        if self._trained and self._has_written:
-            tell(f"{self._last} continues from {self._path}{self._way_on}")
+        if self._has_written or _mark(self._path):
+            written = self._written if self._has_written else time.monotonic() - time.time() + _mark(self._path) / 1e9
+            age = time.monotonic() - written
+            tell(
+                f"{self._last} continues from {self._path}"
+                f"{f', of {duration(age)} before' if age > 1 else ''}{self._way_on}"
+            )
+        else:
+            tell(f"No checkpoint was written: NewestCheckpoint does every {self._seconds / 60:g} minutes.")
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().teardown(trainer, pl_module, stage)
+        self._end_signals()
+
+    def _end_signals(self) -> None:
+        self._look_no_more()
+        self._looks_again = False
+        self._handlers.clear()  # Lightning's, which hold the Trainer
 
     @property
     def _last(self) -> str:
@@ -150,9 +239,25 @@ class NewestCheckpoint(ModelCheckpoint):
     def _way_on(self) -> str:
         return f":\n    {self.command}" if self.command else "."
 
+    # --- Files ---
+
     @property
     def _path(self) -> str:
         return os.path.join(str(self.dirpath), self.CHECKPOINT_NAME_LAST + self.FILE_EXTENSION)
+
+    def _keep_earlier(self, trainer: Trainer) -> None:
+        """Moves the `last.ckpt` of another training, in the place of which this one will write, and says so."""
+        path = Path(self._path)
+        if self._anew and trainer.is_global_zero and path.exists():
+            numbered = (path.with_name(f"earlier-{number}{path.suffix}") for number in itertools.count(1))
+            kept = path.rename(next(free for free in numbered if not free.exists()))
+            argument = "--ckpt_path" if self.command else "ckpt_path"
+            tell_above_bar(
+                trainer,
+                f"{path} was of an earlier training, and is {kept} now. Give that as `{argument}` to continue it; "
+                f"another time, give {self._last}.",
+            )
+        self._anew = False
 
     def _write(self, trainer: Trainer) -> None:
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -165,12 +270,23 @@ class NewestCheckpoint(ModelCheckpoint):
             )
         self._has_written = True
         trainer.save_checkpoint(self._path, weights_only=False)
+        self._written = time.monotonic()
         later = is_a(trainer.strategy.checkpoint_io, "plugins.io.AsyncCheckpointIO")
         self._mark = _mark(self._path) if trainer.is_global_zero and not later else 0
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:  # see `slurms_checkpoint`
-        found: set[str] = super()._find_last_checkpoints(trainer)
-        return found | slurms_checkpoint(trainer)
+        found = super()._find_last_checkpoints(trainer) | slurms_checkpoint(trainer)
+        others = [] if found else sorted(Path(str(self.dirpath)).glob(f"*{self.FILE_EXTENSION}"), key=_mark)
+        if others:
+            raise MisconfigurationException(
+                f"{self._last} finds no {self._path}. The newest checkpoint in that folder is {others[-1]}: give that, "
+                "or begin a training in a `dirpath` of its own."
+            )
+        return found
+
+
+def _ignore(*_: object) -> None:
+    """Does nothing. Python reports a signal that has come already if it is ignored by `SIG_DFL`."""
 
 
 def _may_be_swapped(trainer: Trainer) -> bool:
@@ -189,25 +305,9 @@ def _stops_averaging(trainer: Trainer) -> bool:
     return trainer.should_stop and bool(callbacks_of(trainer, "WeightAveraging"))
 
 
-def _mark(path: str) -> int:
+def _mark(path: str | os.PathLike[str]) -> int:
     """When a checkpoint was written, in ns; 0 if it is not there."""
     try:
         return os.stat(path).st_mtime_ns
     except OSError:
         return 0
-
-
-def _checkpoints(folder: Path) -> dict[Path, float]:
-    return {path: path.stat().st_mtime for path in folder.glob("*.ckpt")} if folder.is_dir() else {}
-
-
-def _keep(earlier: Mapping[Path, float], folder: Path) -> str:
-    """Moves checkpoints that another training has left to the first free folder `earlier-N`, and says so."""
-    left = [path for path, written in _checkpoints(folder).items() if earlier.get(path) == written]
-    if not left:
-        return ""
-    kept = next(path for number in itertools.count(1) if not (path := folder / f"earlier-{number}").exists())
-    kept.mkdir()
-    for path in left:
-        path.replace(kept / path.name)
-    return f"{folder} had {len(left)} checkpoint{'s' * (len(left) > 1)} of an earlier training, now in {kept}."

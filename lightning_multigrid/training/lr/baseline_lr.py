@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
-from lightning_multigrid.schedule import EpochLength, Plan, Step, exact
+from lightning_multigrid.schedule import EpochLength, Place, Plan, Step, exact
 from lightning_multigrid.training.checkpoints.continuation import State, tell_kept
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
 from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler
-from lightning_multigrid.training.script.lr_stages import is_plateau
-from lightning_multigrid.training.script.optimizers import settings_of
+from lightning_multigrid.training.script.lr_stages import epochs_before, is_plateau
+from lightning_multigrid.training.script.optimizers import numbers_of, settings_of
 from lightning_multigrid.training.trainer.added import log_values
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
@@ -40,6 +40,9 @@ class BaselineLR:
         configs = trainer.lr_scheduler_configs  # those of a plateau wait for a metric, and have no clock
         self._schedulers = [ClockedScheduler(config) for config in configs if not is_plateau(config)]
         self._epoch = plan.baseline_length  # in which the schedulers count: the checkpoint's, if there is one
+        begins = plan.step(Place(epochs_before(trainer), 0)).baseline_epoch
+        for clocked in self._schedulers:  # as Lightning's: those of a second `fit` begin with it
+            clocked.ticks = self._epoch.ticks(begins, clocked.interval, clocked.frequency)
         # The length of the baseline, which schedulers see while they are ticked.
         self._baseline: dict[str, Any] = {
             "limit_train_batches": trainer.limit_train_batches,
@@ -48,7 +51,8 @@ class BaselineLR:
             "num_training_batches": self._epoch.batches,
             "estimated_stepping_batches": self._epoch.ticks(exact(plan.schedule.baseline.epochs), "step", frequency=1),
         }
-        self._settings = settings_of(trainer.optimizers)  # with which they began: the checkpoint's, if there is one
+        # With which they began: the checkpoint's, if there is one.
+        self._settings = settings_of(trainer.optimizers) + numbers_of(one.scheduler for one in self._schedulers)
         self._modules = lightning_modules(self._module)
         refuse = partial(_refuse_by_hand, type(self._module).__name__)
         decays = plan.schedule.lr_scaling == "sqrt"  # so that a step's decay times its LR grows with the clips

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLROnPlateau, StepLR
 
-from lightning_multigrid.host import LRSchedulerConfig
+from lightning_multigrid.host import LRSchedulerConfig, Trainer
 from lightning_multigrid.schedule import EpochLength
 from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
 
@@ -24,11 +24,16 @@ class LRStages(NamedTuple):
     late: tuple[Fraction, ...]  # milestones of a `MultiStepLR` that the training does not reach
 
 
-def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: Fraction) -> LRStages:
+def epochs_before(trainer: Trainer) -> int:
+    """Returns how many epochs a Trainer has done in a `fit` before; the schedulers of this one begin after them."""
+    return 0 if trainer.ckpt_path else trainer.current_epoch
+
+
+def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: Fraction, before: int = 0) -> LRStages:
     """Returns the LR stages of the user's schedulers; without milestones it is one stage.
 
     The first scheduler with milestones says what they are, a rising one is a warm-up, and stages are stepwise if no
-    scheduler changes the LR within them. `epochs` is the baseline's length.
+    scheduler changes the LR within them. `epochs` is the baseline's length, `before` as `epochs_before` returns it.
     """
     warmup, late, stepwise, chosen = Fraction(0), set[Fraction](), True, tuple[Fraction, ...]()
     for config in configs:
@@ -46,7 +51,7 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: 
                 warmup = max(warmup, after_ticks(int(min(scheduler.total_iters, end))))
             else:
                 stepwise = False
-            found = {after_ticks(start + tick) for tick in ticks if start + tick < end}
+            found = {before + after_ticks(start + tick) for tick in ticks if start + tick < end}
             milestones |= found
             if isinstance(scheduler, MultiStepLR):
                 late.update(milestone for milestone in found if milestone >= epochs)

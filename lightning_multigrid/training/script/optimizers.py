@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from lightning_multigrid.host import MisconfigurationException, tell
 from lightning_multigrid.schedule import LRScaling, MultigridSchedule, Plan, exact
 from lightning_multigrid.training.arguments import Arguments
+from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
 
 # How names of classes begin whose LR grows linearly with the batch, such as timm's `SGDW`, bitsandbytes' `SGD8bit` and
 # Apex's `FusedSGD`. LARS is among them by its authors (You et al. 2017).
@@ -121,6 +122,17 @@ def settings_of(optimizers: Iterable[Optimizer]) -> list[dict[str, float]]:
         }
         for group in groups
     ]
+
+
+def numbers_of(schedulers: Iterable[Any]) -> list[dict[str, float]]:
+    """The numbers that say what schedulers do, as `configure_optimizers` has just made them, such as `T_max`."""
+    found: list[dict[str, float]] = []
+    for part in (part for scheduler in schedulers for part, *_ in scheduler_parts(scheduler)):
+        numbers = {name: value for name, value in vars(part).items() if not name.startswith("_")}
+        milestones = enumerate(sorted(numbers.get("milestones", ())))
+        numbers |= {f"milestones[{index}]": milestone for index, milestone in milestones}
+        found.append({name: value for name, value in numbers.items() if type(value) in (int, float)})
+    return found
 
 
 def _rule_of(optimizer: Optimizer) -> LRScaling | None:

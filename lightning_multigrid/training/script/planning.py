@@ -15,7 +15,7 @@ from lightning_multigrid.host import Trainer, tell
 from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.schedule import NEVER, Baseline, BatchShape, Epochs, MultigridSchedule, Plan, exact
 from lightning_multigrid.training.arguments import Arguments, schedule_of
-from lightning_multigrid.training.script.lr_stages import lr_stages
+from lightning_multigrid.training.script.lr_stages import epochs_before, lr_stages
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling, refuse_hidden, warn_of_linear_lr
 from lightning_multigrid.training.script.recipe import Recipe
 
@@ -113,7 +113,8 @@ def _tell_few(plan: Plan) -> None:
 def _inferred(
     arguments: Arguments, trainer: Trainer, module: nn.Module, recipe: Recipe, baseline: Baseline
 ) -> MultigridSchedule:
-    stages = lr_stages(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs))
+    before = epochs_before(trainer)
+    stages = lr_stages(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs), before)
     if stages.late and not trainer.fast_dev_run:  # type: ignore[attr-defined]
         after = ", ".join(f"{float(milestone):g}" for milestone in stages.late if milestone < NEVER)
         which = f"epoch {after}" if after else "those of a scheduler whose `frequency` is above the steps of an epoch"

@@ -138,6 +138,16 @@ def slurms_checkpoint(trainer: Trainer) -> set[str]:
     return {path} if path else set()
 
 
+def requeue_signals(trainer: Trainer) -> set[int]:
+    """Returns the signal at which Lightning requeues a job of SLURM, if it may come.
+
+    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/signal_connector.py`): only strategies of several devices say publicly
+    in which environment they are.
+    """
+    number = getattr(trainer._accelerator_connector.cluster_environment, "requeue_signal", None)
+    return set() if number is None else {number}
+
+
 def attach(trainer: Trainer, module: LightningModule, changes: Changes) -> None:
     """Makes a Trainer answer `configure_optimizers` as in `fit`, without one, until `changes` are undone.
 
@@ -282,6 +292,8 @@ class LoopCounters:
             total = self._batches["total"]["processed"] + place.batch - self._batches["current"]["processed"]
             for progress, batches in ((self._batches["total"], total), (self._batches["current"], place.batch)):
                 progress.update(ready=batches, started=batches, processed=batches, completed=batches - 1)
+        else:
+            self._batches["current"].update(dict.fromkeys(self._batches["current"], 0))
         validation = self._loop["epoch_loop.val_loop.batch_progress"]  # no validation is under way there
         for progress in (validation["total"], validation["current"]):
             progress.update(dict.fromkeys(progress, 0))
