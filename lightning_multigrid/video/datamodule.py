@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, Literal, cast
 
 import torch
@@ -31,12 +30,11 @@ from lightning_multigrid.files import OutputError, quoted, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn, tell
 from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
-from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
+from lightning_multigrid.prepare import index_in_subprocess, tables_folder
 from lightning_multigrid.sources import (
     Manifest,
     ManifestError,
     Source,
-    TableStore,
     VideoList,
     VideoSource,
     class_sizes,
@@ -213,9 +211,8 @@ class VideoDataModule(LightningDataModule):
             manifests = self.manifests("train", "val")
             for split, manifest in manifests.items():
                 self._num_classes_of(split, manifest, manifests.get("train"))  # refused before hours of decoding
-            paths = map(paths_without_own_table, manifests.values())
             try:
-                if said := index_in_subprocess(list(dict.fromkeys(chain(*paths))), self._tables_folder()):
+                if said := index_in_subprocess(manifests.values(), self._tables_folder()):
                     tell(said)
             except OutputError as error:
                 warnings.warn(
@@ -262,7 +259,7 @@ class VideoDataModule(LightningDataModule):
                 self.num_classes = self._num_classes_of(split, manifest, train)
                 _tell(split, manifest, train, self.num_classes)
             if self.index and manifest.frame_rate is None and not manifest.prepared:  # prepared ones have their own
-                manifest = replace(manifest, tables=TableStore(self._tables_folder()))
+                manifest = replace(manifest, tables=self._tables_folder())
             sampling, pixels = self.clip_sampling, self._pixels()
             if split == "train":
                 self._datasets[split] = VideoDataset(manifest, sampling, pixels)
