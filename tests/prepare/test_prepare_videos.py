@@ -184,6 +184,16 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
         prepare(source, tmp_path / "out", FAST, max_bad_fraction=2)
 
 
+def test_sources_under_another_mount_are_not_encoded_again(tmp_path):
+    """Whose times of change are those of before, as `mv`, `rsync -a` and `tar` keep them."""
+    source = videos(tmp_path / "in", ["run/a.mp4", "b.mp4"])
+    (tmp_path / "in" / "list.csv").write_text("run/a.mp4 0\nb.mp4 1\n")
+    prepare(source, tmp_path / "out", FAST)
+    (tmp_path / "in").rename(tmp_path / "mounted")
+    moved = VideoList(tmp_path / "mounted" / "list.csv").read()
+    assert (moved.paths() != source.paths(), prepare(moved, tmp_path / "out", FAST).made) == (True, 0)
+
+
 def test_folders_of_frames_are_made_anew_at_another_rate_or_of_other_images(tmp_path):
     folder = tmp_path / "in" / "run" / "clip"
     folder.mkdir(parents=True)
