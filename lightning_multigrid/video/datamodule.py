@@ -196,7 +196,10 @@ class VideoDataModule(LightningDataModule):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes in the order of their labels, after `setup`; empty if `train` does not name them."""
+        """The names of the classes in the order of their labels, after `setup`; empty if they are not known.
+
+        They are those of `train`; in prediction those of the checkpoint, if it has any.
+        """
         return self._classes
 
     @property
@@ -323,8 +326,11 @@ class VideoDataModule(LightningDataModule):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Warns if labels count other classes than in the training that wrote a checkpoint."""
+        """Takes the names of the classes for predictions; warns if labels count others than in that training."""
         counted = state_dict.get("classes", ())
+        if self.trainer is not None and self.trainer.state.fn == TrainerFn.PREDICTING:
+            self._classes = tuple(counted) or self._classes
+            return
         for label, (before, now) in enumerate(zip(counted, self._classes, strict=False)):  # weights say if one has more
             if before != now:
                 warnings.warn(

@@ -247,6 +247,26 @@ def test_a_checkpoint_whose_labels_counted_other_classes_is_told(tree):
         validate()
 
 
+@pytest.mark.parametrize("change", ["renamed", "gone", "as it was"])
+def test_predictions_have_the_names_of_the_checkpoint(tree, change):
+    """The model was trained on these, whatever the folder of training holds now."""
+    trained = quiet_trainer()
+    trained.fit(Recorder(), VideoDataModule(tree / "train", tree / "val", **TINY))
+    trained.save_checkpoint(file := tree / "a.ckpt")
+    videos = [str(path) for path in (tree / "val").rglob("*.mp4")]
+    write_list(tree / "list.csv", videos)
+    if change == "renamed":
+        (tree / "train" / "black").rename(tree / "train" / "the black one")  # the last of the sorted names
+    if change == "gone":
+        (tree / "train").rename(tree / "elsewhere")
+    module = Recorder()
+    data = VideoDataModule(tree / "train", predict=tree / "list.csv", **TINY)
+    quiet_trainer().predict(module, data, ckpt_path=file)
+    assert data.classes == ("black", "gray", "white")
+    named = [batch.classes for batch in module.seen["predict"]]
+    assert named == [("black", "gray", "white")] * len(named)
+
+
 def test_names_of_classes_have_the_ids_of_training(folder):
     named = [f"{level}_{number}.mp4,{name}" for number in range(4) for name, level in GRAYS.items()]
     write_list(folder / "named.csv", named)
