@@ -49,10 +49,6 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
     def __len__(self) -> int:
         return len(self._names)
 
-    @property
-    def declared_frames(self) -> int:
-        return len(self)
-
     def __iter__(self) -> Iterator[VideoFrame]:
         """Yields all frames, as a `FullDecode` does."""
         for index in range(len(self)):

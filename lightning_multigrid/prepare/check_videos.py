@@ -114,7 +114,7 @@ class Look(NamedTuple):
 def look_at(manifest: Manifest) -> tuple[list[Look], list[str]]:
     """Looks at up to 32 videos, evenly spaced; says of those that can't be begun why.
 
-    It decodes the first frame, and all only where a file doesn't say how many there are.
+    It decodes the first frame, and counts packets where a file doesn't say how many there are.
     """
     looks, broken = list[Look](), list[str]()
     number = min(_LOOKED_AT, len(manifest))
@@ -147,7 +147,6 @@ def bytes_of_planes(paths: Sequence[str], planes: Planes, frame_rate: float | No
 def _look_at(path: str, frame_rate: float | None) -> Look:
     """Looks at a video file, or at a folder of frames if these have a rate."""
     with open_whole(path, frame_rate) as video:
-        frames = iter(video)
-        next(frames)
-        length = video.declared_frames or 1 + sum(1 for _ in frames)
-        return Look(length, video.rate or _USUAL_RATE, video.height, video.width)
+        next(iter(video))
+        length, rate = video.counted() if isinstance(video, FullDecode) else (len(video), video.rate)
+        return Look(length, rate or _USUAL_RATE, video.height, video.width)

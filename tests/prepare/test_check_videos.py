@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lightning_multigrid.decode import Damage, FullDecode, VideoError, make_table
-from lightning_multigrid.prepare.check_videos import check
+from lightning_multigrid.decode import Damage, FullDecode, VideoError, make_table, open_video
+from lightning_multigrid.prepare.check_videos import check, look_at
 from lightning_multigrid.prepare.index_before_fit import index_in_subprocess
 from lightning_multigrid.prepare.prepare_videos import prepare, write_report
 from lightning_multigrid.sources import VideoList
@@ -175,6 +175,21 @@ def test_a_video_that_pauses_lacks_nothing(tmp_path, tables):
 def test_no_whole_file_lacks_anything(tmp_path, tables):
     names = [written(tmp_path, name).name for name in CODINGS]
     assert check(manifest(tmp_path, names), tables) == ({}, {})
+
+
+@pytest.mark.parametrize("name", ["a.webm", "a.mkv", "a.mp4", "a.ts"])
+def test_frames_and_rates_are_counted_where_a_header_states_those_of_its_clock(tmp_path, name):
+    """As browsers record: 90 frames in three seconds, by a clock of milliseconds."""
+    pts = [33 * frame for frame in range(90)]
+    codec = "libvpx-vp9" if name == "a.webm" else "libx264"
+    path = write_video(tmp_path / name, numbered_frames(90, 32, 32), codec=codec, rate=1000, pts=pts)
+    rows = manifest(tmp_path, [name])
+    [look], _ = look_at(rows)
+    assert (look.frames, look.rate) == (90, pytest.approx(1000 / 33, rel=0.02))
+    [short], _ = look_at(manifest(tmp_path, [name], [(1.0, 2.0)]))
+    assert short.frames in (30, 31)
+    with open_video(path) as video:
+        assert (len(video), video.rate) == (90, pytest.approx(1000 / 33))
 
 
 def test_report_of_the_command_is_a_table(tmp_path):
