@@ -18,19 +18,19 @@ class VideoList:
     r"""A list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote.
 
     A *list* is UTF-8 text with a row per video: `path label`, or `path` alone (no labels, for prediction). The
-    separator is a tab, a comma, a space or a semicolon: the first of these that the first row has outside of double
-    quotes. Double quotes enclose a path that holds the separator or a line break, or starts with a double quote; quotes
-    inside are doubled. White space around a field is dropped. Blank lines are skipped. There are no comments: HMDB51
-    has videos whose names start with `#`.
+    separator is a tab, a comma, a space or a semicolon: the first of these by which the first row is a header, or else
+    that it has outside of double quotes. Double quotes enclose a path that holds the separator or a line break, or
+    starts with a double quote; quotes inside are doubled. White space around a field is dropped. Blank lines are
+    skipped. There are no comments: HMDB51 has videos whose names start with `#`.
 
     Labels are all numbers from 0, or all names of classes, which count in the order of the sorted names. Several labels
     are `1;5` or `"1,5"`. Without a header, a name stands behind the path of a video file.
 
     The first row may be a header, in any capitals: `path` (or `file_name`, `filename`, `filepath`, `file_path`,
     `video_path`, `video`, `file`, `clip`) and `label` (or `labels`, `class`, `class_name`, `category`, `action`). Of
-    several such columns, the first in this order counts; others are skipped. A file `.jsonl` has an object on each
-    line, with these names. In a folder, `metadata.csv` or `metadata.jsonl` with them is its list, as in the video
-    folders of Hugging Face.
+    several such columns, the first in this order counts; others are skipped, but for `split`, `subset`, `partition` and
+    `fold`, in which all rows must be alike. A file `.jsonl` has an object on each line, with these names. In a folder,
+    `metadata.csv` or `metadata.jsonl` with them is its list, as in the video folders of Hugging Face.
 
     With columns named `start` and `end`, in seconds of the video, a row is a *stretch* of its video: clips and views
     are of the frames that are shown within [start, end). Where a field is empty, the video begins or ends it. A video
