@@ -1,12 +1,13 @@
 """The user's own videos: a list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, is_url, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.class_folders import class_names, no_videos, videos_below
+from lightning_multigrid.sources.class_folders import class_names, no_videos, tell_left_out, videos_below
 from lightning_multigrid.sources.list_file import Row, is_label, metadata_in, read_list
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.manifest_file import load_manifest, prepared_manifest
@@ -37,7 +38,8 @@ class VideoList:
     may be in any number of rows.
 
     In a *folder per class*, `source/<class>/**/*.mp4` (and other suffixes), labels count the sorted names of the
-    folders; if these are the numbers from 0 on, each is its label. Hidden files are skipped, links are followed.
+    folders; if these are the numbers from 0 on, each is its label. Hidden files, empty folders, `lost+found` and
+    `@eaDir` are skipped, links are followed. A warning names the suffixes of other files, and empty folders.
 
     In a *folder of videos*, `source/*.mp4`, without other folders, they have no labels, which is enough for prediction.
     With `frame_rate`, such a folder of images is one video.
@@ -104,12 +106,15 @@ class VideoList:
             existing_only=self.existing_only,
             allow_outside_root=self.allow_outside_root,
         )
+        left_out = Counter[str]()
         if folders:
-            _add_folders(builder, source, folders, classes or folders, frames=frames)
+            _add_folders(builder, source, folders, classes or folders, frames=frames, left_out=left_out)
         elif is_folder:
-            _add_videos(builder, source, (), frames=frames)
+            _add_videos(builder, source, (), frames=frames, left_out=left_out)
         else:
             _add_rows(builder, rows, classes or names, of_training=not own)
+        if not frames:
+            tell_left_out(source, left_out)
         return builder.build()
 
     def _prepared(self, path: str, own: tuple[str, ...], classes: Sequence[str]) -> Manifest:
@@ -126,7 +131,13 @@ class VideoList:
 
 
 def _add_folders(
-    builder: ManifestBuilder, source: str, folders: Sequence[str], classes: Sequence[str], *, frames: bool
+    builder: ManifestBuilder,
+    source: str,
+    folders: Sequence[str],
+    classes: Sequence[str],
+    *,
+    frames: bool,
+    left_out: Counter[str],
 ) -> None:
     labels = {name: label for label, name in enumerate(classes)}
     for name in folders:
@@ -135,11 +146,14 @@ def _add_folders(
                 f"{source} has a folder {quoted(name)}, which is not among the {len(classes):,} `classes`. "
                 "Give the classes of the training split, or move the folder away."
             )
-        _add_videos(builder, os.path.join(os.path.abspath(source), name), [labels[name]], frames=frames)
+        folder = os.path.join(os.path.abspath(source), name)
+        _add_videos(builder, folder, [labels[name]], frames=frames, left_out=left_out)
 
 
-def _add_videos(builder: ManifestBuilder, folder: str, labels: Sequence[int], *, frames: bool) -> None:
-    videos = list(videos_below(os.path.abspath(folder), frames=frames))
+def _add_videos(
+    builder: ManifestBuilder, folder: str, labels: Sequence[int], *, frames: bool, left_out: Counter[str]
+) -> None:
+    videos = list(videos_below(os.path.abspath(folder), frames=frames, left_out=left_out))
     if not videos:
         raise no_videos(folder, frames=frames)
     for path in videos:

@@ -465,6 +465,24 @@ def test_folders_of_frames_per_class(tmp_path):
     assert ([alone.path(row) for row in range(len(alone))], alone.labels(0)) == ([str(tmp_path / "run" / "v1")], ())
 
 
+def test_what_a_folder_leaves_out_is_named(tmp_path, caplog):
+    names = ["run/a.vob", "run/b.M2V", "run/c.divx", "run/d.mxf", "swim/e.nut", "swim/f.f4v", "swim/g.3g2", "swim/h.dv"]
+    others = ["run/a.ogm", "swim/b.OGM", "swim/README", "run/@eaDir/thumb.mp4", "lost+found/x", "walk/.hidden"]
+    manifest = VideoList(touch(tmp_path, *names, *others)).read()
+    assert rows_of(manifest) == [(name, (int(name[0] == "s"),)) for name in names]
+    assert manifest.classes == ("run", "swim")
+    told = " ".join(caplog.messages)
+    assert "not videos by their suffix are left out: '.ogm' (2), 'none' (1)." in told
+    assert "has empty folders, which are left out: 'walk'." in told
+
+
+@pytest.mark.parametrize("content", ["", '{"name": "an app", "version": 5}', "[]"])
+def test_a_manifest_of_another_program_is_none(tmp_path, content):
+    touch(tmp_path, "run/a.mp4", "swim/b.mp4")
+    (tmp_path / "manifest.json").write_text(content)
+    assert VideoList(tmp_path).read().classes == ("run", "swim")
+
+
 @pytest.mark.parametrize(
     ("names", "source", "expected"),
     [
