@@ -114,9 +114,10 @@ class VideoDataModule(LightningDataModule):
         timeout: Seconds after which a mini-batch that does not come is an error, as on a drive that hangs; 0 waits.
         drop_last: Leave out the clips of an epoch that make no whole mini-batch of the baseline.
         max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
-        index: Whether `fit` first makes the frame tables that videos lack which are not prepared. It takes about two
-            decodes of each, once, and what is made is kept among the user's caches, or in the folder that is given.
-            Without a table a clip is decoded from the beginning of its video.
+        index: Whether `fit` first makes the frame tables that videos lack which are not prepared; evaluation alone does
+            so where a list has several stretches of a video. It takes about two decodes of each, once, and what is made is
+            kept among the user's caches, or in the folder that is given. Without a table a clip is decoded from the
+            beginning of its video.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -209,20 +210,27 @@ class VideoDataModule(LightningDataModule):
 
     @override
     def prepare_data(self) -> None:
-        """Makes the frame tables that the videos of `fit` lack; evaluation alone reads each of them once only."""
-        if self.index and (self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING):
-            manifests = self.manifests("train", "val")
-            for split, manifest in manifests.items():
-                self._num_classes_of(split, manifest, manifests.get("train"))  # refused before hours of decoding
-            try:
-                if said := index_in_subprocess(manifests.values(), self._tables_folder()):
-                    tell(said)
-            except OutputError as error:
-                warnings.warn(
-                    f"{error.strerror} So videos that are not prepared are read from their beginning, three to five "
-                    "times as slowly. `index` may be another folder for frame tables; `index=False` accepts that.",
-                    stacklevel=2,
-                )
+        """Makes the frame tables that `fit` lacks, and evaluation alone where a video is in several rows."""
+        if not self.index:
+            return
+        manifests: list[Manifest] = []
+        if self.trainer is None or self.trainer.state.fn in (TrainerFn.FITTING, None):
+            splits = self.manifests("train", "val")
+            for split, manifest in splits.items():
+                self._num_classes_of(split, manifest, splits.get("train"))  # refused before hours of decoding
+            manifests += splits.values()
+        else:  # each video that is read once is decoded once without a table, too
+            read = self._read(_SPLITS[self.trainer.state.fn.value][0], classes=())
+            manifests += [read] if read is not None and _repeats(read) else []
+        try:
+            if said := index_in_subprocess(manifests, self._tables_folder()):
+                tell(said)
+        except OutputError as error:
+            warnings.warn(
+                f"{error.strerror} So videos that are not prepared are read from their beginning, three to five "
+                "times as slowly. `index` may be another folder for frame tables; `index=False` accepts that.",
+                stacklevel=2,
+            )
 
     def _tables_folder(self) -> str:
         return self.index if isinstance(self.index, str) else tables_folder()
@@ -503,6 +511,11 @@ class VideoDataModule(LightningDataModule):
             return batch.class_ids()
         assert self.num_classes is not None
         return batch.multi_hot(self.num_classes)
+
+
+def _repeats(manifest: Manifest) -> bool:
+    """Whether a video is in several rows, as stretches of it are."""
+    return len(set(map(hash, manifest.each_path()))) < len(manifest)
 
 
 @rank_zero_only

@@ -554,7 +554,23 @@ def test_a_cache_that_cannot_be_written_is_told_and_the_training_goes_on(source,
         assert fit(data_of(source)).trainer.global_step == 3
 
 
-def test_an_evaluation_makes_no_tables_and_reads_by_those_that_are_there(source, decoded):
+@pytest.mark.parametrize("kind", ["validate", "test", "predict"])
+def test_an_evaluation_of_stretches_decodes_each_video_once(tmp_path, kind, decoded, caplog):
+    """Without a table, each of its 12 stretches would decode the whole video."""
+    write_video(tmp_path / "a.mp4", numbered_frames(60, 24, 32), rate=10, options={"g": "5"})
+    stretches = [f"a.mp4,{place % 2},{place / 2},{place / 2 + 0.5}" for place in range(12)]
+    write_list(tmp_path / "list.csv", ["path,label,start,end", *stretches])
+    split = {"validate": "val"}.get(kind, kind)
+    for makes in (True, False):
+        decoded.clear()
+        module, data = Recorder(), VideoDataModule(**{split: tmp_path / "list.csv"}, index=str(tmp_path / "t"), **TINY)
+        getattr(quiet_trainer(), kind)(module, data, **({} if kind == "predict" else {"verbose": False}))
+        assert sum(len(batch[0]) for batch in module.seen[split]) == 12
+        assert len(decoded) == makes
+    assert sum("Frame tables of 1 video made" in message for message in caplog.messages) == 1
+
+
+def test_an_evaluation_of_videos_of_one_row_makes_no_tables_and_reads_by_those_that_are_there(source, decoded):
     data, runner = data_of(source, index=str(source / "tables")), quiet_trainer()
     runner.validate(Recorder(), data, verbose=False)
     assert len(decoded) == 3
