@@ -175,7 +175,9 @@ def _first_readable(
         try:
             try:
                 clips, video = _decoded(data.manifest, row, decode)
-            except TableError:  # `open_row` has rejected the table
+            except VideoError as error:  # `open_row` has rejected a table that does not fit
+                if not (isinstance(error, TableError) or error.may_pass):
+                    raise
                 clips, video = _decoded(data.manifest, row, decode)
         except Exception as error:
             # One video that upsets the decoder or the memory must not end a run of days. A fault of all videos does end

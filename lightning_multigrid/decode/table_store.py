@@ -1,6 +1,5 @@
 """A folder of what is known of videos that were decoded once: a frame table of each, or why it can't be read."""
 
-import errno
 import json
 import os
 import time
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 from glob import escape, iglob
 from itertools import chain, islice
 
-import av
 import numpy as np
 from xxhash import xxh3_64_digest, xxh3_128_hexdigest
 
@@ -230,10 +228,7 @@ def _made(path: str) -> FrameTable | str:
     try:
         return make_table(path)
     except VideoError as error:
-        cause = error.__cause__
-        # FFmpeg's errors are of the system's kinds, too, but of what is in the file.
-        of_system = isinstance(cause, OSError) and not isinstance(cause, av.FFmpegError)
-        if of_system or (isinstance(cause, av.FFmpegError) and cause.errno == errno.ENOMEM):
+        if error.may_pass:
             raise
         return error.reason
 

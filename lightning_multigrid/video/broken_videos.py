@@ -5,7 +5,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from lightning_multigrid.clips import BrokenVideo
+from lightning_multigrid.clips import BrokenVideo, ClipBatch
 from lightning_multigrid.decode import BrokenVideosError
 from lightning_multigrid.files import printable, require
 from lightning_multigrid.host import Trainer, tell
@@ -34,6 +34,7 @@ class BrokenVideos:
         self._damaged: dict[str, str] = {}
         self._slow = Counter[str]()  # clips, by the reason
         self._missed: defaultdict[str, dict[int, str]] = defaultdict(dict)  # paths by row: a video may be in several
+        self._named = set[str]()
         self.reasons: dict[str, str] = {}
 
     def tell_slow(self) -> None:
@@ -57,19 +58,27 @@ class BrokenVideos:
             if video.kept and video.path not in self._damaged:
                 message = f"{path}: {reason}, as far as it was read. Its frames are used as FFmpeg decodes them."
                 warnings.warn(f"{message} `check` names all damage.", DamagedVideoWarning, stacklevel=4)
-            if not video.kept and video.path not in self.reasons:
+            if not video.kept and video.path not in self._named:
+                self._named.add(video.path)
                 fate = "In training another video takes its place, elsewhere it is left out."
                 warnings.warn(f"Cannot read {path}: {reason}. {fate}", BrokenVideoWarning, stacklevel=4)
             (self._damaged if video.kept else self.reasons)[video.path] = video.reason
 
-    def report(self, split: str, broken: Sequence[BrokenVideo], videos: int, trainer: Trainer) -> None:
-        """Names broken, damaged and slow videos; raises if too many of the split's `videos` are broken by now."""
-        self.name(broken)
-        for video in broken:
+    def report(self, split: str, batch: ClipBatch, videos: int, trainer: Trainer) -> None:
+        """Names broken, damaged and slow videos; raises if too many of the split's `videos` are broken by now.
+
+        A video that is read later is no longer broken: on a drive that fails for moments, they would add up over days.
+        """
+        self.name(batch.broken)
+        for video in batch.broken:
             if video.slow and split == "train":
                 self._count_slow(printable(video.path), printable(video.reason))
             if not video.kept and (split == "train" or not video.substitute):
                 self._missed[split][video.index] = video.path
+        for row in batch.indices:
+            path = self._missed[split].pop(row, None)
+            if path is not None and not any(path in rows.values() for rows in self._missed.values()):
+                self.reasons.pop(path, None)
         # In evaluation a rank reads its share of the videos; in training, sooner or later, it reads all of them.
         ranks = 1 if split == "train" else trainer.world_size
         missed, videos = self._missed[split], math.ceil(videos / ranks)

@@ -115,8 +115,8 @@ class VideoDataModule(LightningDataModule):
         drop_last: Leave out the clips of an epoch that make no whole mini-batch of the baseline.
         max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
         index: Whether `fit` first makes the frame tables that videos lack which are not prepared; evaluation alone does
-            so where a list has several stretches of a video. It takes about two decodes of each, once, and what is made is
-            kept among the user's caches, or in the folder that is given. Without a table a clip is decoded from the
+            so where a list has several stretches of a video. It takes about two decodes of each, once, and what is made
+            is kept among the user's caches, or in the folder that is given. Without a table a clip is decoded from the
             beginning of its video.
 
     Raises:
@@ -322,7 +322,7 @@ class VideoDataModule(LightningDataModule):
         stage = trainer.state.stage
         split: Split = "train" if stage is None else cast("Split", stage.dataloader_prefix)
         if isinstance(batch, ClipBatch):
-            self._broken.report(split, batch.broken, len(self._datasets[split]), trainer)
+            self._broken.report(split, batch, len(self._datasets[split]), trainer)
             batch = self._videos(split, batch) if batch.views[0] else self._for_training(batch)
         # Of the two hooks Lightning calls the data module's only. The module's default one returns the batch.
         return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)

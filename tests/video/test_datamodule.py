@@ -1,5 +1,6 @@
 import re
 import warnings
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,9 +9,9 @@ import torch
 from jsonargparse import ArgumentParser
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.clips import ClipBatch
+from lightning_multigrid.clips import ClipBatch, opening
 from lightning_multigrid.clips.views import Views
-from lightning_multigrid.decode import TableStore
+from lightning_multigrid.decode import TableStore, VideoError
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.loading import ClipRequest
@@ -382,6 +383,26 @@ def test_broken_videos_are_named_once_and_training_goes_on(folder):
         assert labels.tolist() == [shown_label(clip) for clip in clips]
     # In validation the 12 readable videos are there, each once.
     assert torch.cat([labels for _, labels in module.seen["val"][:4]]).tolist() == [0, 1, 2] * 4
+
+
+def test_a_video_that_is_read_later_is_no_longer_broken(folder, monkeypatch):
+    """A drive that fails for moments would end a run of days: here each video fails once, in an epoch of its own."""
+    own, opened = opening.open_video, Counter()
+    paths = VideoList(folder / "good.csv").read().paths()
+
+    def fails(path, *arguments):
+        opened[path] += 1
+        if opened[path] == 1 + paths.index(path) % 3:
+            raise VideoError(path, "a moment")
+        return own(path, *arguments)
+
+    monkeypatch.setattr(opening, "open_video", fails)
+    data = VideoDataModule(folder / "good.csv", max_bad_fraction=0.5, index=False, **TINY)
+    with pytest.warns(BrokenVideoWarning) as caught:
+        fit(data, max_epochs=5)
+    named = [str(warning.message) for warning in caught if warning.category is BrokenVideoWarning]
+    assert len(named) == len(paths)
+    assert data.broken == {}
 
 
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
