@@ -44,10 +44,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.clips import ClipSampling, VideoDataset, collate_clips
-from lightning_multigrid.decode import make_table
+from lightning_multigrid.decode import TableStore, make_table
 from lightning_multigrid.loading import MultigridLoader, MultigridSampler
 from lightning_multigrid.schedule import Plan
-from lightning_multigrid.sources import Manifest, TableStore, VideoList
+from lightning_multigrid.sources import Manifest, VideoList
 
 FRAMES, SIZE, STRIDE = 32, 224, 2  # the baseline
 SAMPLING = ClipSampling(FRAMES, SIZE, STRIDE)
@@ -161,10 +161,10 @@ def manifest_of(videos: Videos) -> Manifest:
     """The links with the frame tables of their videos."""
     file = Path(videos.folder) / "list.csv"
     file.write_text("".join(f"{path} 0\n" for path in videos.paths))
-    store = TableStore(f"{videos.folder}/tables")
-    for path in videos.files:
-        store.add(path, make_table(path).to_bytes())
-    return replace(VideoList(file).read(), tables=store)
+    manifest, tables = VideoList(file).read(), [make_table(path) for path in videos.files]
+    for number, path in enumerate(videos.paths):
+        TableStore(f"{videos.folder}/tables", manifest.root).add(path, tables[number % len(tables)])
+    return replace(manifest, tables=f"{videos.folder}/tables")
 
 
 def peer_turns(peer: type[Peer], videos: Videos, batches: int, options: argparse.Namespace) -> Turn:

@@ -26,10 +26,10 @@ from benchmark_decode import make_footage
 from measuring import write_json
 
 from lightning_multigrid.clips import ClipSampling, VideoDataset
-from lightning_multigrid.decode import make_table
+from lightning_multigrid.decode import TableStore, make_table
 from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.prepare import Encoding, Planes, prepare
-from lightning_multigrid.sources import TableStore, VideoList
+from lightning_multigrid.sources import VideoList
 
 STRIDE = 2
 Spent = tuple[float, float]
@@ -41,16 +41,15 @@ class Source:
 
     def __init__(self, files: list[Path], folder: Path, clips: int, *, indexed: bool) -> None:
         folder.mkdir()
-        store = TableStore(folder / "tables") if indexed else None
-        if store is not None:
-            for path in files:
-                store.add(str(path), make_table(path).to_bytes())
         numbers = range(clips)
         links = [folder / f"{number}{files[0].suffix}" for number in numbers]
         for number, link in zip(numbers, links, strict=True):
             os.link(files[number % len(files)], link)
+        tables = [make_table(path) for path in files] if indexed else []
+        for number, link in enumerate(links if indexed else []):
+            TableStore(folder / "tables", str(folder)).add(str(link), tables[number % len(files)])
         (folder / "list.csv").write_text("".join(f"{link} 0\n" for link in links))
-        self._manifest = replace(VideoList(folder / "list.csv").read(), tables=store)
+        self._manifest = replace(VideoList(folder / "list.csv").read(), tables=str(folder / "tables"))
         self._rows = count()
 
     def read(self, frames: int, size: int, seed: int) -> Spent:

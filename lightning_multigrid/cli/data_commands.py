@@ -15,12 +15,13 @@ from lightning_multigrid.files import StrPath, printable, require
 from lightning_multigrid.prepare import (
     TASK_SECONDS,
     Encoding,
+    Indexed,
     Planes,
     bytes_of_planes,
     check,
     index,
     of_videos,
-    paths_without_own_table,
+    originals,
     prepare,
     progress_bar,
     tables_folder,
@@ -32,7 +33,6 @@ from lightning_multigrid.sources import (
     Manifest,
     ManifestError,
     Source,
-    TableStore,
     VideoList,
     VideoSource,
     holds_frames,
@@ -140,11 +140,11 @@ def check_videos(
     """
     in_folder = report is None or os.path.isdir(os.path.dirname(os.path.abspath(report)))
     require(in_folder, "--report", report, "in a folder that is there")
-    splits, store = _videos("check", datamodule, source, frame_rate), _store(datamodule, output)
+    splits, folder = _videos("check", datamodule, source, frame_rate), _folder(datamodule, output)
     broken: dict[str, str] = {}
     notes: dict[str, str] = {}
     for manifest in splits.values():
-        found = check(manifest, store, workers, timeout)
+        found = check(manifest, folder, workers, timeout)
         broken, notes = broken | found.broken, notes | found.notes
     if report is not None:
         write_report(report, broken)
@@ -182,22 +182,22 @@ def index_videos(
         timeout: Seconds after which a video is broken.
     """
     splits = _videos("index", datamodule, source, frame_rate)
-    paths = [path for manifest in splits.values() for path in paths_without_own_table(manifest)]
-    if not paths:
+    folder = _folder(datamodule, output)
+    videos = [(manifest.root, originals(manifest)) for manifest in splits.values()]
+    done = index(videos, folder, workers, timeout)
+    if done == Indexed():
         say("Nothing to do: prepared videos need no frame tables, and neither do folders of frames.")
         return
-    store = _store(datamodule, output)
-    done = index(paths, store, workers, timeout)
     _name(done.broken)
-    say(f"{done} They are in {store.folder}.")
+    say(f"{done} They are in {folder}.")
     if done.broken:
         raise SystemExit(1)
 
 
-def _store(data: LightningDataModule | None, output: str | None) -> TableStore:
+def _folder(data: LightningDataModule | None, output: str | None) -> str:
     """Where frame tables are kept: in a folder that is given, or that of a config, or the one of the user's caches."""
     given = getattr(data, "index", None) if output is None else output
-    return TableStore(given if isinstance(given, str) else tables_folder())
+    return given if isinstance(given, str) else tables_folder()
 
 
 def _name(broken: Mapping[str, str]) -> None:

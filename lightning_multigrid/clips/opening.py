@@ -1,7 +1,6 @@
 """How the videos of a dataset are opened."""
 
 import math
-import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +12,12 @@ from lightning_multigrid.decode import (
     Box,
     Damage,
     FrameTable,
+    TableStore,
     Video,
     VideoError,
     VideoReader,
     is_plane_file,
     open_video,
-    read_kept,
 )
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.sources import Manifest
@@ -94,15 +93,15 @@ class Stretch:
 def open_row(manifest: Manifest, row: int) -> Iterator[Stretch]:
     """Opens a row of a manifest for a `with`: a video or a folder of frames, or a stretch of it.
 
-    A kept frame table that does not fit the video is removed, so that the next `index` makes it again.
+    A kept frame table that does not fit the video is rejected: it is not taken again, and the next `index` makes one.
     """
     path = manifest.path(row)
     with open_video(path, manifest.frame_rate, frame_table(manifest, row)) as video:
         try:
             yield Stretch(video, path, manifest.stretch(row))
         finally:
-            if manifest.tables is not None and isinstance(video, VideoReader) and video.misled:
-                manifest.tables.remove(path)
+            if manifest.tables and isinstance(video, VideoReader) and video.misled:
+                TableStore(manifest.tables, manifest.root).reject(path)
 
 
 def frame_table(manifest: Manifest, row: int) -> FrameTable | None:
@@ -111,18 +110,5 @@ def frame_table(manifest: Manifest, row: int) -> FrameTable | None:
     A `VideoError` if the video is known to be broken.
     """
     path = manifest.path(row)
-    if manifest.tables is None or is_plane_file(path):
-        return None
-    try:
-        return read_kept(path, manifest.tables.read(path))
-    except VideoError:
-        raise
-    except (OSError, ValueError) as error:
-        # Without the name of the file, which would make a warning of each.
-        why = getattr(error, "strerror", None) or error
-        warnings.warn(
-            f"Frame tables in {manifest.tables.folder} are damaged: {why}. Videos are read from their beginning, "
-            "which is slower. Make the tables again: run `lightning-multigrid index`.",
-            stacklevel=2,
-        )
-        return None
+    wanted = manifest.tables and manifest.frame_rate is None and not is_plane_file(path)
+    return TableStore(manifest.tables, manifest.root).find(path) if wanted else None

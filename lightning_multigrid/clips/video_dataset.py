@@ -17,7 +17,7 @@ from lightning_multigrid.clips.batch import BrokenVideo, Clip
 from lightning_multigrid.clips.opening import Stretch, open_row
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.views import Views, cut_out, share_frames
-from lightning_multigrid.decode import BrokenVideosError, VideoError, is_plane_file
+from lightning_multigrid.decode import BrokenVideosError, TableError, VideoError, is_plane_file
 from lightning_multigrid.loading import ClipRequest, derive_seed, visits
 from lightning_multigrid.schedule import span
 from lightning_multigrid.sources import Manifest
@@ -177,22 +177,32 @@ def _first_readable(
     broken: list[BrokenVideo] = []
     for row in _candidates(len(data), index, seed):
         try:
-            with open_row(data.manifest, row) as video:
-                clips = decode(row, video)
-                if video.damage:
-                    broken.append(BrokenVideo(video.path, str(video.damage), kept=True))
-                if video.slow and (data.manifest.tables is not None or data.manifest.prepared):  # else as it was asked
-                    broken.append(BrokenVideo(video.path, video.slow, kept=True, slow=True))
-            return [replace(clip, broken=tuple(broken)) for clip in clips] if broken else clips
+            try:
+                clips, video = _decoded(data.manifest, row, decode)
+            except VideoError as error:  # `open_row` has rejected a table that does not fit
+                if not (isinstance(error, TableError) or error.may_pass):
+                    raise
+                clips, video = _decoded(data.manifest, row, decode)
         except Exception as error:
             # One video that upsets the decoder or the memory must not end a run of days. A fault of all videos does end
             # it: by the error below, or by too large a fraction in the data module.
             reason = error.reason if isinstance(error, VideoError) else f"{type(error).__name__}: {error}"
             broken.append(BrokenVideo(data.manifest.path(row), reason, row != index, index=row))
+            continue
+        if video.damage:
+            broken.append(BrokenVideo(video.path, str(video.damage), kept=True))
+        if video.slow and (data.manifest.tables or data.manifest.prepared):  # else as it was asked
+            broken.append(BrokenVideo(video.path, video.slow, kept=True, slow=True))
+        return [replace(clip, broken=tuple(broken)) for clip in clips] if broken else clips
     raise BrokenVideosError(
         f"None of {len(broken)} videos of {len(data)} can be read, at least one must be. Check the paths and "
         f"`root`. The first: {broken[0].path}: {broken[0].reason}"
     )
+
+
+def _decoded(manifest: Manifest, row: int, decode: Callable[[int, Stretch], list[Clip]]) -> tuple[list[Clip], Stretch]:
+    with open_row(manifest, row) as video:
+        return decode(row, video), video
 
 
 def _candidates(length: int, index: int, seed: int) -> Iterator[int]:

@@ -25,10 +25,11 @@ _TICK = Fraction(1, 90_000)  # seconds; rates of videos are multiples of it, or 
 class FrameFolder(AbstractContextManager["FrameFolder"]):
     """A folder of images as a video, with the attributes of a `VideoReader`. Its length is the number of images.
 
-    Images are sorted by the numbers in their names, which may be times (`0.5.png`). Where numbers are missing, so are
-    frames: the others keep their times. Of several numbers the first counts most, as in `00-01-59.png`; so images
-    `1_000.png` and `2_000.png` are of one video. Hidden files, other files and folders are skipped. A `VideoError` if
-    there is no such folder, it holds no images, images of several videos by their names, or the first can't be read.
+    Images are sorted by the numbers in their names, of which the first counts most, as in `00-01-59.png`; so images
+    `1_000.png` and `2_000.png` are of one video. Each is shown equally long, whichever numbers are missing. Hidden
+    files, other files and folders are skipped. A `VideoError` if there is no such folder, it holds no images, or the
+    first can't be read; and if the names differ in more than digits, or have decimals of unequal length (`0.5.png`,
+    `0.25.png`; `1.9.png`, `1.10.png`), as then they have no clear order.
 
     Args:
         path: The folder.
@@ -38,18 +39,15 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
     def __init__(self, path: str | os.PathLike[str], rate: float) -> None:
         self._path = os.fspath(path)
         self.rate, self.start, self.damage, self.orientation, self.slow = rate, 0.0, Damage(), Orientation(), ""
-        self._listing = list_folder(self._path, self._size_of)
-        self.height, self.width = self._listing.height, self._listing.width
+        self._names = list_folder(self._path)
+        with self._opened(self._names[0]) as image:
+            self.width, self.height = image.size
 
     def __exit__(self, *error: object) -> None:
         """No file is held open."""
 
     def __len__(self) -> int:
-        return len(self._listing.names)
-
-    @property
-    def declared_frames(self) -> int:
-        return len(self)
+        return len(self._names)
 
     def __iter__(self) -> Iterator[VideoFrame]:
         """Yields all frames, as a `FullDecode` does."""
@@ -60,7 +58,7 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
 
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last."""
-        return self._listing.times[frame] / self.rate
+        return frame / self.rate
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """Reads frames as a uint8 tensor T x H x W x 3 (RGB). Arguments and errors are those of `VideoReader.read`.
@@ -72,7 +70,7 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
         places = places_of(indices, len(self), self._path)
         clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
         for index, members in places.items():
-            name = self._listing.names[index]
+            name = self._names[index]
             with self._opened(name) as image:
                 if image.size != (self.width, self.height):
                     sizes = f"{image.height} x {image.width} pixels, but the first frame {self.height} x {self.width}"
@@ -86,10 +84,6 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
     def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """The same as `read`: images are RGB."""
         return self.read(indices, box)
-
-    def _size_of(self, name: str) -> tuple[int, int]:
-        with self._opened(name) as image:
-            return image.size
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[Image.Image]:

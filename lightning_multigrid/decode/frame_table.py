@@ -133,9 +133,14 @@ class FrameTable:
         return len(self.packets)
 
     @property
+    def is_bit_exact(self) -> bool:
+        """Whether any decoder gives the same pixels, by the standard of the codec."""
+        return self.codec in _BIT_EXACT
+
+    @property
     def is_current(self) -> bool:
         """Whether what decodes now gives the same pixels; else the table must be made again."""
-        return self.made_by == MADE_BY or self.codec in _BIT_EXACT
+        return self.made_by == MADE_BY or self.is_bit_exact
 
     @property
     def height(self) -> int:

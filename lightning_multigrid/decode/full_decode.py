@@ -177,10 +177,21 @@ class FullDecode(AbstractContextManager["FullDecode"]):
     def _declared_seconds(self) -> float:
         return float((self._container.duration or 0) / av.time_base)
 
-    @property
-    def declared_frames(self) -> int:
-        """Number of frames as the container states it, 0 if it doesn't."""
-        return self._stream.frames or round(self._declared_seconds * self.rate)
+    def counted(self) -> tuple[int, float]:
+        """The number of frames and the mean rate, as the container states them, or else by all of its packets.
+
+        What it states of the rate alone may be the finest one of its clock: 1,000 per second, as browsers write it.
+        """
+        if self._stream.frames:
+            return self._stream.frames, self.rate
+        with self.file.faults():
+            container, stream = self.file.open()
+            with container:
+                tick = stream.time_base or 0  # gone once the container is closed
+                times = [packet.pts for packet in container.demux(stream) if packet.size]
+        known = [time for time in times if time is not None]
+        lasts = float((max(known) - min(known)) * tick) if known else 0.0
+        return len(times), (len(known) - 1) / lasts if lasts > 0 else self.rate
 
     @property
     def rate(self) -> float:

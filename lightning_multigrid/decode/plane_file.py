@@ -160,10 +160,6 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
             frame.pts, frame.time_base = int(self._times[index]), Fraction(self._head.ticks, self._head.per)
             yield frame
 
-    @property
-    def declared_frames(self) -> int:
-        return len(self)
-
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last."""
         return seconds_of(frame, len(self), self._times, self.rate)

@@ -42,10 +42,15 @@ def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[
     return places
 
 
+class TableError(VideoError):
+    """The frame table of a file that is not damaged does not fit it."""
+
+
 class VideoReader(AbstractContextManager["VideoReader"]):
     """A video file, open for reading until `close` or the end of a `with`. Its length is its number of frames.
 
-    A `VideoError` if the file is missing, damaged, cut short, no video, too slow, or has frames above 67 megapixels.
+    A `VideoError` if the file is missing, damaged, cut short, no video, too slow, or has frames above 67 megapixels; a
+    `TableError` if a frame is not the one of the table.
 
     Args:
         path: An ordinary file, whatever its name looks like, or the URL of one, of which ranges are read.
@@ -204,7 +209,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                     raise VideoError(self.file.path, f"damaged: {frame_of} is decoded otherwise each time")
                 self.misled = True
                 way = "Remove it, and run `{} prepare`" if self._own else "Run `{} index`"
-                raise VideoError(
+                raise TableError(
                     self.file.path,
                     f"changed: {frame_of} is not the one that was found when the file was decoded first. "
                     f"{way.format('lightning-multigrid')} again",

@@ -36,6 +36,14 @@ class VideoError(ValueError):
         self.path = path
         self.reason = reason
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether the file may not be to blame: the system could not read it, or had no memory."""
+        cause = self.__cause__
+        if isinstance(cause, av.FFmpegError):  # they are of the system's kinds, too, but of what is in the file
+            return cause.errno == errno.ENOMEM
+        return isinstance(cause, OSError)
+
     def __str__(self) -> str:
         return printable(f"{self.path}: {self.reason}").replace("\n", "\\n")
 

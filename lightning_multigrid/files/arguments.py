@@ -11,8 +11,8 @@ PLANES_SUFFIX = ".planes"
 """Of the files of decoded planes that `prepare` writes."""
 
 VIDEO_SUFFIXES = (
-    *(".3gp", ".asf", ".avi", ".flv", ".gif", ".m2ts", ".m4v", ".mjpeg", ".mjpg", ".mkv", ".mov", ".mp4", ".mpeg"),
-    *(".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv"),
+    *(".3g2", ".3gp", ".asf", ".avi", ".divx", ".dv", ".f4v", ".flv", ".gif", ".m2ts", ".m2v", ".m4v", ".mjpeg"),
+    *(".mjpg", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".mxf", ".nut", ".ogv", ".ts", ".vob", ".webm", ".wmv"),
     PLANES_SUFFIX,
 )
 FRAME_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")

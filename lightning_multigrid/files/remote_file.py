@@ -33,6 +33,7 @@ _GAP, _WIDEST_GAP = 1 << 20, 1 << 24  # bytes between two pieces that are read a
 _PIECES = 3  # requests for a clip, unless its pieces lie further apart
 _MOST_HELD = 1 << 28  # bytes of a clip
 _LARGEST_TEXT = 1 << 30  # bytes of a list
+_LIST_SECONDS = 300.0  # that a list is taken to be what it was: a `fit` reads it several times
 _MOST_KNOWN = 4096  # files that a process knows
 _MARKS = "ETag", "blob_id", "Last-Modified", "LastModified"  # what tells a file from what it was before
 
@@ -164,9 +165,14 @@ def _local_copy(url: str) -> InputFile:
     return InputFile(os.dup(process.copy[2]))
 
 
-@lru_cache(maxsize=16)
 def read_remote(url: str) -> bytes:
-    """Returns what is in a list at a URL, read once by each process; an OSError if it can't be read.
+    """Returns what is in a list at a URL, which a process reads again after some minutes; an OSError if it can't."""
+    return _read_by_program(url, int(time.monotonic() // _LIST_SECONDS))
+
+
+@lru_cache(maxsize=16)
+def _read_by_program(url: str, _: int) -> bytes:
+    """Reads a list at a URL, once in each span of time.
 
     It starts `python -m lightning_multigrid.files`, as this process may be about to fork.
     """

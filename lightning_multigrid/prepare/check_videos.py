@@ -13,17 +13,18 @@ from lightning_multigrid.decode import (
     FrameTable,
     FullDecode,
     PlaneFile,
+    TableStore,
     VideoError,
     open_whole,
     own_table,
     planes_bytes,
 )
-from lightning_multigrid.prepare.index_before_fit import paths_without_own_table
+from lightning_multigrid.files import StrPath
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
 from lightning_multigrid.prepare.progress import shown
-from lightning_multigrid.prepare.tables import index, kept_table
+from lightning_multigrid.prepare.tables import index, originals
 from lightning_multigrid.prepare.transcode import Planes
-from lightning_multigrid.sources import Manifest, ManifestError, TableStore
+from lightning_multigrid.sources import Manifest, ManifestError
 
 _LOOKED_AT = 32  # videos, to know what all are like
 _USUAL_RATE = 30.0  # frames per second, where a file doesn't say
@@ -36,7 +37,7 @@ class Checked(NamedTuple):
     notes: dict[str, str]  # are read, but their container says that something is missing
 
 
-def check(manifest: Manifest, store: TableStore, workers: int = 0, timeout: float = TASK_SECONDS) -> Checked:
+def check(manifest: Manifest, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> Checked:
     """Finds the broken and damaged videos of a manifest.
 
     Their frame tables tell it, and those that are missing are made and kept, as by `index`: a training that follows
@@ -44,7 +45,7 @@ def check(manifest: Manifest, store: TableStore, workers: int = 0, timeout: floa
 
     Args:
         manifest: The videos.
-        store: Where tables are kept.
+        folder: Where tables are kept.
         workers: Processes; 0 works in this one.
         timeout: Seconds after which a video counts as broken (not with 0 workers).
 
@@ -56,9 +57,9 @@ def check(manifest: Manifest, store: TableStore, workers: int = 0, timeout: floa
     starts: dict[str, list[float]] = {}
     for row, path in enumerate(manifest.paths()):
         starts.setdefault(path, []).append(manifest.stretch(row)[0])
-    without_table = paths_without_own_table(manifest)
-    broken = index(without_table, store, workers, timeout).broken
-    results = {path: _of_table(path, starts[path], store) for path in without_table if path not in broken}
+    broken = index([(manifest.root, originals(manifest))], folder, workers, timeout).broken
+    store = TableStore(folder, manifest.root)
+    results = {path: _of_table(path, starts[path], store) for path in originals(manifest) if path not in broken}
     rest = {path: starts[path] for path in starts if path not in results and path not in broken}
     tasks = run_tasks(partial(_of_decode, manifest.frame_rate), rest.items(), workers, timeout)
     for (path, _), result in shown("check", tasks, len(rest)):
@@ -71,7 +72,7 @@ def check(manifest: Manifest, store: TableStore, workers: int = 0, timeout: floa
 
 
 def _of_table(path: str, starts: Sequence[float], store: TableStore) -> tuple[str, str]:
-    table = kept_table(path, store)
+    table = store.find(path)
     if table is None:
         return "changed while it was checked. Check it again", ""
     return _fault(table, starts), table.lacks
@@ -113,7 +114,7 @@ class Look(NamedTuple):
 def look_at(manifest: Manifest) -> tuple[list[Look], list[str]]:
     """Looks at up to 32 videos, evenly spaced; says of those that can't be begun why.
 
-    It decodes the first frame, and all only where a file doesn't say how many there are.
+    It decodes the first frame, and counts packets where a file doesn't say how many there are.
     """
     looks, broken = list[Look](), list[str]()
     number = min(_LOOKED_AT, len(manifest))
@@ -146,7 +147,6 @@ def bytes_of_planes(paths: Sequence[str], planes: Planes, frame_rate: float | No
 def _look_at(path: str, frame_rate: float | None) -> Look:
     """Looks at a video file, or at a folder of frames if these have a rate."""
     with open_whole(path, frame_rate) as video:
-        frames = iter(video)
-        next(frames)
-        length = video.declared_frames or 1 + sum(1 for _ in frames)
-        return Look(length, video.rate or _USUAL_RATE, video.height, video.width)
+        next(iter(video))
+        length, rate = video.counted() if isinstance(video, FullDecode) else (len(video), video.rate)
+        return Look(length, rate or _USUAL_RATE, video.height, video.width)

@@ -47,7 +47,7 @@ from lightning_multigrid.sources import MANIFEST_NAME, Manifest, renamed, save_m
 REPORT_NAME = "report.csv"
 
 # Part of what makes two prepared files equal; raise it when `transcode` makes other files of the same settings.
-_VERSION = 6
+_VERSION = 7
 
 
 @dataclass(frozen=True)
@@ -218,22 +218,21 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def _made_from(source: str, encoding: Encoding | Planes, frame_rate: float | None) -> str:
-    """What a prepared video is made of and how: its source as it is now, and the settings."""
-    # Whole paths stay private; a digest tells them apart.
-    about: dict[str, object] = {"source": _digest(source)}
+    """What a prepared video is made of and how: its source as it is now, and the settings.
+
+    Which source it is, its name tells: the path below the root, so that another mount changes nothing.
+    """
+    about: dict[str, object]
     if not is_url(source) and os.path.isdir(source):
         with os.scandir(source) as entries:
             images = [entry for entry in entries if is_frame(entry.name) and entry.is_file()]
             states = sorted((image.name, image.stat().st_size, image.stat().st_mtime_ns) for image in images)
-        about |= {"frame_rate": frame_rate, "images": _digest(repr(states))}
+        images_now = hashlib.sha256(os.fsencode(repr(states))).hexdigest()[:16]
+        about = {"frame_rate": frame_rate, "images": images_now}
     else:
         found = state_of(source)
-        about |= {"bytes": found.size, "changed": found.changed}
+        about = {"bytes": found.size, "changed": found.changed}
     return json.dumps({"version": _VERSION, **asdict(encoding), **about})
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
 
 
 def _make(job: TranscodeJob) -> bool:

@@ -1,17 +1,14 @@
 """The frame tables of videos that are not prepared, made once and kept: a training then reads clips of them fast."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
-from lightning_multigrid.decode import FrameTable, VideoError, make_kept, read_kept
-from lightning_multigrid.files import is_url, state_of
+from lightning_multigrid.decode import TableStore, is_plane_file
+from lightning_multigrid.files import StrPath, is_url
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
 from lightning_multigrid.prepare.progress import of_videos, shown
-from lightning_multigrid.sources import TableStore, content_key
-
-_SAMPLE = 100  # tables that tell for all whether another FFmpeg made them
+from lightning_multigrid.sources import Manifest
 
 
 @dataclass
@@ -28,30 +25,49 @@ class Indexed:
         return f"Frame tables of {of_videos(self.made)} made{there}{broken}."
 
 
-def index(paths: Iterable[str], store: TableStore, workers: int = 0, timeout: float = TASK_SECONDS) -> Indexed:
-    """Makes the frame tables of the videos that have none, or an old one, with a bar; adds each to a store at once.
+Videos = Iterable[tuple[str, Iterable[str]]]
+"""Paths of videos, with the root that they are below."""
+
+
+def originals(manifest: Manifest) -> Iterator[str]:
+    """The videos of a manifest that need a table kept, row by row: neither prepared ones nor folders of images."""
+    if manifest.frame_rate is None and not manifest.prepared:
+        yield from (path for path in manifest.each_path() if not is_plane_file(path))
+
+
+def index(videos: Videos, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> Indexed:
+    """Makes the frame tables that videos lack, with a bar; keeps each in the folder of a `TableStore` at once.
 
     Several processes share the work: each takes the videos in an order of its own, and looks for the table before it
     makes it. That a video is broken is kept in the place of its table, and holds for this version of the package.
 
     Args:
-        paths: Absolute paths of videos.
-        store: Where tables are kept. What was added before an interruption is not made again.
+        videos: The videos.
+        folder: Where tables are kept. What was added before an interruption is not made again.
         workers: Processes; 0 works in this one.
         timeout: Seconds after which a video counts as broken, until the next call (not with 0 workers).
 
     Raises:
         OutputError: If tables can't be written.
     """
-    done, tasks = known(paths, store)
-    if tasks:
-        store.begin()
-    random.Random().shuffle(tasks)
+    done, missing = Indexed(), dict[tuple[TableStore, str], None]()
+    for root, paths in videos:
+        store = TableStore(folder, root)
+        known = store.known(paths)
+        done.kept, done.broken = done.kept + known.there, done.broken | known.broken
+        missing |= dict.fromkeys((store, path) for path in known.missing)
+    tasks = list(missing)
+    if not tasks:
+        return done
     each = "Each of " if len(tasks) > 1 else ""
     said = f"{each}{of_videos(len(tasks))} is decoded once, to know its frames. Tables are kept for the next run."
-    if remote := sum(map(is_url, tasks)):
+    tasks[0][0].begin()
+    if tasks[0][0].had_older():
+        said += " Those that an older version has made are not read."
+    if remote := sum(is_url(path) for _, path in tasks):
         said += f" Copied from URLs for that, one at a time for each process: {remote:,}."
-    for path, made in shown("index", run_tasks(partial(_make, store), tasks, workers, timeout), len(tasks), said):
+    random.Random().shuffle(tasks)
+    for (_, path), made in shown("index", run_tasks(_make, tasks, workers, timeout), len(tasks), said):
         if isinstance(made, TaskFailure):
             done.broken[path] = made.reason
         else:
@@ -59,65 +75,6 @@ def index(paths: Iterable[str], store: TableStore, workers: int = 0, timeout: fl
     return done
 
 
-def known(paths: Iterable[str], store: TableStore) -> tuple[Indexed, list[str]]:
-    """Returns what is known of some videos, and those of which nothing is, or only an old table."""
-    distinct, done = list(dict.fromkeys(paths)), Indexed()
-    missing = dict.fromkeys(store.missing(distinct))
-    for path in distinct:
-        try:
-            if path not in missing and kept_table(path, store) is None:
-                missing[path] = None
-            done.kept += path not in missing
-        except VideoError as error:
-            done.broken[path] = error.reason
-    return done, list(missing)
-
-
-def _make(store: TableStore, path: str) -> bool:
-    """Makes a table, unless another process has by now; returns whether it did. A `VideoError` if a video is broken."""
-    if kept_table(path, store) is not None:
-        return False
-    before = _key(path)
-    data, whole = make_kept(path)
-    if _key(path) != before:
-        raise VideoError(path, "changed while it was decoded. Index it again")
-    store.add(path, data, dated=not whole)
-    read_kept(path, data)  # says why it is broken
-    return True
-
-
-def _key(path: str) -> tuple[str, int]:
-    try:
-        return content_key(path), state_of(path).changed
-    except (OSError, ValueError) as error:
-        raise VideoError(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from error
-
-
-def without_table(paths: Sequence[str], store: TableStore) -> list[str]:
-    """The videos that have no table, and if another FFmpeg made one of some that are looked at, those of old tables."""
-    missing = dict.fromkeys(store.missing(paths))
-    there = [path for path in paths if path not in missing]
-    if any(_is_old(path, store) for path in there[:: max(1, len(there) // _SAMPLE)]):
-        missing |= dict.fromkeys(path for path in there if _is_old(path, store))
-    return list(missing)
-
-
-def _is_old(path: str, store: TableStore) -> bool:
-    try:
-        return kept_table(path, store) is None
-    except VideoError:
-        return False
-
-
-def kept_table(path: str, store: TableStore) -> FrameTable | None:
-    """Returns the table of a video; None if there is none, or it is damaged, or another FFmpeg made it.
-
-    A `VideoError` if the video is known to be broken.
-    """
-    try:
-        table = read_kept(path, store.read(path))
-    except VideoError:
-        raise
-    except (OSError, ValueError):
-        return None
-    return table if table is not None and table.is_current else None
+def _make(task: tuple[TableStore, str]) -> bool:
+    store, path = task
+    return store.make(path)

@@ -1,22 +1,31 @@
 """A folder that holds a folder per class, each with its videos."""
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from lightning_multigrid.files import VIDEO_SUFFIXES, is_frame, quoted
 from lightning_multigrid.sources.text import ManifestError, refuse_unlisted
 
+_log = logging.getLogger(__name__)
+_NAMED = 8  # suffixes
+_OF_THE_SYSTEM = ("lost+found", "@eaDir")  # folders: of a file system, and of thumbnails that a NAS makes
 _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 
 
 def class_names(source: str, *, frames: bool) -> list[str]:
-    """Names of the folders in `source`, sorted, without hidden ones; numbers from 0 on are sorted as numbers.
+    """Names of the folders in `source`, sorted, without hidden and empty ones; numbers from 0 on are sorted as numbers.
 
     A `ManifestError` if there are videos beside them, which would have no class; with `frames`, videos are folders.
     """
     _, folders, files = next(os.walk(source, onerror=refuse_unlisted))
-    names = sorted(name for name in folders if name[0] != ".")
+    names = sorted(filter(_counts, folders))
+    empty = [name for name in names if not any(_files_below(os.path.join(source, name)))]
+    if empty and len(empty) < len(names):
+        names = [name for name in names if name not in empty]
+        _log.warning("%s has empty folders, which are left out: %s.", source, ", ".join(map(quoted, empty)))
     if names and all(name.lower() in _SPLITS for name in names):
         split = os.path.join(source, names[0])
         raise ManifestError(f"{source} holds splits; a folder per class is required. Give one split, such as {split}.")
@@ -43,12 +52,32 @@ def no_videos(folder: str, *, frames: bool) -> ManifestError:
     )
 
 
-def videos_below(folder: str, *, frames: bool) -> Iterator[str]:
+def videos_below(folder: str, *, frames: bool, left_out: Counter[str] | None = None) -> Iterator[str]:
     """Yields the paths of the videos below a folder, sorted; with `frames`, those of the folders that hold images.
 
     Hidden files are skipped. Links are followed, but no folder is entered twice, nor one that holds this folder.
+    `left_out` counts the suffixes of other files.
     """
     chosen = is_frame if frames else _is_video
+    for place, names in _files_below(folder):
+        files = sorted(filter(chosen, names))
+        if left_out is not None:
+            left_out.update(os.path.splitext(name)[1].lower() or "none" for name in names if not chosen(name))
+        if frames and files:
+            yield place
+        elif not frames:
+            yield from (os.path.join(place, name) for name in files)
+
+
+def tell_left_out(folder: str, left_out: Counter[str]) -> None:
+    """Says which suffixes the files have that were left out of a folder of videos."""
+    if left_out:
+        told = ", ".join(f"{quoted(suffix)} ({count:,})" for suffix, count in left_out.most_common(_NAMED))
+        _log.warning("Files in %s that are not videos by their suffix are left out: %s.", folder, told)
+
+
+def _files_below(folder: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the folders below a folder, and itself, that hold files, with the names of these; without hidden ones."""
     holding = (*Path(os.path.abspath(folder)).parents, *Path(os.path.realpath(folder)).parents)
     seen = set(map(os.path.realpath, holding))
     for place, folders, names in os.walk(folder, followlinks=True, onerror=refuse_unlisted):
@@ -57,12 +86,14 @@ def videos_below(folder: str, *, frames: bool) -> Iterator[str]:
             folders.clear()
             continue
         seen.add(real)
-        folders[:] = sorted(name for name in folders if name[0] != ".")
-        files = sorted(filter(chosen, names))
-        if frames and files:
-            yield place
-        elif not frames:
-            yield from (os.path.join(place, name) for name in files)
+        folders[:] = sorted(filter(_counts, folders))
+        if files := [name for name in names if name[0] != "."]:
+            yield place, files
+
+
+def _counts(folder: str) -> bool:
+    """Whether a folder counts, by its name."""
+    return folder[0] != "." and folder not in _OF_THE_SYSTEM
 
 
 def _is_video(name: str) -> bool:

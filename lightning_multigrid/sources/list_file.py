@@ -1,5 +1,7 @@
 """The rows of a list of videos: CSV with or without a header, or JSON lines."""
 
+import csv
+import io
 import json
 import math
 import os
@@ -15,8 +17,10 @@ from lightning_multigrid.sources.text import ManifestError, csv_rows, read_text
 _PATHS = ("path", "file_name", "filename", "filepath", "file_path", "video_path", "video", "file", "clip")
 _LABELS = ("label", "labels", "class", "class_name", "category", "action")
 _STRETCH = ("start", "end")
-_UNLABELLED = {"path", "file_name", *_STRETCH}  # a header without labels has no other columns
+_UNLABELLED = {*_PATHS, *_STRETCH}  # a header without labels has no other columns
+_SPLITS = ("split", "subset", "partition", "fold")  # columns that say which rows are of training
 
+_SEPARATORS = "\t, ;"
 _NUMBERS = re.compile(r"[0-9]{1,9}(\s*[;,]\s*[0-9]{1,9})*", re.ASCII)
 _NO_UTF_8 = re.compile("[\ud800-\udfff]")  # as which `read_text` returns such bytes
 _METADATA = ("metadata.csv", "metadata.jsonl")  # of a video folder of Hugging Face
@@ -70,11 +74,17 @@ def metadata_in(folder: str) -> str | None:
 
 
 def _has_labels(path: str) -> bool:
+    text = read_text(path)
     if path.endswith(".jsonl"):
         header = next((list(record) for _, record in _json_records(path)), [])
     else:
-        header = next((row for _, row in csv_rows(path, _separator(path))), [])
+        header = next((row for _, row in csv_rows(path, text, _separator(text))), [])
     return _names_labels([name.lower() for name in header])
+
+
+def _is_header(names: Sequence[str]) -> bool:
+    """Whether a first row names columns: those of paths and of labels, or of paths and stretches alone."""
+    return _names_labels(names) or (_UNLABELLED.issuperset(names) and not set(_PATHS).isdisjoint(names))
 
 
 def _names_labels(header: Sequence[str]) -> bool:
@@ -84,9 +94,11 @@ def _names_labels(header: Sequence[str]) -> bool:
 
 def _records(path: str) -> Iterator[tuple[str, bool, dict[str, Any]]]:
     """Yields where each row is, whether its columns are named, and its path, label, start and end, or None."""
+    splits: dict[str, Any] = {}
     if path.lower().endswith(".jsonl"):
         for where, record in _json_records(path):
             fields = {name.lower(): value for name, value in record.items()}
+            _one_split(_error_at(path, where), fields, splits)
             yield where, True, _fields(fields)
         return
     if path.lower().endswith(".json"):
@@ -95,13 +107,15 @@ def _records(path: str) -> Iterator[tuple[str, bool, dict[str, Any]]]:
             "and `label` if its name ends in `.jsonl`. Write one of these."
         )
     header: list[str] = []
-    for number, (line, row) in enumerate(csv_rows(path, _separator(path))):
+    text = read_text(path)
+    separator = _separator(text)
+    for number, (line, row) in enumerate(csv_rows(path, text, separator)):
         where = f"line {line}"
         error = _error_at(path, where)
         while not row[-1]:  # spaces at the end of a line do not make fields
             row.pop()
         names = [name.lower() for name in row]
-        if number == 0 and (_names_labels(names) or _UNLABELLED.issuperset(names)):
+        if number == 0 and _is_header(names):
             header = names
             if twice := [name for name in (*_PATHS, *_LABELS, *_STRETCH) if header.count(name) > 1]:
                 raise error(f"two columns are named `{twice[0]}`. Rename the one that does not count")
@@ -110,11 +124,13 @@ def _records(path: str) -> Iterator[tuple[str, bool, dict[str, Any]]]:
             continue
         if len(row) > (len(header) or 2):
             raise error(
-                f"{len(row)} fields ({quoted(', '.join(row))}); `path label` or `path` is required. Put a path that "
+                f"{len(row)} fields ({quoted(', '.join(row))}), as it was split at {separator!r}; "
+                f"{f'{len(header)} are named' if header else '`path label` or `path` is required'}. Put a path that "
                 "holds the separator in double quotes, let the first row name the columns (`path,label`, "
                 "for stretches `path,label,start,end`), and read official annotation files with `Kinetics` and so on"
             )
         fields = dict(zip(header or ("path", "label"), row, strict=False))
+        _one_split(error, fields, splits)
         yield where, bool(header), _fields(fields)
 
 
@@ -123,6 +139,16 @@ def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {"path": _PATHS, "label": _LABELS, "start": ("start",), "end": ("end",)}
     found = {kind: next((fields[name] for name in names if name in fields), None) for kind, names in chosen.items()}
     return {**found, "path": found["path"] if isinstance(found["path"], str) else ""}
+
+
+def _one_split(error: Callable[[str], ManifestError], fields: Mapping[str, Any], splits: dict[str, Any]) -> None:
+    """Refuses a row that is of another split than those before, in a column such as `split`; `splits` has theirs."""
+    for name in _SPLITS:
+        if name in fields and splits.setdefault(name, fields[name]) != fields[name]:
+            raise error(
+                f"`{name}` is {quoted(str(fields[name]))}, and {quoted(str(splits[name]))} in a row before; all rows "
+                f"would be of one split. Give a list of each split, or leave the column `{name}` out"
+            )
 
 
 def _json_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -205,8 +231,13 @@ def _error_at(path: str, where: str) -> Callable[[str], ManifestError]:
     return lambda what: ManifestError(f"{path}, {where}: {what}.")
 
 
-def _separator(path: str) -> str:
-    """Returns the first separator that the first row has outside of double quotes."""
-    rows = re.sub('"[^"]*"', "quoted", read_text(path)).split("\n")
-    first = next(filter(None, map(str.strip, rows)), "")
-    return next((separator for separator in "\t, ;" if separator in first), ",")
+def _separator(text: str) -> str:
+    """Returns the separator by which the first row names columns, or else the first that it has outside of quotes."""
+    start = text.lstrip()
+    for separator in _SEPARATORS:
+        with suppress(csv.Error):
+            row = next(csv.reader(io.StringIO(start, ""), delimiter=separator, skipinitialspace=True), [])
+            if len(row) > 1 and _is_header([name.strip().lower() for name in row]):
+                return separator
+    first = re.sub('"[^"]*"', "quoted", text).lstrip().partition("\n")[0].strip()
+    return next((separator for separator in _SEPARATORS if separator in first), ",")

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from torch import Tensor
 
 from lightning_multigrid.files import joined, quoted
-from lightning_multigrid.sources.table_store import TableStore
 from lightning_multigrid.sources.text import ManifestError
 
 _ALWAYS = 0.0, math.inf
+_AT_ONCE = 1 << 12  # paths
 
 
 class Rows(NamedTuple):
@@ -47,7 +47,7 @@ class Manifest:
         frame_rate: Frames per second if each path is a folder of frames, None if it is a video file.
         missing: How many listed videos were left out because they are not on disk (`existing_only`).
         rows: Paths and labels.
-        tables: Where frame tables of the videos are, if that is known.
+        tables: The folder of a `TableStore` with frame tables of the videos; empty if there is none.
         prepared: Whether `prepare` wrote the videos, which then hold their frame tables.
     """
 
@@ -58,7 +58,7 @@ class Manifest:
     frame_rate: float | None
     missing: int
     rows: Rows
-    tables: TableStore | None = None
+    tables: str = ""
     prepared: bool = False
 
     def __len__(self) -> int:
@@ -87,9 +87,15 @@ class Manifest:
 
     def paths(self) -> list[str]:
         """Returns the paths of all rows, as `path` does one by one."""
-        text, offsets = self.rows.paths.numpy().tobytes(), self.rows.path_offsets.tolist()
-        names = (text[start:end].decode("utf-8", "surrogateescape") for start, end in pairwise(offsets))
-        return [joined(self.root, name) for name in names]
+        return list(self.each_path())
+
+    def each_path(self) -> Iterator[str]:
+        """Yields the paths of all rows: those of a large dataset take as much memory as the list."""
+        for first in range(0, len(self), _AT_ONCE):
+            offsets = self.rows.path_offsets.numpy()[first : first + _AT_ONCE + 1]
+            text = self.rows.paths.numpy()[offsets[0] : offsets[-1]].tobytes()
+            for start, end in pairwise((offsets - offsets[0]).tolist()):
+                yield joined(self.root, text[start:end].decode("utf-8", "surrogateescape"))
 
     def spans(self, index: int) -> tuple[list[int], list[tuple[float, float]]]:
         """Returns the labels of a row as they were added, and the (start, end) of each in seconds."""

@@ -6,6 +6,7 @@ Nothing in it is believed: each row is checked as that of a list is.
 import json
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from lightning_multigrid.sources.text import ManifestError, read_json
 
 MANIFEST_NAME = "manifest.json"
 
-_OLDER_NAMES = ("manifest.safetensors", "manifest.packed", "packets.index")
+_BEGINNING = re.compile(rb'{\s*"version": [0-9]+,\s*"root": ')  # other programs write files of this name, too
 _VERSION = 5
 
 
@@ -45,9 +46,8 @@ def prepared_manifest(path: str) -> str | None:
     if is_url(path):  # nothing there is looked for: what has no suffix is a folder
         return None if os.path.splitext(path)[1] else file
     if os.path.isfile(file):
-        return file
-    if any(os.path.isfile(os.path.join(path, name)) for name in _OLDER_NAMES):  # no folder per class
-        raise ManifestError(f"{path} was prepared by an older version. Run `lightning-multigrid prepare` again.")
+        with open(file, "rb") as opened:
+            return file if _BEGINNING.match(opened.read(64)) else None
     return None
 
 

@@ -5,10 +5,10 @@ import io
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
-from lightning_multigrid.files import is_url, read_remote, url_fault
+from lightning_multigrid.files import InputFile, is_url, read_remote, url_fault
 
 
 class ManifestError(ValueError):
@@ -26,8 +26,8 @@ def read_text(path: str) -> str:
             raise ManifestError(f"{path} can't be read: {error.strerror}.") from error
     else:
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            with closing(InputFile(path)) as file:
+                data = file.read(0, file.size)
         except OSError as error:
             where = f"looked for in {os.path.abspath(os.curdir)}"
             raise ManifestError(f"{path} can't be read: {error.strerror} ({where}).") from error
@@ -45,12 +45,13 @@ def read_json(path: str) -> Any:
         raise ManifestError(f"{path} is not JSON: {error}. Download or make the file again.") from error
 
 
-def csv_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the rows that are not blank, each with the number of its last line; white space around fields is dropped.
+def csv_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the rows of a file's text that are not blank, each with the number of its last line.
 
-    Double quotes may enclose a field, and are then doubled inside; others than these are refused.
+    White space around fields is dropped. Double quotes may enclose a field, and are then doubled inside; others than
+    these are refused.
     """
-    reader = csv.reader(io.StringIO(read_text(path), ""), delimiter=separator, strict=True, skipinitialspace=True)
+    reader = csv.reader(io.StringIO(text, ""), delimiter=separator, strict=True, skipinitialspace=True)
     with _csv_errors(path, reader):
         for row in reader:
             if any(fields := [field.strip(" \t") for field in row]):

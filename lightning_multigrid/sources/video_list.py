@@ -1,12 +1,13 @@
 """The user's own videos: a list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, is_url, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.class_folders import class_names, no_videos, videos_below
+from lightning_multigrid.sources.class_folders import class_names, no_videos, tell_left_out, videos_below
 from lightning_multigrid.sources.list_file import Row, is_label, metadata_in, read_list
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.manifest_file import load_manifest, prepared_manifest
@@ -18,26 +19,27 @@ class VideoList:
     r"""A list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote.
 
     A *list* is UTF-8 text with a row per video: `path label`, or `path` alone (no labels, for prediction). The
-    separator is a tab, a comma, a space or a semicolon: the first of these that the first row has outside of double
-    quotes. Double quotes enclose a path that holds the separator or a line break, or starts with a double quote; quotes
-    inside are doubled. White space around a field is dropped. Blank lines are skipped. There are no comments: HMDB51
-    has videos whose names start with `#`.
+    separator is a tab, a comma, a space or a semicolon: the first of these by which the first row is a header, or else
+    that it has outside of double quotes. Double quotes enclose a path that holds the separator or a line break, or
+    starts with a double quote; quotes inside are doubled. White space around a field is dropped. Blank lines are
+    skipped. There are no comments: HMDB51 has videos whose names start with `#`.
 
     Labels are all numbers from 0, or all names of classes, which count in the order of the sorted names. Several labels
     are `1;5` or `"1,5"`. Without a header, a name stands behind the path of a video file.
 
     The first row may be a header, in any capitals: `path` (or `file_name`, `filename`, `filepath`, `file_path`,
     `video_path`, `video`, `file`, `clip`) and `label` (or `labels`, `class`, `class_name`, `category`, `action`). Of
-    several such columns, the first in this order counts; others are skipped. A file `.jsonl` has an object on each
-    line, with these names. In a folder, `metadata.csv` or `metadata.jsonl` with them is its list, as in the video
-    folders of Hugging Face.
+    several such columns, the first in this order counts; others are skipped, but for `split`, `subset`, `partition` and
+    `fold`, in which all rows must be alike. A file `.jsonl` has an object on each line, with these names. In a folder,
+    `metadata.csv` or `metadata.jsonl` with them is its list, as in the video folders of Hugging Face.
 
     With columns named `start` and `end`, in seconds of the video, a row is a *stretch* of its video: clips and views
     are of the frames that are shown within [start, end). Where a field is empty, the video begins or ends it. A video
     may be in any number of rows.
 
     In a *folder per class*, `source/<class>/**/*.mp4` (and other suffixes), labels count the sorted names of the
-    folders; if these are the numbers from 0 on, each is its label. Hidden files are skipped, links are followed.
+    folders; if these are the numbers from 0 on, each is its label. Hidden files, empty folders, `lost+found` and
+    `@eaDir` are skipped, links are followed. A warning names the suffixes of other files, and empty folders.
 
     In a *folder of videos*, `source/*.mp4`, without other folders, they have no labels, which is enough for prediction.
     With `frame_rate`, such a folder of images is one video.
@@ -104,12 +106,15 @@ class VideoList:
             existing_only=self.existing_only,
             allow_outside_root=self.allow_outside_root,
         )
+        left_out = Counter[str]()
         if folders:
-            _add_folders(builder, source, folders, classes or folders, frames=frames)
+            _add_folders(builder, source, folders, classes or folders, frames=frames, left_out=left_out)
         elif is_folder:
-            _add_videos(builder, source, (), frames=frames)
+            _add_videos(builder, source, (), frames=frames, left_out=left_out)
         else:
             _add_rows(builder, rows, classes or names, of_training=not own)
+        if not frames:
+            tell_left_out(source, left_out)
         return builder.build()
 
     def _prepared(self, path: str, own: tuple[str, ...], classes: Sequence[str]) -> Manifest:
@@ -126,7 +131,13 @@ class VideoList:
 
 
 def _add_folders(
-    builder: ManifestBuilder, source: str, folders: Sequence[str], classes: Sequence[str], *, frames: bool
+    builder: ManifestBuilder,
+    source: str,
+    folders: Sequence[str],
+    classes: Sequence[str],
+    *,
+    frames: bool,
+    left_out: Counter[str],
 ) -> None:
     labels = {name: label for label, name in enumerate(classes)}
     for name in folders:
@@ -135,11 +146,14 @@ def _add_folders(
                 f"{source} has a folder {quoted(name)}, which is not among the {len(classes):,} `classes`. "
                 "Give the classes of the training split, or move the folder away."
             )
-        _add_videos(builder, os.path.join(os.path.abspath(source), name), [labels[name]], frames=frames)
+        folder = os.path.join(os.path.abspath(source), name)
+        _add_videos(builder, folder, [labels[name]], frames=frames, left_out=left_out)
 
 
-def _add_videos(builder: ManifestBuilder, folder: str, labels: Sequence[int], *, frames: bool) -> None:
-    videos = list(videos_below(os.path.abspath(folder), frames=frames))
+def _add_videos(
+    builder: ManifestBuilder, folder: str, labels: Sequence[int], *, frames: bool, left_out: Counter[str]
+) -> None:
+    videos = list(videos_below(os.path.abspath(folder), frames=frames, left_out=left_out))
     if not videos:
         raise no_videos(folder, frames=frames)
     for path in videos:

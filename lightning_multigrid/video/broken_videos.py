@@ -5,7 +5,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from lightning_multigrid.clips import BrokenVideo
+from lightning_multigrid.clips import BrokenVideo, ClipBatch
 from lightning_multigrid.decode import BrokenVideosError
 from lightning_multigrid.files import printable, require
 from lightning_multigrid.host import Trainer, tell
@@ -45,9 +45,10 @@ class BrokenVideos:
     def __init__(self, max_bad_fraction: float) -> None:
         require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "a share in [0, 1]")
         self._most = max_bad_fraction
-        self._damaged: dict[str, str] = {}
+        self._damaged = set[str]()  # that were named, as those below
         self._slow = Counter[str]()  # clips, by the reason
         self._missed: defaultdict[str, dict[int, str]] = defaultdict(dict)  # paths by row: a video may be in several
+        self._named = set[str]()
         self.reasons: dict[str, str] = {}
 
     def tell_slow(self) -> None:
@@ -67,19 +68,28 @@ class BrokenVideos:
         for video in videos:
             if video.slow:
                 continue
-            known = self._damaged if video.kept else self.reasons
+            known = self._damaged if video.kept else self._named
             if video.path not in known:
                 warn_of(video, "In training another video takes its place, elsewhere it is left out.", stacklevel=4)
-            known[video.path] = video.reason
+            known.add(video.path)
+            if not video.kept:
+                self.reasons[video.path] = video.reason
 
-    def report(self, split: str, broken: Sequence[BrokenVideo], videos: int, trainer: Trainer) -> None:
-        """Names broken, damaged and slow videos; raises if too many of the split's `videos` are broken by now."""
-        self.name(broken)
-        for video in broken:
+    def report(self, split: str, batch: ClipBatch, videos: int, trainer: Trainer) -> None:
+        """Names broken, damaged and slow videos; raises if too many of the split's `videos` are broken by now.
+
+        A video that is read later is no longer broken: on a drive that fails for moments, they would add up over days.
+        """
+        self.name(batch.broken)
+        for video in batch.broken:
             if video.slow and split == "train":
                 self._count_slow(video)
             if not video.kept and (split == "train" or not video.substitute):
                 self._missed[split][video.index] = video.path
+        for row in batch.indices:
+            path = self._missed[split].pop(row, None)
+            if path is not None and not any(path in rows.values() for rows in self._missed.values()):
+                self.reasons.pop(path, None)
         # In evaluation a rank reads its share of the videos; in training, sooner or later, it reads all of them.
         ranks = 1 if split == "train" else trainer.world_size
         missed, videos = self._missed[split], math.ceil(videos / ranks)

@@ -114,9 +114,10 @@ class VideoDataModule(LightningDataModule):
         timeout: Seconds after which a mini-batch that does not come is an error, as on a drive that hangs; 0 waits.
         drop_last: Leave out the clips of an epoch that make no whole mini-batch of the baseline.
         max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
-        index: Whether `fit` first makes the frame tables that videos lack which are not prepared. It takes about two
-            decodes of each, once, and what is made is kept among the user's caches, or in the folder that is given.
-            Without a table a clip is decoded from the beginning of its video.
+        index: Whether `fit` first makes the frame tables that videos lack which are not prepared; evaluation alone does
+            so where a list has several stretches of a video. It takes about two decodes of each, once, and what is made
+            is kept among the user's caches, or in the folder that is given. Without a table a clip is decoded from the
+            beginning of its video.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -196,7 +197,10 @@ class VideoDataModule(LightningDataModule):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes in the order of their labels, after `setup`; empty if `train` does not name them."""
+        """The names of the classes in the order of their labels, after `setup`; empty if they are not known.
+
+        They are those of `train`; in prediction those of the checkpoint, if it has any.
+        """
         return self._classes
 
     @property
@@ -206,12 +210,17 @@ class VideoDataModule(LightningDataModule):
 
     @override
     def prepare_data(self) -> None:
-        """Makes the frame tables that the videos of `fit` lack; evaluation alone reads each of them once only."""
-        if self.index and (self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING):
+        """Makes the frame tables that `fit` lacks, and evaluation alone where a video is in several rows."""
+        if not self.index:
+            return
+        if self.trainer is None or self.trainer.state.fn in (TrainerFn.FITTING, None):
             manifests = self.manifests("train", "val")
             for split, manifest in manifests.items():
                 self._num_classes_of(split, manifest, manifests.get("train"))  # refused before hours of decoding
             make_tables(manifests.values(), self.index)
+        else:  # each video that is read once is decoded once without a table, too
+            read = self._read(_SPLITS[self.trainer.state.fn.value][0], classes=())
+            make_tables([read] if read is not None and _repeats(read) else [], self.index)
 
     @override
     def setup(self, stage: str) -> None:
@@ -299,7 +308,7 @@ class VideoDataModule(LightningDataModule):
         stage = trainer.state.stage
         split: Split = "train" if stage is None else cast("Split", stage.dataloader_prefix)
         if isinstance(batch, ClipBatch):
-            self._broken.report(split, batch.broken, len(self._datasets[split]), trainer)
+            self._broken.report(split, batch, len(self._datasets[split]), trainer)
             batch = self._videos(split, batch) if batch.views[0] else self._for_training(batch)
         # Of the two hooks Lightning calls the data module's only. The module's default one returns the batch.
         return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)
@@ -311,8 +320,11 @@ class VideoDataModule(LightningDataModule):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Warns if labels count other classes than in the training that wrote a checkpoint."""
+        """Takes the names of the classes for predictions; warns if labels count others than in that training."""
         counted = state_dict.get("classes", ())
+        if self.trainer is not None and self.trainer.state.fn == TrainerFn.PREDICTING:
+            self._classes = tuple(counted) or self._classes
+            return
         for label, (before, now) in enumerate(zip(counted, self._classes, strict=False)):  # weights say if one has more
             if before != now:
                 warnings.warn(
@@ -485,6 +497,11 @@ class VideoDataModule(LightningDataModule):
             return batch.class_ids()
         assert self.num_classes is not None
         return batch.multi_hot(self.num_classes)
+
+
+def _repeats(manifest: Manifest) -> bool:
+    """Whether a video is in several rows, as stretches of it are."""
+    return len(set(map(hash, manifest.each_path()))) < len(manifest)
 
 
 @rank_zero_only

@@ -3,12 +3,11 @@
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
 
 from lightning_multigrid.files import OutputError
 from lightning_multigrid.host import tell
-from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
-from lightning_multigrid.sources import Manifest, TableStore
+from lightning_multigrid.prepare import index_in_subprocess, tables_folder
+from lightning_multigrid.sources import Manifest
 
 
 def make_tables(manifests: Iterable[Manifest], index: bool | str) -> None:
@@ -18,9 +17,8 @@ def make_tables(manifests: Iterable[Manifest], index: bool | str) -> None:
     """
     if not index:
         return
-    paths = dict.fromkeys(chain(*map(paths_without_own_table, manifests)))
     try:
-        if said := index_in_subprocess(list(paths), _folder(index)):
+        if said := index_in_subprocess([*manifests], _folder(index)):
             tell(said)
     except OutputError as error:
         warnings.warn(
@@ -33,7 +31,7 @@ def make_tables(manifests: Iterable[Manifest], index: bool | str) -> None:
 def with_tables(manifest: Manifest, index: bool | str) -> Manifest:
     """The manifest whose videos are read by the tables of `index`, unless they have their own."""
     if index and manifest.frame_rate is None and not manifest.prepared:
-        return replace(manifest, tables=TableStore(_folder(index)))
+        return replace(manifest, tables=_folder(index))
     return manifest
 
 

@@ -1,6 +1,7 @@
 """A stretch of a video is the frames that are shown within it, read as those of the video."""
 
 import itertools
+import os
 from bisect import bisect_left
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from lightning_multigrid.clips import opening
+from lightning_multigrid.clips import ClipSampling, VideoDataset, opening
 from lightning_multigrid.clips.opening import WHOLE, Stretch, frame_table, open_row
-from lightning_multigrid.decode import FrameTable, VideoError, VideoReader, make_kept, make_table
+from lightning_multigrid.decode import TableError, TableStore, VideoError, VideoReader, make_table
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.prepare import Encoding, index, prepare
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest_file import load_manifest
-from lightning_multigrid.sources.table_store import TableStore
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 FRAMES = 30
@@ -176,9 +176,12 @@ def test_a_folder_without_images_is_a_broken_video(tmp_path):
 @pytest.fixture
 def indexed(tmp_path):
     path = write_video(tmp_path / "a.mp4", numbered_frames(FRAMES), rate=RATE, options={"g": "5"})
-    store = TableStore(tmp_path / "tables")
-    store.add(str(path), make_table(path).to_bytes())
-    return replace(manifest(tmp_path, WHOLE, (1.0, 2.0)), tables=store)
+    assert TableStore(tmp_path / "tables", str(tmp_path)).make(str(path))
+    return replace(manifest(tmp_path, WHOLE, (1.0, 2.0)), tables=str(tmp_path / "tables"))
+
+
+def store_of(rows):
+    return TableStore(rows.tables, rows.root)
 
 
 def test_a_video_is_opened_with_its_table(indexed):
@@ -190,48 +193,53 @@ def test_a_video_is_opened_with_its_table(indexed):
             assert numbers(video.read([bisect_left(range(FRAMES), shown) - 10 * row])) == [shown]
     with open_row(rows, 0) as video:
         assert video._video.table.entries[27] == 25  # the reader's own would begin with the first packet
-    assert frame_table(replace(rows, tables=None), 0) is None
-    assert frame_table(replace(rows, tables=TableStore(Path(rows.path(0)).parent / "none")), 0) is None
+    assert frame_table(replace(rows, tables=""), 0) is None
+    assert frame_table(replace(rows, tables=str(Path(rows.path(0)).parent / "none")), 0) is None
 
 
 def test_a_table_that_does_not_fit_is_made_again_by_the_next_index(indexed):
     """Of a video whose frames are not those of the table, or are found only in a decode of the whole file."""
-    path, rows = indexed.path(0), indexed
-    made = rows.tables.read(path)
-    table = FrameTable.from_bytes(made)
+    path, rows, store = indexed.path(0), indexed, store_of(indexed)
+    [file] = Path(rows.tables).rglob("*.table")
+    table = store.find(path)
     other, late = table.checksums.copy(), table.entries.copy()
     other[27], late[28] = other[27] ^ 1, table.packets[28]
     for wrong, told in ((replace(table, checksums=other), "changed: frame 27"), (replace(table, entries=late), None)):
-        rows.tables.add(path, wrong.to_bytes())
+        for made in Path(rows.tables).rglob("*.table"):
+            made.unlink()
+        file.write_bytes(wrong.to_bytes())
         with open_row(rows, 0) as video:
             video.read([3])
-        assert rows.tables.missing([path]) == []  # it fits as far as it was read
-        with pytest.raises(VideoError, match=told) if told else nullcontext(), open_row(rows, 0) as video:
+        assert store.known([path]).missing == []  # it fits as far as it was read
+        with pytest.raises(TableError, match=told) if told else nullcontext(), open_row(rows, 0) as video:
             assert numbers(video.read([28 if told is None else 27])) == [28]
             assert video.slow == "is decoded otherwise than its frame table says"
-        assert rows.tables.missing([path]) == [path]
-        assert index([path], rows.tables).made == 1
-        assert rows.tables.read(path) == made
+        assert store.known([path]).missing == [path]
+        assert [index([(rows.root, [path])], rows.tables).made for _ in range(2)] == [1, 0]
+        assert store.find(path).to_bytes() == table.to_bytes()
+
+
+def test_a_clip_of_a_video_whose_table_does_not_fit_is_read_without_it(indexed, tmp_path):
+    """Another video of the same name and size, as where two lists begin at different roots."""
+    rows, [file] = indexed, Path(indexed.tables).rglob("*.table")
+    write_video(tmp_path / "other.mp4", numbered_frames(FRAMES, first=100), rate=RATE, options={"g": "5"})
+    table = replace(make_table(tmp_path / "other.mp4"), file_size=os.path.getsize(rows.path(0)))
+    file.write_bytes(table.to_bytes())
+    dataset = VideoDataset(rows, ClipSampling(4, 16, 2))
+    for _ in range(2):
+        clip = dataset[0]
+        assert [video.reason for video in clip.broken] == ["has no frame table"]
+        assert (clip.index, clip.broken[0].kept) == (0, True)
+    assert index([(rows.root, [rows.path(0)])], rows.tables).made == 1
+    assert dataset[0].broken == ()
 
 
 def test_a_video_that_is_known_to_be_broken_is_not_opened(indexed, monkeypatch):
     Path(indexed.path(0)).write_bytes(b"no video")
-    indexed.tables.add(indexed.path(0), make_kept(indexed.path(0))[0])
-    with pytest.raises(VideoError, match="no video") as opened, open_row(replace(indexed, tables=None), 0):
+    index([(indexed.root, [indexed.path(0)])], indexed.tables)
+    with pytest.raises(VideoError, match="no video") as opened, open_row(replace(indexed, tables=""), 0):
         pass
     monkeypatch.setattr(opening, "open_video", None)
     with pytest.raises(VideoError, match="no video") as known, open_row(indexed, 0):
         pass
     assert (known.value.path, known.value.reason) == (opened.value.path, opened.value.reason)
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda data: data.replace(b"checksums", b"checkzums"), lambda data: data[:-1], lambda data: b"x"]
-)
-def test_a_damaged_table_is_named_and_left_out(indexed, damage):
-    rows = indexed
-    [path] = Path(rows.tables.folder).rglob("*.table")
-    path.write_bytes(damage(path.read_bytes()))
-    message = r"Frame tables in .*tables are damaged: they are no frame table.* Videos are read from their beginning"
-    with pytest.warns(UserWarning, match=message), open_row(rows, 0) as video:
-        assert numbers(video.read([27])) == [27]

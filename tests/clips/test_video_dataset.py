@@ -1,3 +1,5 @@
+import errno
+import os
 import pickle
 import random
 import re
@@ -16,6 +18,7 @@ from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.views import CENTRE, Views, cut_out
 from lightning_multigrid.decode.any_video import read_frames
 from lightning_multigrid.decode.video_file import BrokenVideosError
+from lightning_multigrid.files import InputFile
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.pixels import YuvClip, resample_clips
 from lightning_multigrid.pixels.edits import draw_rectangle
@@ -372,3 +375,29 @@ def test_views_of_yuv_planes_are_those_of_rgb(folder):
         assert {type(cut) for cut in cuts} == {YuvClip if pixels == "yuv" else torch.Tensor}
     assert crops["rgb"].shape == crops["yuv"].shape
     assert (crops["rgb"] - crops["yuv"]).abs().max() <= 3.5 / 255
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+def test_a_read_that_fails_for_a_moment_is_tried_again(folder, monkeypatch, failures, code):
+    """Once: a second failure in a row makes a broken video."""
+    data = dataset(folder, "good.csv")
+    request, left, own = ClipRequest(0, 4, 16, 1), [failures], InputFile.read
+    right = data.read_clip(request)
+
+    def read(self, position, size):
+        if left[0]:
+            left[0] -= 1
+            raise OSError(code, os.strerror(code))
+        return own(self, position, size)
+
+    monkeypatch.setattr(InputFile, "read", read)
+    clip = data.read_clip(request)
+    assert left == [0]
+    if failures == 1:
+        assert (clip.index, clip.broken) == (0, ())
+        assert torch.equal(clip.crop, right.crop)
+    else:
+        assert [(video.index, os.strerror(code) in video.reason) for video in clip.broken if not video.kept] == [
+            (0, True)
+        ]

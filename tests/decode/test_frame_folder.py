@@ -41,30 +41,41 @@ def test_frames_are_in_the_order_of_their_numbers(tmp_path, name):
     assert [number_of(frame) for frame in video.read(range(12)).numpy()] == list(range(12))
 
 
-def test_times_as_names_count_by_their_value(tmp_path):
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["0.50", "0.75", "2.00", "10.00"],  # times
+        ["shot1.08", "shot1.09", "shot1.10", "shot2.01"],
+        ["00-01-59", "00-02-00", "00-10-01", "01-00-00"],
+        ["a.9", "a.10", "a.11", "a.100"],  # behind a letter there is no decimal
+        ["v2_000", "v2_001", "v2_010", "v10_001"],
+    ],
+)
+def test_of_several_numbers_the_first_counts_most(tmp_path, names):
     (tmp_path / "video").mkdir()
-    for number, name in enumerate(("0.5", "0.75", "2.0", "10.0")):
+    for number, name in enumerate(names):
         Image.fromarray(FRAMES[number]).save(tmp_path / f"video/{name}.png")
     video = FrameFolder(tmp_path / "video", rate=24)
     assert [number_of(frame) for frame in video.read(range(4)).numpy()] == [0, 1, 2, 3]
 
 
-def test_numbers_of_frames_behind_those_of_shots_are_no_times(tmp_path):
+@pytest.mark.parametrize("names", [[0, 1, 2, 6, 7], [0, 5, 10, 15, 20], ["0017", "0018", "0034", "0050", "0067"]])
+def test_images_are_shown_equally_long_whatever_their_names(tmp_path, names):
+    """Numbers may be missing, or count milliseconds."""
     (tmp_path / "video").mkdir()
-    for number, name in enumerate([f"1.{n}" for n in range(1, 11)] + ["2.1", "2.2"]):
-        Image.fromarray(FRAMES[number]).save(tmp_path / f"video/{name}.png")
-    video = FrameFolder(tmp_path / "video", rate=24)
-    assert [number_of(frame) for frame in video.read(range(12)).numpy()] == list(range(12))
-
-
-@pytest.mark.parametrize("step", [1, 5])
-def test_frames_keep_their_times_where_others_are_missing(tmp_path, step):
-    (tmp_path / "video").mkdir()
-    there = [0, 1, 2, 6, 7]
-    for number in there:
-        Image.fromarray(FRAMES[number]).save(tmp_path / f"video/frame_{100 + step * number}.png")
+    for name, frame in zip(names, FRAMES, strict=False):
+        Image.fromarray(frame).save(tmp_path / f"video/frame_{name}.png")
     video = FrameFolder(tmp_path / "video", rate=2)
-    assert [video.time_of(frame) for frame in range(6)] == [0, 0.5, 1, 3, 3.5, 4]
+    assert [video.time_of(frame) for frame in range(6)] == [0, 0.5, 1, 1.5, 2, 2.5]
+
+
+@pytest.mark.parametrize("names", [("0.25.png", "0.5.png"), ("1.10.png", "1.9.png"), ("v1.10_1.png", "v1.9_1.png")])
+def test_decimals_of_unequal_length_are_refused(tmp_path, names):
+    """`0.5` is behind `0.25`, and image 9 of shot 1 before image 10."""
+    for name in names:
+        Image.fromarray(FRAMES[0]).save(tmp_path / name)
+    with pytest.raises(VideoError, match=f"images such as {names[0]} and {names[1]}, whose order is not"):
+        FrameFolder(tmp_path, rate=2)
 
 
 @pytest.mark.parametrize(
@@ -173,17 +184,15 @@ def listed(monkeypatch):
 
 def contents(path):
     with FrameFolder(path, rate=24) as video:
-        times = [video.time_of(frame) for frame in range(len(video) + 1)]
-        return times, (video.height, video.width), [number_of(frame) for frame in video.read(range(len(video))).numpy()]
+        return (video.height, video.width), [number_of(frame) for frame in video.read(range(len(video))).numpy()]
 
 
 def test_a_folder_is_listed_once_for_many_clips(folder, tmp_path, listed):
     (folder / "000005.png").unlink()
     other = write_frames(tmp_path / "vidéo \udce9", FRAMES[:4], "{}.5.png")
-    expected = [n / 24 for n in (0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12)], (48, 64), [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
     for _ in range(3):
-        assert contents(folder) == expected
-        assert contents(other) == ([0, 1 / 24, 2 / 24, 3 / 24, 4 / 24], (48, 64), [0, 1, 2, 3])
+        assert contents(folder) == ((48, 64), [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11])
+        assert contents(other) == ((48, 64), [0, 1, 2, 3])
     assert listed == [str(folder), str(other)]
 
 
@@ -200,7 +209,6 @@ def write_over(folder):
         (lambda folder: Image.fromarray(FRAMES[0]).save(folder / "000013.png"), 13, (48, 64)),
         (lambda folder: (folder / "000012.png").rename(folder / "000011.txt"), 11, (48, 64)),
         (lambda folder: write_frames(folder.rename(folder.with_name("old")).parent / "video", FRAMES[:3]), 3, (48, 64)),
-        (write_over, 12, (24, 40)),
     ],
 )
 def test_a_changed_folder_is_listed_anew(folder, listed, change, length, size):
@@ -213,6 +221,14 @@ def test_a_changed_folder_is_listed_anew(folder, listed, change, length, size):
     assert listed == [str(folder)] * 2
 
 
+def test_images_that_are_written_over_are_read_anew(folder, listed):
+    contents(folder)
+    write_over(folder)
+    with FrameFolder(folder, rate=24) as video:
+        assert (len(video), video.height, video.width) == (12, 24, 40)
+        assert video.read(range(12)).shape == (12, 24, 40, 3)
+
+
 def test_a_folder_that_changed_a_moment_ago_is_not_kept(folder, listed, monkeypatch):
     # Another change might get the same time of a coarse clock.
     monkeypatch.setattr(folder_listing, "_SETTLED", 3600.0)
@@ -221,13 +237,16 @@ def test_a_folder_that_changed_a_moment_ago_is_not_kept(folder, listed, monkeypa
 
 
 def test_what_is_kept_of_folders_is_bounded_and_the_last_ones_stay(tmp_path, listed, monkeypatch):
+    def held():
+        return sum(len(packed) for _, packed in folder_listing._kept._packed.values())
+
     folders = [write_frames(tmp_path / str(number), FRAMES[:3]) for number in range(4)]
     contents(folders[0])
-    monkeypatch.setattr(folder_listing, "_MOST_BYTES", 2 * folder_listing._kept._bytes)
+    monkeypatch.setattr(folder_listing, "_MOST_BYTES", 2 * held())
     for number in (1, 0, 2, 0, 1, 3):  # 2 takes the place of 1, which takes that of 2, and 3 that of 0
         contents(folders[number])
     assert [os.path.basename(path) for path in listed] == ["0", "1", "2", "1", "3"]
-    assert folder_listing._kept._bytes <= folder_listing._MOST_BYTES
+    assert held() <= folder_listing._MOST_BYTES
 
 
 def test_a_kept_folder_that_is_gone_is_missing(folder, listed):

@@ -327,7 +327,7 @@ def test_a_full_decode_tells_size_rate_and_damage(folder):
         frames = [frame.pts for frame in decode]
         assert (decode.height, decode.width, decode.rate) == (HEIGHT, WIDTH, 30.0)
         assert decode.orientation == Orientation()
-        assert len(frames) == decode.declared_frames == COUNT
+        assert (len(frames), *decode.counted()) == (COUNT, COUNT, 30.0)
         assert not decode.damage
         assert decode.table(entries=False).times.tolist() == frames
 

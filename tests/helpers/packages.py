@@ -25,7 +25,7 @@ VIDEOS = {
     "files": ((), ("aiohttp", "fsspec")),
     "pixels": ((), ("numpy", "torch", "torchvision")),
     "decode": (("files", "pixels"), ("PIL", "av", "numpy", "safetensors", "torch", "xxhash")),
-    "sources": (("files",), ("numpy", "torch", "xxhash")),
+    "sources": (("files",), ("numpy", "torch")),
     "clips": (("decode", "loading", "pixels", "schedule", "sources"), ("torch", "typing_extensions")),
     "prepare": (("decode", "files", "sources"), ("av", "numpy", "pebble", "rich", "torch")),
     "models": (("positions",), ("numpy", "safetensors", "torch", "torchvision", "transformers")),

@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.clips import ClipSampling, VideoDataset
-from lightning_multigrid.decode import VideoError, VideoReader, make_table, open_video, read_frames
+from lightning_multigrid.decode import TableStore, VideoError, VideoReader, make_table, open_video, read_frames
 from lightning_multigrid.files import remote_file
 from lightning_multigrid.prepare import Planes, check, index, prepare
-from lightning_multigrid.sources import TableStore, VideoList, table_store
+from lightning_multigrid.sources import VideoList
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.video import VideoDataModule
 from lightning_multigrid.video.broken_videos import SlowVideoWarning
@@ -119,9 +119,9 @@ def test_what_can_not_be_read_by_ranges_is_copied_and_said(server, name, why):
 def test_a_video_that_has_changed_is_never_read_by_its_old_table(server, tmp_path):
     path, url = server.folder / "changing.mp4", f"{server.url}/changing.mp4"
     write_video(path, numbered_frames(20))
-    store = TableStore(tmp_path)
-    assert index([url], store).made == 1
-    assert store.missing([url]) == []
+    store = TableStore(tmp_path, server.url)
+    assert index([(server.url, [url])], tmp_path).made == 1
+    assert store.known([url]).missing == []
     table = make_table(path)
     with VideoReader(url, table) as video:
         video.read([3])
@@ -131,7 +131,7 @@ def test_a_video_that_has_changed_is_never_read_by_its_old_table(server, tmp_pat
     with VideoReader(url, table) as video:
         assert video.slow == "has changed since its frame table was made"
         assert torch.equal(video.read([3]), read_frames(path, [3]))
-    assert store.missing([url]) == [url]
+    assert store.known([url]).missing == [url]
 
 
 def test_a_list_and_a_prepared_folder_at_urls_are_those_of_the_disk(server, tmp_path):
@@ -158,11 +158,12 @@ def test_a_list_and_a_prepared_folder_at_urls_are_those_of_the_disk(server, tmp_
 
 def test_the_commands_make_of_urls_what_they_make_of_files(server, tmp_path):
     (tmp_path / "list.csv").write_text(ROWS + "none.mp4,1\n")
-    remote, store = VideoList(tmp_path / "list.csv", server.url).read(), TableStore(tmp_path / "tables")
+    remote, tables = VideoList(tmp_path / "list.csv", server.url).read(), tmp_path / "tables"
     none = {f"{server.url}/none.mp4": "cannot be read (the server answers 404 (Not Found))"}
-    assert check(remote, store).broken == none
+    assert check(remote, tables).broken == none
     local = VideoList(server.folder / "list.csv").read()
-    assert store.missing(local.paths()) == []  # tables are known by what files hold
+    known = TableStore(tables, local.root).known(local.paths())
+    assert known.missing == [local.path(1)]  # tables are known by names below the root, and a URL escapes them
     prepare(remote, tmp_path / "prepared", FAST)
     again = prepare(remote, tmp_path / "prepared", FAST)
     assert (again.made, again.kept, again.broken.keys()) == (0, 4, none.keys())
@@ -204,15 +205,11 @@ def test_a_training_is_that_on_a_disk_and_opens_nothing_before_its_workers(serve
 
 
 def test_a_clip_of_a_training_takes_a_request(server, tmp_path, monkeypatch):
-    """A worker knows the keys of tables from the file of the store, and asks each server once what a file is."""
+    """A worker asks each server once what a file is."""
     manifest = VideoList(f"{server.url}/list.csv").read()
-    store = TableStore(tmp_path)
-    assert index(manifest.paths(), store).made == 4
-    monkeypatch.setattr(table_store, "_known", table_store._Known())
-    monkeypatch.setattr(table_store, "_recalled", {})
+    assert index([(manifest.root, manifest.paths())], tmp_path).made == 4
     monkeypatch.setattr(remote_file, "_processes", [])
-    store.recall()
-    dataset = VideoDataset(replace(manifest, tables=store), ClipSampling(4, 16, 2))
+    dataset = VideoDataset(replace(manifest, tables=str(tmp_path)), ClipSampling(4, 16, 2))
     server.forget()
     for _ in range(3):
         assert not any(clip.broken for clip in dataset.__getitems__(range(4)))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lightning_multigrid.decode import Damage, FullDecode, VideoError, make_table
-from lightning_multigrid.prepare.check_videos import check
-from lightning_multigrid.prepare.index_before_fit import index_in_subprocess, paths_without_own_table
+from lightning_multigrid.decode import Damage, FullDecode, VideoError, make_table, open_video
+from lightning_multigrid.prepare.check_videos import check, look_at
+from lightning_multigrid.prepare.index_before_fit import index_in_subprocess
 from lightning_multigrid.prepare.prepare_videos import prepare, write_report
-from lightning_multigrid.sources import TableStore, VideoList
+from lightning_multigrid.sources import VideoList
 from lightning_multigrid.sources.builder import ManifestBuilder
 from tests.helpers.broken_files import broken_files
 from tests.helpers.codings import CODINGS, written
@@ -30,27 +30,27 @@ def manifest(folder, names, stretches=((0, math.inf),), frame_rate=None):
     return builder.build()
 
 
-def broken_in(rows, store):
-    return check(rows, store).broken
+def broken_in(rows, tables):
+    return check(rows, tables).broken
 
 
 @pytest.fixture
-def store(tmp_path):
-    return TableStore(tmp_path / "tables")
+def tables(tmp_path):
+    return tmp_path / "tables"
 
 
-def test_broken_videos_are_told_from_good_ones(tmp_path, store):
+def test_broken_videos_are_told_from_good_ones(tmp_path, tables):
     broken = broken_files(tmp_path)
     good = ["a.mp4", "b.avi"]
     for name in good:
         write_video(tmp_path / name, numbered_frames(10))
-    found = broken_in(manifest(tmp_path, [*good, *broken, *good]), store)
+    found = broken_in(manifest(tmp_path, [*good, *broken, *good]), tables)
     assert set(found) == {str(tmp_path / name) for name in broken}
     assert found[str(tmp_path / "gone.mp4")] == "cannot be read (No such file or directory)"
     assert found[str(tmp_path / "folder.mp4")] == "cannot be read (not an ordinary file)"
 
 
-def test_a_second_check_and_a_training_decode_no_video_again(tmp_path, store, monkeypatch):
+def test_a_second_check_and_a_training_decode_no_video_again(tmp_path, tables, monkeypatch):
     """Neither a good, nor a damaged, nor a broken one; a stretch that is new is told from the table."""
     names = ["good.mp4", "broken.mp4", "damaged.avi"]
     write_video(tmp_path / "good.mp4", numbered_frames(10), rate=25)
@@ -58,19 +58,19 @@ def test_a_second_check_and_a_training_decode_no_video_again(tmp_path, store, mo
     write_video(tmp_path / "damaged.avi", numbered_frames(10))
     rows = manifest(tmp_path, names)
     monkeypatch.setattr(FullDecode, "damage", property(lambda self: Damage(int("damaged" in self.file.path))))
-    found = broken_in(rows, store)
+    found = broken_in(rows, tables)
     assert list(found) == [str(tmp_path / name) for name in names[1:]]
     assert re.match("no video|not a video", found[str(tmp_path / "broken.mp4")])
     assert found[str(tmp_path / "damaged.avi")].startswith("damaged (frames that FFmpeg conceals: 1")
     monkeypatch.setattr(FullDecode, "__iter__", None)
     monkeypatch.setattr(FullDecode, "__init__", None)
-    assert broken_in(rows, store) == found
+    assert broken_in(rows, tables) == found
     late = "ends at 0.4 s before 1 of its stretches start, the last at 1 s"
-    assert broken_in(manifest(tmp_path, names[:1], [(1, 2)]), store) == {str(tmp_path / "good.mp4"): late}
-    assert index_in_subprocess(paths_without_own_table(rows), store.folder) == ""
+    assert broken_in(manifest(tmp_path, names[:1], [(1, 2)]), tables) == {str(tmp_path / "good.mp4"): late}
+    assert index_in_subprocess([rows], tables) == ""
 
 
-def test_a_video_that_ends_before_its_stretches_start_is_named(tmp_path, store):
+def test_a_video_that_ends_before_its_stretches_start_is_named(tmp_path, tables):
     """An end that is too late is that of the video: 10 frames at 25 per second are 0.4 s."""
     write_video(tmp_path / "a.mp4", numbered_frames(10), rate=25)
     (tmp_path / "frames").mkdir()
@@ -79,35 +79,35 @@ def test_a_video_that_ends_before_its_stretches_start_is_named(tmp_path, store):
     late = "ends at 0.4 s before 2 of its stretches start, the last at 2 s"
     for name, rate in (("a.mp4", None), ("frames", 25)):
         stretches = [(0, 9), (0.3, 9), (0.4, 9), (2, 3)]
-        assert broken_in(manifest(tmp_path, [name], stretches, rate), store) == {str(tmp_path / name): late}
-        assert broken_in(manifest(tmp_path, [name], stretches[:2], rate), store) == {}
+        assert broken_in(manifest(tmp_path, [name], stretches, rate), tables) == {str(tmp_path / name): late}
+        assert broken_in(manifest(tmp_path, [name], stretches[:2], rate), tables) == {}
 
 
-def test_folders_of_frames(tmp_path, store):
+def test_folders_of_frames(tmp_path, tables):
     for name in ("good", "broken"):
         (tmp_path / name).mkdir()
         for number in range(3):
             Image.new("RGB", (8, 8)).save(tmp_path / name / f"{number}.png")
     (tmp_path / "broken" / "2.png").write_bytes(b"no image")
-    found = broken_in(manifest(tmp_path, ["good", "broken"], frame_rate=24.0), store)
+    found = broken_in(manifest(tmp_path, ["good", "broken"], frame_rate=24.0), tables)
     assert list(found) == [str(tmp_path / "broken")]
     assert "2.png is no image" in found[str(tmp_path / "broken")]
     assert not (tmp_path / "tables").exists()
 
 
-def test_prepared_videos_are_decoded_each_time(tmp_path, store):
+def test_prepared_videos_are_decoded_each_time(tmp_path, tables):
     """Their own tables are in them, of the day when they were made."""
     prepare(videos(tmp_path / "in", ["a.mp4", "b.mp4"]), tmp_path / "out", FAST)
     rows = VideoList(tmp_path / "out").read()
-    assert broken_in(rows, store) == {}
+    assert broken_in(rows, tables) == {}
     with open(rows.path(1), "r+b") as file:
         file.seek(1000)
         file.write(bytes(2000))
-    assert list(broken_in(rows, store)) == [rows.path(1)]
+    assert list(broken_in(rows, tables)) == [rows.path(1)]
     assert not (tmp_path / "tables").exists()
 
 
-def test_a_prepared_video_in_which_any_bit_has_flipped_is_named_if_a_frame_has_changed(tmp_path, store):
+def test_a_prepared_video_in_which_any_bit_has_flipped_is_named_if_a_frame_has_changed(tmp_path, tables):
     """FFmpeg takes most for good, and a training would meet them."""
     prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
     rows = VideoList(tmp_path / "out").read()
@@ -122,24 +122,24 @@ def test_a_prepared_video_in_which_any_bit_has_flipped_is_named_if_a_frame_has_c
             same = not changed.damage and np.array_equal(changed.checksums, table.checksums)
         except VideoError:
             same = False
-        found = broken_in(rows, store).get(str(path))
+        found = broken_in(rows, tables).get(str(path))
         assert (found is None) == same
         silent += found == told
     assert silent
     path.write_bytes(whole)
-    assert broken_in(rows, store) == {}
+    assert broken_in(rows, tables) == {}
 
 
 @pytest.mark.parametrize("name", ["mpeg4.avi", "gop_12.flv", "wmv2.wmv"])
-def test_a_check_names_a_file_that_is_cut_short(tmp_path, store, name):
+def test_a_check_names_a_file_that_is_cut_short(tmp_path, tables, name):
     path = written(tmp_path, name)
-    assert broken_in(manifest(tmp_path, [path.name]), store) == {}
+    assert broken_in(manifest(tmp_path, [path.name]), tables) == {}
     with av.open(str(path)) as container:  # within a packet: an encoder's threads change its bytes from run to run
         packets = [packet for packet in container.demux(video=0) if packet.size]
         cut = packets[int(0.6 * len(packets))]
         end = cut.pos + cut.size // 2
     path.write_bytes(path.read_bytes()[:end])
-    assert re.match("cut short|damaged", broken_in(manifest(tmp_path, [path.name]), store)[str(path)])
+    assert re.match("cut short|damaged", broken_in(manifest(tmp_path, [path.name]), tables)[str(path)])
 
 
 @pytest.mark.parametrize(
@@ -151,30 +151,45 @@ def test_a_check_names_a_file_that_is_cut_short(tmp_path, store, name):
         ("a.gif", {"codec": "gif", "pix_fmt": "rgb8"}, r"its last frame has \d+ bytes, the others have about \d+"),
     ],
 )
-def test_a_file_whose_middle_is_missing_is_named_where_its_container_tells(tmp_path, store, name, options, told):
+def test_a_file_whose_middle_is_missing_is_named_where_its_container_tells(tmp_path, tables, name, options, told):
     """FFmpeg reads on as if nothing had been there; whether it conceals something is told by the damage."""
     path = write_video(tmp_path / name, numbered_frames(60), **options)
     rows = manifest(tmp_path, [name])
-    assert check(rows, store) == ({}, {})
+    assert check(rows, tables) == ({}, {})
     data = path.read_bytes()
     path.write_bytes(data[: int(0.3 * len(data))] + data[int(0.65 * len(data)) :])
     table = make_table(path)
     assert re.fullmatch(told, table.lacks)
     damaged = {str(path): str(table.damage)} if table.damage else {}
-    assert check(rows, store) == (damaged, {} if damaged else {str(path): table.lacks})
+    assert check(rows, tables) == (damaged, {} if damaged else {str(path): table.lacks})
 
 
-def test_a_video_that_pauses_lacks_nothing(tmp_path, store):
+def test_a_video_that_pauses_lacks_nothing(tmp_path, tables):
     """Where its container shows that on purpose: AVI has places without a frame, mp4 an index."""
     pts = [number + (200 if number > 30 else 0) for number in range(60)]
     for name, codec in (("a.avi", "mpeg4"), ("b.mp4", "libx264")):
         write_video(tmp_path / name, numbered_frames(60), codec=codec, pts=pts)
-    assert check(manifest(tmp_path, ["a.avi", "b.mp4"]), store) == ({}, {})
+    assert check(manifest(tmp_path, ["a.avi", "b.mp4"]), tables) == ({}, {})
 
 
-def test_no_whole_file_lacks_anything(tmp_path, store):
+def test_no_whole_file_lacks_anything(tmp_path, tables):
     names = [written(tmp_path, name).name for name in CODINGS]
-    assert check(manifest(tmp_path, names), store) == ({}, {})
+    assert check(manifest(tmp_path, names), tables) == ({}, {})
+
+
+@pytest.mark.parametrize("name", ["a.webm", "a.mkv", "a.mp4", "a.ts"])
+def test_frames_and_rates_are_counted_where_a_header_states_those_of_its_clock(tmp_path, name):
+    """As browsers record: 90 frames in three seconds, by a clock of milliseconds."""
+    pts = [33 * frame for frame in range(90)]
+    codec = "libvpx-vp9" if name == "a.webm" else "libx264"
+    path = write_video(tmp_path / name, numbered_frames(90, 32, 32), codec=codec, rate=1000, pts=pts)
+    rows = manifest(tmp_path, [name])
+    [look], _ = look_at(rows)
+    assert (look.frames, look.rate) == (90, pytest.approx(1000 / 33, rel=0.02))
+    [short], _ = look_at(manifest(tmp_path, [name], [(1.0, 2.0)]))
+    assert short.frames in (30, 31)
+    with open_video(path) as video:
+        assert (len(video), video.rate) == (90, pytest.approx(1000 / 33))
 
 
 def test_report_of_the_command_is_a_table(tmp_path):
@@ -201,12 +216,12 @@ def told_by_ffmpeg(path):
                 told["refused"] += 1
 
 
-def test_a_check_agrees_with_ffmpeg_on_damaged_files(tmp_path, store):
+def test_a_check_agrees_with_ffmpeg_on_damaged_files(tmp_path, tables):
     agreed = 0
     for case in cases():
         if case.damaged:
             path = case.write(tmp_path)
-            reason = broken_in(manifest(tmp_path, [path.name]), store).get(str(path), "")
+            reason = broken_in(manifest(tmp_path, [path.name]), tables).get(str(path), "")
             said = re.fullmatch(r"damaged \(frames that FFmpeg conceals: (\d+), packets .* decode: (\d+)\)", reason)
             if reason and not said:
                 continue  # it isn't read at all

@@ -10,52 +10,56 @@ from collections import Counter
 
 import pytest
 
+from lightning_multigrid.decode import TableStore, table_store
 from lightning_multigrid.files.durable import OutputError
 from lightning_multigrid.prepare import index_before_fit as module
 from lightning_multigrid.prepare import tables
-from lightning_multigrid.prepare.index_before_fit import index_in_subprocess, paths_without_own_table
+from lightning_multigrid.prepare.index_before_fit import index_in_subprocess
 from lightning_multigrid.prepare.prepare_videos import prepare
-from lightning_multigrid.sources.table_store import TableStore
+from lightning_multigrid.prepare.tables import originals
 from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.preparing import FAST, videos
 
-paths_of = paths_without_own_table
+
+def missing(source, folder):
+    return TableStore(folder, source.root).known(source.paths()).missing
 
 
 def test_videos_that_need_tables(tmp_path):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
-    assert paths_of(source) == [source.path(0), source.path(1)]
+    assert list(originals(source)) == [source.path(0), source.path(1)]
     prepare(source, tmp_path / "out", FAST)
-    assert paths_without_own_table(VideoList(tmp_path / "out").read()) == []
+    assert list(originals(VideoList(tmp_path / "out").read())) == []
 
 
 def test_few_are_made_here_and_none_twice(tmp_path, monkeypatch):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     monkeypatch.setattr(subprocess, "run", None)
-    assert index_in_subprocess(paths_of(source), tmp_path / "tables") == "Frame tables of 2 videos made."
-    assert index_in_subprocess(paths_of(source), tmp_path / "tables") == ""
+    assert index_in_subprocess([source], tmp_path / "tables") == "Frame tables of 2 videos made."
+    assert index_in_subprocess([source], tmp_path / "tables") == ""
     assert index_in_subprocess([], tmp_path / "none") == ""
     assert not (tmp_path / "none").exists()
 
 
 def test_many_are_made_in_processes_of_another_program(tmp_path, monkeypatch):
     """Those of the user's own script, which may have no guard, would run it again."""
-    source = videos(tmp_path / "in", ["a.mp4", "line\nbreak.mp4"])
-    (tmp_path / "in" / "broken.mp4").write_bytes(b"no video")
-    paths = [*paths_of(source), str(tmp_path / "in" / "broken.mp4")]
+    sources = [videos(tmp_path / "in", ["a.mp4", "line\nbreak.mp4"])]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "broken.mp4").write_bytes(b"no video")
+    sources.append(VideoList(tmp_path / "other").read())
     monkeypatch.setattr(module, "_FEW", 0)
     monkeypatch.setattr(module, "usable_cores", lambda: 1)
     monkeypatch.setattr(module, "index", None)
-    said = index_in_subprocess(paths, tmp_path / "tables")
+    said = index_in_subprocess(sources, tmp_path / "tables")
     assert said == f"Frame tables of 2 videos are in {tmp_path / 'tables'}; broken: 1 video."
-    assert TableStore(tmp_path / "tables").missing(paths) == []
-    assert index_in_subprocess(paths, tmp_path / "tables") == ""
+    assert missing(sources[0], tmp_path / "tables") == missing(sources[1], tmp_path / "tables") == []
+    assert index_in_subprocess(sources, tmp_path / "tables") == ""
 
 
 def test_several_that_share_a_folder_share_the_work_and_none_waits(tmp_path, monkeypatch):
     """One is held at its first video, and the other makes the tables of all the others, and that one's, too."""
     source = videos(tmp_path / "in", [f"{number}.mp4" for number in range(6)])
-    given, own = (paths_of(source), tmp_path / "tables"), tables.make_kept
+    given, own = ([source], tmp_path / "tables"), table_store.make_table
     held, go_on, made = threading.Event(), threading.Event(), Counter()
 
     def make(path):
@@ -66,7 +70,7 @@ def test_several_that_share_a_folder_share_the_work_and_none_waits(tmp_path, mon
         made[name] += 1
         return own(path)
 
-    monkeypatch.setattr(tables, "make_kept", make)
+    monkeypatch.setattr(table_store, "make_table", make)
     first = threading.Thread(target=index_in_subprocess, args=given, name="first")
     first.start()
     try:
@@ -76,7 +80,7 @@ def test_several_that_share_a_folder_share_the_work_and_none_waits(tmp_path, mon
         go_on.set()
         first.join()
     assert (made["first"], made["MainThread"]) == (1, 6)
-    assert TableStore(tmp_path / "tables").missing(given[0]) == []
+    assert missing(source, tmp_path / "tables") == []
 
 
 def test_each_takes_the_videos_in_an_order_of_its_own(tmp_path, monkeypatch):
@@ -85,25 +89,25 @@ def test_each_takes_the_videos_in_an_order_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "run_tasks", lambda function, tasks, *_: orders.append(list(tasks)) or ())
     for _ in range(3):
         random.seed(1)
-        index_in_subprocess(paths_of(source), tmp_path / "tables")
-    assert [sorted(order) for order in orders] == [sorted(paths_of(source))] * 3
+        index_in_subprocess([source], tmp_path / "tables")
+    assert [sorted(path for _, path in order) for order in orders] == [sorted(source.paths())] * 3
     assert len(set(map(tuple, orders))) == 3
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     source = videos(tmp_path / "in", ["a.mp4"])
-    monkeypatch.setattr(tables, "make_kept", None)
+    monkeypatch.setattr(table_store, "make_table", None)
     for few in (32, 0):  # here, or in another program
         monkeypatch.setattr(module, "_FEW", few)
         with pytest.raises(OutputError, match="Not a directory while writing to .*tables"):
-            index_in_subprocess(paths_of(source), tmp_path / "file" / "tables")
+            index_in_subprocess([source], tmp_path / "file" / "tables")
 
 
 def test_the_program_says_in_a_sentence_what_it_cannot_write(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("lightning_multigrid.prepare.processes.end_with_parent", lambda: None)
     monkeypatch.setattr(sys, "argv", ["prepare", str(tmp_path / "file" / "tables"), "0"])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"/a.mp4\0")))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"/\0/a.mp4\0")))
     with pytest.raises(SystemExit, match="Not a directory while writing to .*tables"):
         runpy.run_module("lightning_multigrid.prepare", run_name="__main__")

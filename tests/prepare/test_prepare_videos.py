@@ -27,13 +27,12 @@ from lightning_multigrid.files.durable import OutputError, new_file, remove_part
 from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.prepare.check_videos import bytes_of_planes, check
-from lightning_multigrid.prepare.index_before_fit import paths_without_own_table
 from lightning_multigrid.prepare.prepare_videos import names_of, prepare
+from lightning_multigrid.prepare.tables import originals
 from lightning_multigrid.prepare.transcode import Encoding, Planes
 from lightning_multigrid.sources.builder import renamed
 from lightning_multigrid.sources.manifest_file import load_manifest
 from lightning_multigrid.sources.official import Charades
-from lightning_multigrid.sources.table_store import TableStore
 from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.broken_files import broken_files
 from tests.helpers.preparing import FAST, check_whole, contents, start, videos
@@ -183,6 +182,16 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
     assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=30)).made == 3  # other settings
     with pytest.raises(ValueError, match=r"`max_bad_fraction` must be in \[0, 1\], got 2"):
         prepare(source, tmp_path / "out", FAST, max_bad_fraction=2)
+
+
+def test_sources_under_another_mount_are_not_encoded_again(tmp_path):
+    """Whose times of change are those of before, as `mv`, `rsync -a` and `tar` keep them."""
+    source = videos(tmp_path / "in", ["run/a.mp4", "b.mp4"])
+    (tmp_path / "in" / "list.csv").write_text("run/a.mp4 0\nb.mp4 1\n")
+    prepare(source, tmp_path / "out", FAST)
+    (tmp_path / "in").rename(tmp_path / "mounted")
+    moved = VideoList(tmp_path / "mounted" / "list.csv").read()
+    assert (moved.paths() != source.paths(), prepare(moved, tmp_path / "out", FAST).made) == (True, 0)
 
 
 def test_folders_of_frames_are_made_anew_at_another_rate_or_of_other_images(tmp_path):
@@ -425,7 +434,7 @@ def test_clips_of_planes_are_those_of_copies_without_loss(tmp_path):
     for name, encoding in (("planes", Planes(32)), ("copies", Encoding(32, crf=0, preset="ultrafast"))):
         prepare(source, tmp_path / name, encoding)
         made = VideoList(tmp_path / name).read()
-        assert paths_without_own_table(made) == []
+        assert list(originals(made)) == []
         for pixels in ("yuv", "rgb"):
             data = VideoDataset(made, ClipSampling(frames=4, size=16, stride=2), pixels)
             for row, grid in product(range(len(made)), [(4, 16), (2, 8)]):
@@ -452,13 +461,13 @@ def test_planes_that_were_damaged_are_found_and_made_again(tmp_path):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     assert prepare(source, tmp_path / "out", Planes(32)).made == 2
     assert prepare(source, tmp_path / "out", Planes(32)).kept == 2
-    rows, store = VideoList(tmp_path / "out").read(), TableStore(tmp_path / "tables")
-    assert check(rows, store).broken == {}
+    rows, tables = VideoList(tmp_path / "out").read(), tmp_path / "tables"
+    assert check(rows, tables).broken == {}
     whole = Path(rows.path(0)).read_bytes()
     Path(rows.path(0)).write_bytes(whole[:2000] + b"?" + whole[2001:])
-    assert "rows 16 to 31 of frame 0 are not those written" in check(rows, store).broken[rows.path(0)]
+    assert "rows 16 to 31 of frame 0 are not those written" in check(rows, tables).broken[rows.path(0)]
     Path(rows.path(0)).write_bytes(whole[:-1])
-    assert "cut short" in check(rows, store).broken[rows.path(0)]
+    assert "cut short" in check(rows, tables).broken[rows.path(0)]
     assert prepare(source, tmp_path / "out", Planes(32)).made == 1
     assert Path(rows.path(0)).read_bytes() == whole
 
@@ -467,8 +476,8 @@ def test_files_of_planes_may_be_listed_as_any_videos(tmp_path):
     prepare(videos(tmp_path / "in", ["run/a.mp4", "swim/b.mp4"]), tmp_path / "out", Planes(32))
     rows = VideoList(tmp_path / "out" / "videos").read()
     assert [os.path.basename(path) for path in rows.paths()] == ["a.mp4.planes", "b.mp4.planes"]
-    assert paths_without_own_table(rows) == []
-    assert check(rows, TableStore(tmp_path / "tables")).broken == {}
+    assert list(originals(rows)) == []
+    assert check(rows, tmp_path / "tables").broken == {}
     assert not (tmp_path / "tables").exists()
 
 

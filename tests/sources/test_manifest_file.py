@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.manifest_file import load_manifest, prepared_manifest, save_manifest
+from lightning_multigrid.sources.manifest_file import load_manifest, save_manifest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import VideoList
 from lightning_multigrid.video.datamodule import VideoDataModule
@@ -165,15 +165,6 @@ def test_what_is_no_manifest_is_refused(saved, content):
 def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(ManifestError, match=r"manifest\.json can't be read: No such file"):
         VideoList(tmp_path / "manifest.json").read()
-
-
-@pytest.mark.parametrize("name", ["manifest.safetensors", "manifest.packed", "packets.index"])
-def test_folders_of_older_versions_are_to_be_prepared_again(tmp_path, name):
-    (tmp_path / name).write_bytes(b"LMGpack1")
-    with pytest.raises(ManifestError, match="was prepared by an older version. Run `lightning-multigrid prepare`"):
-        VideoList(tmp_path).read()
-    save_manifest(manifest(tmp_path), tmp_path / "manifest.json")
-    assert prepared_manifest(str(tmp_path)) == str(tmp_path / "manifest.json")
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -132,7 +133,10 @@ NO_LISTS = {
     "two labels": ("a.mp4 1;5\n", r"line 1: 2 labels \(1, 5\), one is required\. Pass `multi_label=True`"),
     "space, no quotes": ("my video.mp4\n", r"the label 'video\.mp4' is not a number .* double quotes"),
     "comma, no quotes": ("a,b.mp4 3\n", r"the label 'b\.mp4 3' is not a number .* double quotes"),
-    "three fields": ("my video.mp4 3\n", r"3 fields \('my, video\.mp4, 3'\); `path label` or `path`"),
+    "three fields": (
+        "my video.mp4 3\n",
+        r"3 fields \('my, video\.mp4, 3'\), as it was split at ' '; `path label` or `path`",
+    ),
     "number of frames": ("a.mp4 300 3\n", r"3 fields"),
     "stretch, no header": (
         "a.mp4,3,0.5,2\n",
@@ -461,6 +465,24 @@ def test_folders_of_frames_per_class(tmp_path):
     assert ([alone.path(row) for row in range(len(alone))], alone.labels(0)) == ([str(tmp_path / "run" / "v1")], ())
 
 
+def test_what_a_folder_leaves_out_is_named(tmp_path, caplog):
+    names = ["run/a.vob", "run/b.M2V", "run/c.divx", "run/d.mxf", "swim/e.nut", "swim/f.f4v", "swim/g.3g2", "swim/h.dv"]
+    others = ["run/a.ogm", "swim/b.OGM", "swim/README", "run/@eaDir/thumb.mp4", "lost+found/x", "walk/.hidden"]
+    manifest = VideoList(touch(tmp_path, *names, *others)).read()
+    assert rows_of(manifest) == [(name, (int(name[0] == "s"),)) for name in names]
+    assert manifest.classes == ("run", "swim")
+    told = " ".join(caplog.messages)
+    assert "not videos by their suffix are left out: '.ogm' (2), 'none' (1)." in told
+    assert "has empty folders, which are left out: 'walk'." in told
+
+
+@pytest.mark.parametrize("content", ["", '{"name": "an app", "version": 5}', "[]"])
+def test_a_manifest_of_another_program_is_none(tmp_path, content):
+    touch(tmp_path, "run/a.mp4", "swim/b.mp4")
+    (tmp_path / "manifest.json").write_text(content)
+    assert VideoList(tmp_path).read().classes == ("run", "swim")
+
+
 @pytest.mark.parametrize(
     ("names", "source", "expected"),
     [
@@ -528,6 +550,54 @@ SAMPLES = [
     b"file_name,label\r\na.mp4,run\r\nb.mp4,brush hair\r\n",
     b'{"file_name": "a.mp4", "label": "run"}\n{"file_name": "b.mp4", "label": ["jump", "run"], "start": 1, "end": 2}\n',
 ]
+
+
+@pytest.mark.parametrize("header", ["filename", "video", "FilePath", "clip;start;end"])
+def test_a_header_without_labels_is_no_video(tmp_path, header):
+    (tmp_path / "list.csv").write_text(f"{header}\na.mp4\nb.mp4\n")
+    assert VideoList(tmp_path / "list.csv").read().paths() == [str(tmp_path / name) for name in ("a.mp4", "b.mp4")]
+
+
+@pytest.mark.parametrize("separator", [";", ",", "\t"])
+@pytest.mark.parametrize(
+    "header", ["Path,Label,Recording day", "Recording day,Label,File_Name", '"path","label","by, whom"']
+)
+def test_a_header_tells_the_separator(tmp_path, header, separator):
+    """As Excel writes it: a name of a column may hold another separator."""
+    names = [name.strip('"').lower() for name in re.findall(r'"[^"]*"|[^,]+', header)]
+    fields = {"path": "a b.mp4", "file_name": "a b.mp4", "label": "run", "recording day": "1, 2", "by, whom": "me"}
+    rows = [[f'"{name}"' for name in names], [f'"{fields[name]}"' for name in names]]
+    (tmp_path / "list.csv").write_text("".join(separator.join(row) + "\n" for row in rows))
+    found = VideoList(tmp_path / "list.csv").read()
+    assert (found.paths(), found.classes) == ([str(tmp_path / "a b.mp4")], ("run",))
+
+
+@pytest.mark.parametrize("name", ["split", "Subset", "fold"])
+def test_a_list_of_several_splits_is_refused(tmp_path, name):
+    (tmp_path / "list.csv").write_text(f"path,label,{name}\na.mp4,0,1\nb.mp4,1,1\nc.mp4,1,test\n")
+    (tmp_path / "list.jsonl").write_text('{"path": "a.mp4", "label": 0, "split": 1}\n{"path": "b", "split": "test"}\n')
+    with pytest.raises(ManifestError, match=rf"line 4: `{name.lower()}` is 'test', and '1' in a row before"):
+        VideoList(tmp_path / "list.csv").read()
+    with pytest.raises(ManifestError, match=r"line 2: `split` is 'test', and '1' in a row before"):
+        VideoList(tmp_path / "list.jsonl").read()
+    (tmp_path / "list.csv").write_text(f"path,label,{name}\na.mp4,0,train\nb.mp4,1,train\n")
+    assert len(VideoList(tmp_path / "list.csv").read()) == 2
+
+
+def test_an_error_says_how_a_line_was_split(tmp_path):
+    (tmp_path / "list.csv").write_text("a.mp4 run fast 1\n")
+    with pytest.raises(ManifestError, match=r"4 fields .*, as it was split at ' '; `path label` or `path` is required"):
+        VideoList(tmp_path / "list.csv").read()
+    (tmp_path / "list.csv").write_text("path,label\na.mp4,run,fast\n")
+    with pytest.raises(ManifestError, match=r"3 fields .*, as it was split at ','; 2 are named"):
+        VideoList(tmp_path / "list.csv").read()
+
+
+def test_a_pipe_is_no_list(tmp_path):
+    """It could be read once only, and a training reads its list several times."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(ManifestError, match=r"pipe.csv can't be read: not an ordinary file"):
+        VideoList(tmp_path / "pipe.csv").read()
 
 
 @fuzzed(50_000)

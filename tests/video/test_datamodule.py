@@ -1,5 +1,6 @@
 import re
 import warnings
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,15 +9,16 @@ import torch
 from jsonargparse import ArgumentParser
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.clips import ClipBatch
+from lightning_multigrid.clips import ClipBatch, opening
 from lightning_multigrid.clips.views import Views
+from lightning_multigrid.decode import TableStore, VideoError
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.pixels import resample_clips
 from lightning_multigrid.prepare import index_before_fit
 from lightning_multigrid.prepare.prepare_videos import prepare
-from lightning_multigrid.sources import TableStore, VideoList
+from lightning_multigrid.sources import VideoList
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning, SlowVideoWarning
 from lightning_multigrid.video.classifier import VideoClassifier
@@ -246,6 +248,26 @@ def test_a_checkpoint_whose_labels_counted_other_classes_is_told(tree):
         validate()
 
 
+@pytest.mark.parametrize("change", ["renamed", "gone", "as it was"])
+def test_predictions_have_the_names_of_the_checkpoint(tree, change):
+    """The model was trained on these, whatever the folder of training holds now."""
+    trained = quiet_trainer()
+    trained.fit(Recorder(), VideoDataModule(tree / "train", tree / "val", **TINY))
+    trained.save_checkpoint(file := tree / "a.ckpt")
+    videos = [str(path) for path in (tree / "val").rglob("*.mp4")]
+    write_list(tree / "list.csv", videos)
+    if change == "renamed":
+        (tree / "train" / "black").rename(tree / "train" / "the black one")  # the last of the sorted names
+    if change == "gone":
+        (tree / "train").rename(tree / "elsewhere")
+    module = Recorder()
+    data = VideoDataModule(tree / "train", predict=tree / "list.csv", **TINY)
+    quiet_trainer().predict(module, data, ckpt_path=file)
+    assert data.classes == ("black", "gray", "white")
+    named = [batch.classes for batch in module.seen["predict"]]
+    assert named == [("black", "gray", "white")] * len(named)
+
+
 def test_names_of_classes_have_the_ids_of_training(folder):
     named = [f"{level}_{number}.mp4,{name}" for number in range(4) for name, level in GRAYS.items()]
     write_list(folder / "named.csv", named)
@@ -361,6 +383,26 @@ def test_broken_videos_are_named_once_and_training_goes_on(folder):
         assert labels.tolist() == [shown_label(clip) for clip in clips]
     # In validation the 12 readable videos are there, each once.
     assert torch.cat([labels for _, labels in module.seen["val"][:4]]).tolist() == [0, 1, 2] * 4
+
+
+def test_a_video_that_is_read_later_is_no_longer_broken(folder, monkeypatch):
+    """A drive that fails for moments would end a run of days: here each video fails once, in an epoch of its own."""
+    own, opened = opening.open_video, Counter()
+    paths = VideoList(folder / "good.csv").read().paths()
+
+    def fails(path, *arguments):
+        opened[path] += 1
+        if opened[path] == 1 + paths.index(path) % 3:
+            raise VideoError(path, "a moment")
+        return own(path, *arguments)
+
+    monkeypatch.setattr(opening, "open_video", fails)
+    data = VideoDataModule(folder / "good.csv", max_bad_fraction=0.5, index=False, **TINY)
+    with pytest.warns(BrokenVideoWarning) as caught:
+        fit(data, max_epochs=5)
+    named = [str(warning.message) for warning in caught if warning.category is BrokenVideoWarning]
+    assert len(named) == len(paths)
+    assert data.broken == {}
 
 
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
@@ -485,7 +527,7 @@ def test_clips_that_are_read_slowly_are_named_once_and_counted(source, index, tm
 
 
 def missing(data, folder):
-    return len(TableStore(folder).missing([m.path(row) for m in data.manifests().values() for row in range(len(m))]))
+    return sum(len(TableStore(folder, m.root).known(m.paths()).missing) for m in data.manifests().values())
 
 
 @pytest.fixture
@@ -533,7 +575,23 @@ def test_a_cache_that_cannot_be_written_is_told_and_the_training_goes_on(source,
         assert fit(data_of(source)).trainer.global_step == 3
 
 
-def test_an_evaluation_makes_no_tables_and_reads_by_those_that_are_there(source, decoded):
+@pytest.mark.parametrize("kind", ["validate", "test", "predict"])
+def test_an_evaluation_of_stretches_decodes_each_video_once(tmp_path, kind, decoded, caplog):
+    """Without a table, each of its 12 stretches would decode the whole video."""
+    write_video(tmp_path / "a.mp4", numbered_frames(60, 24, 32), rate=10, options={"g": "5"})
+    stretches = [f"a.mp4,{place % 2},{place / 2},{place / 2 + 0.5}" for place in range(12)]
+    write_list(tmp_path / "list.csv", ["path,label,start,end", *stretches])
+    split = {"validate": "val"}.get(kind, kind)
+    for makes in (True, False):
+        decoded.clear()
+        module, data = Recorder(), VideoDataModule(**{split: tmp_path / "list.csv"}, index=str(tmp_path / "t"), **TINY)
+        getattr(quiet_trainer(), kind)(module, data, **({} if kind == "predict" else {"verbose": False}))
+        assert sum(len(batch[0]) for batch in module.seen[split]) == 12
+        assert len(decoded) == makes
+    assert sum("Frame tables of 1 video made" in message for message in caplog.messages) == 1
+
+
+def test_an_evaluation_of_videos_of_one_row_makes_no_tables_and_reads_by_those_that_are_there(source, decoded):
     data, runner = data_of(source, index=str(source / "tables")), quiet_trainer()
     runner.validate(Recorder(), data, verbose=False)
     assert len(decoded) == 3
