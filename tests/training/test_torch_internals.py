@@ -10,8 +10,9 @@ from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR
 
 from lightning_multigrid.training.trainer import torch_internals
 from lightning_multigrid.training.trainer.torch_internals import (
+    compiled_graphs,
     forget_hooks,
-    raised_limits,
+    graph_for_each_grid,
     scheduler_parts,
     version_of,
 )
@@ -64,7 +65,7 @@ def test_scheduler_parts():
     assert scheduler_parts(steps) == [(steps, 0, math.inf)]
 
 
-def test_raised_limits():
+def test_graph_for_each_grid():
     """Limits are raised, and put back."""
     config = torch._dynamo.config
     before, made = config.cache_size_limit, []
@@ -73,11 +74,21 @@ def test_raised_limits():
     def double(x):
         return 2 * x
 
-    with config.patch(cache_size_limit=8), raised_limits(10):  # timm's optimizers raise it when they are imported
+    with config.patch(cache_size_limit=8), graph_for_each_grid(10):  # timm's optimizers raise it when they are imported
         for size in range(1, 13):
             double(torch.ones(size))
     assert len(made) == 10
     assert config.cache_size_limit == before
+
+
+def test_compiled_graphs():
+    torch.compiler.reset()
+    graphs, seconds = compiled_graphs()
+    twice = torch.compile(lambda x: 2 * x, backend="eager", dynamic=False)
+    for size in (2, 3, 3):
+        twice(torch.ones(size))
+    assert compiled_graphs()[0] == graphs + 2
+    assert compiled_graphs()[1] > seconds
 
 
 def test_awaits_mini_batch():

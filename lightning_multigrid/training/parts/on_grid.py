@@ -5,14 +5,14 @@ from typing import Any
 
 from torch import nn
 
-from lightning_multigrid.host import Trainer
+from lightning_multigrid.host import Trainer, tell
 from lightning_multigrid.norm import BatchNorm, make_groups, sub_batches
 from lightning_multigrid.positions import Following
-from lightning_multigrid.schedule import ClipShape, Plan, Step
+from lightning_multigrid.schedule import ClipShape, Plan, Step, counted, duration
 from lightning_multigrid.training.mini_batches import sizes_of_clips
 from lightning_multigrid.training.rehearsal.rules import HOOKS, PointsOnPlan
 from lightning_multigrid.training.trainer.changes import Changes
-from lightning_multigrid.training.trainer.torch_internals import raised_limits
+from lightning_multigrid.training.trainer.torch_internals import compiled_graphs, graph_for_each_grid
 
 _INSTANCE_NORM = nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d
 
@@ -38,7 +38,8 @@ class OnGrid:
         if self._trainer.world_size > 1 and any(shape.clips < sub_batch for shape, sub_batch in grids):
             # Where ranks share statistics, a graph ends before each BatchNorm layer and another begins after it.
             graphs *= 1 + sum(isinstance(layer, BatchNorm) for layer in self._module.modules())
-        changes.enter_context(raised_limits(graphs))
+        changes.enter_context(graph_for_each_grid(graphs))
+        changes.callback(_tell_compiled, *compiled_graphs())
         changes.callback(self.restore)
 
     def begin(self) -> None:
@@ -69,3 +70,10 @@ class OnGrid:
         for layer, own in self._momenta:
             layer.momentum = own
         self._momenta = []
+
+
+def _tell_compiled(graphs_before: int, seconds_before: float) -> None:
+    graphs, seconds = compiled_graphs()
+    if graphs > graphs_before:
+        made = counted(graphs - graphs_before, "graph")
+        tell(f"`torch.compile` made {made} in {duration(seconds - seconds_before)}, at the first steps on each grid.")

@@ -55,9 +55,24 @@ def forget_hooks(module: nn.Module) -> None:
             hooks.clear()
 
 
+def compiled_graphs() -> tuple[int, float]:
+    """How many graphs `torch.compile` has made in this process, and the seconds that it took.
+
+    torch 2.6 to 2.15 (`_dynamo/utils.py`, `counters` and `compilation_time_metrics`): no public function returns them.
+    """
+    from torch._dynamo import utils
+
+    return utils.counters["stats"]["unique_graphs"], sum(
+        utils.compilation_time_metrics.get("_compile.compile_inner", ())
+    )
+
+
 @contextmanager
-def raised_limits(graphs: int) -> Iterator[None]:
-    """Lets `torch.compile` make this many graphs of a function; with one more, it warns and runs the function eagerly.
+def graph_for_each_grid(graphs: int) -> Iterator[None]:
+    """Lets `torch.compile` make a static graph for each grid, and up to this many of a function.
+
+    By itself it makes the second graph of a function for any shape: that one is slow to make (minutes for a small CNN)
+    and to run. And with more graphs than its limit it runs the function eagerly. `dynamic=True` of the script stays.
 
     torch 2.6 to 2.15 (`_dynamo/config.py`): there is no public setting. The names are those of 2.6, which later
     versions keep as aliases.
@@ -65,6 +80,7 @@ def raised_limits(graphs: int) -> Iterator[None]:
     from torch._dynamo import config
 
     with config.patch(
+        automatic_dynamic_shapes=False,
         cache_size_limit=max(graphs, config.cache_size_limit),
         accumulated_cache_size_limit=max(64 * graphs, config.accumulated_cache_size_limit),
     ):
