@@ -71,8 +71,8 @@ def draw_frames(
             name: span_whole(length, frames * length // longest, real=-(-last * length // longest))
             for name, length in lengths.items()
         }
-    # The paper draws the stride, from a video. Here a clip is all that there is of it: on words, whose clips are whole,
-    # a drawn stride cost 10 points, and on shapes it made no difference (docs/pays.md).
+    # The paper draws the stride, from a video. Here a clip is all that there is of it: of words, whose clips are whole,
+    # a drawn stride leaves parts, and they were recognised less often.
     draw, stride = random.Random(seed), max(1, last // frames)
     starts, taken = range(0, max(0, last - 1 - span(frames - 1, stride)) + 1, unit), set[int]()
     for _ in range(moment + 1):

@@ -37,7 +37,7 @@ class Arguments:
     clips: list[str | int] | dict[str | int, str] | None = None
     follow: dict[str | int, str] | None = None
     whole_span: bool = False
-    share_reads: bool = True
+    share_reads: bool = False
     clips_per_epoch: int | None = None
     milestones: list[float] | None = None
     warmup_epochs: float | None = None

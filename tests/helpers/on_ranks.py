@@ -84,7 +84,7 @@ def main(folder, devices, num_nodes=1, die=None, layers=0, compiled=False, worke
         for number in (NUMBER, 11)
     )
     host = trainer(
-        MultigridCallback(seed=0, precise_bn_batches=2, share_reads=False),
+        MultigridCallback(seed=0, precise_bn_batches=2),
         max_epochs=2,
         strategy=DDPStrategy(process_group_backend="gloo", **ddp),
         devices=devices,

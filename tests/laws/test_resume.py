@@ -574,7 +574,7 @@ def run_ranks(folder, world, stop, ckpt_path=None, batch_size=8, number=396):
     L.seed_everything(3, verbose=False)
     arguments = {} if world == 1 else {"strategy": ddp_of_this_process(), "devices": world}
     host = trainer(
-        MultigridCallback(share_reads=False),
+        MultigridCallback(),
         StopAt(stop),
         saver(folder, every_n_train_steps=1),
         enable_checkpointing=True,
@@ -672,10 +672,10 @@ def test_what_means_nothing_here_is_refused(tmp_path):
     def resume(path, callback):
         fit(Module(steps_scheduler), callback, ckpt_path=tmp_path / path)
 
-    for other in ({"epoch_factor": 2}, OFF, {"share_reads": False}):  # of other steps, or other samples
+    for other in ({"epoch_factor": 2}, OFF, {"share_reads": True}):  # of other steps, or other samples
         with pytest.raises(
             MisconfigurationException,
-            match="of a run with 8 mini-batches in an epoch and `share_reads=True`, and this run has (.|\n)*Pretrained",
+            match="run with 8 mini-batches in an epoch and `share_reads=False`, and this run has (.|\n)*Pretrained",
         ):
             resume("multigrid/4.ckpt", MultigridCallback(**other))
     for path in ("plain 0/25.ckpt", "plain 1/30.ckpt"):
@@ -698,7 +698,7 @@ def test_a_run_continues_to_more_epochs(ended, tmp_path, caplog):
     plans = []
 
     def run(epochs, **arguments):
-        module, callback = Noting(tmp_path), MultigridCallback(share_reads=False)
+        module, callback = Noting(tmp_path), MultigridCallback()
         kept = [saver(tmp_path / "kept", every_n_train_steps=1)] * (epochs == 8)
         host = trainer(callback, *kept, max_epochs=epochs, enable_checkpointing=bool(kept))
         L.seed_everything(3, verbose=False)

@@ -15,7 +15,7 @@ from tests.helpers.small_scripts import CLIPS, Script, clip, label
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
-LENGTH = {"clips_per_epoch": CLIPS, "share_reads": False}
+LENGTH = {"clips_per_epoch": CLIPS}
 
 
 class Stream(IterableDataset):

@@ -85,14 +85,9 @@ def training(callback):
     return str(module.seen)
 
 
-def multigrid(**arguments):
-    # As `VideoDataModule`, by which the results were trained.
-    return MultigridCallback(share_reads=False, **arguments)
-
-
 @pytest.fixture(scope="module")
 def plain():
-    return training(multigrid())
+    return training(MultigridCallback())
 
 
 def test_shown_results_are_of_code_that_trains_the_same(plain):
@@ -116,4 +111,4 @@ CHANGED = [
 
 @pytest.mark.parametrize("changed", sampled(CHANGED, {"sub_batch": 4}, {"short_cycle": ShortCycle((1,))}), ids=str)
 def test_it_changes_with_what_decides_a_training(changed, plain):
-    assert training(multigrid(**changed)) != plain
+    assert training(MultigridCallback(**changed)) != plain
