@@ -24,7 +24,7 @@ from urllib.parse import urljoin, urlsplit
 import fsspec
 
 from lightning_multigrid.files.arguments import StrPath
-from lightning_multigrid.files.input_file import InputFile
+from lightning_multigrid.files.input_file import InputFile, on_disk
 from lightning_multigrid.files.urls import is_url, url_fault
 
 _CONNECT, _SILENCE, _LONGEST = 10.0, 30.0, 120.0  # seconds for a connection, between two parts of an answer, in all
@@ -137,7 +137,10 @@ def state_of(path: StrPath) -> FileState:
     """The state of a file, which at a URL this process asks for once; an OSError if there is none."""
     if is_url(path):
         return _tried(str(path), lambda: _process().known(str(path)).state)
-    found = os.stat(path)
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        found = os.stat(on_disk(path))
     return FileState(found.st_size, found.st_mtime_ns)
 
 

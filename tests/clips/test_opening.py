@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import unicodedata
 from bisect import bisect_left
 from contextlib import nullcontext
 from dataclasses import replace
@@ -175,6 +176,24 @@ def test_the_last_picture_of_a_recording_stays_as_long_as_its_packet_says(tmp_pa
                 assert numbers(video.read(range(len(video)))) == shown
         with pytest.raises(VideoError, match=r"ends at 20 s, before its stretch"), open_row(opened, 3):
             raise AssertionError
+
+
+@pytest.mark.parametrize(("listed", "there"), [("NFC", "NFD"), ("NFD", "NFC"), ("NFD", "NFD")])
+@pytest.mark.parametrize("existing_only", [False, True])
+def test_names_are_found_in_either_form_of_unicode(tmp_path, listed, there, existing_only):
+    """A list that was written on Linux, and videos that were unpacked on a Mac."""
+    list_of, disk = (unicodedata.normalize(form, "été/vidéo") for form in (listed, there))
+    (tmp_path / disk).parent.mkdir()
+    write_video(tmp_path / f"{disk}.mp4", numbered_frames(FRAMES), rate=RATE)
+    (tmp_path / disk).mkdir()
+    Image.fromarray(numbered_frames(1)[0]).save(tmp_path / disk / "1.png")
+    for name, rate, length in ((f"{list_of}.mp4", None, FRAMES), (list_of, 5.0, 1)):
+        builder = ManifestBuilder(tmp_path / "list.csv", existing_only=existing_only, frame_rate=rate)
+        builder.add(name, where="")
+        rows = builder.build()
+        with open_row(rows, 0) as video:
+            assert len(video) == length
+        assert rate or index([(rows.root, rows.paths())], tmp_path / "tables").broken == {}
 
 
 def test_a_video_is_closed_whatever_happens(folder, monkeypatch):
