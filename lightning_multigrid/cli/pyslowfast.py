@@ -26,6 +26,7 @@ def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
 _KNOWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _DEFAULTS = _flat(_KNOWN["defaults"]) | {name: accepted[0] for name, accepted in _KNOWN["only"].items()}
 
+_RECIPES = {"ssv2": "ssv2_*.yaml", "charades": "charades_*.yaml"}  # by the names of PySlowFast's datasets
 _BY_HAND = (
     "Change that in a copy of the config if the training may differ, or write a config of `fit`: VideoClassifier takes "
     "any model by its class path."
@@ -134,7 +135,9 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
 def _classifier(config: _Config, nodes: int) -> dict[str, Any]:
     for name, accepted in _KNOWN["only"].items():
         if config[name] not in accepted:
-            raise config.refuse(name, f"is not supported; {' or '.join(map(str, accepted))} is. {_BY_HAND}")
+            recipe = _RECIPES.get(config[name], "") if name == "TRAIN.DATASET" else ""
+            ways_out = f"`examples/recipes` has `{recipe}` for it. " if recipe else ""
+            raise config.refuse(name, f"is not supported; {' or '.join(map(str, accepted))} is. {ways_out}{_BY_HAND}")
     arguments: dict[str, Any] = {
         "model": _model(config),
         "lr": config["SOLVER.BASE_LR"] * (nodes if config["SOLVER.BASE_LR_SCALE_NUM_SHARDS"] else 1),

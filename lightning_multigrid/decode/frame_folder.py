@@ -16,6 +16,7 @@ from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.frame_table import MAX_PIXELS, Damage, Orientation
 from lightning_multigrid.decode.reader import places_of
 from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.files import on_disk
 
 # The formats that Pillow may read, whatever the name of a file: some of its others run programs.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
@@ -37,7 +38,7 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
     """
 
     def __init__(self, path: str | os.PathLike[str], rate: float) -> None:
-        self._path = os.fspath(path)
+        self._path = on_disk(path)
         self.rate, self.start, self.damage, self.orientation, self.slow = rate, 0.0, Damage(), Orientation(), ""
         self._names = list_folder(self._path)
         with self._opened(self._names[0]) as image:

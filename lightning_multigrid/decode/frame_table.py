@@ -103,6 +103,8 @@ class FrameTable:
         sizes: Of each packet, its bytes.
         droppable: Of each packet, whether other frames come out the same without it; empty if there are none.
         clock: Of each packet, its time of decoding, by which a container finds it; empty if `direct`.
+        last: Seconds that the last frame is shown by its packet, as where the last picture of a recording stays; 0.0 if
+            unknown. It is not shown shorter than other frames.
         lacks: What is not there, by what the container itself says; empty if nothing is, or it can't be told.
     """
 
@@ -127,6 +129,7 @@ class FrameTable:
     sizes: Integers
     droppable: Integers
     clock: Integers
+    last: float = 0.0
     lacks: str = ""
 
     def __len__(self) -> int:
@@ -157,7 +160,8 @@ class FrameTable:
 
         Frames without times are taken to last equally long. An unknown rate is a ZeroDivisionError.
         """
-        return seconds_of(frame, len(self), self.times, self.rate)
+        seconds = seconds_of(frame, len(self), self.times, self.rate)
+        return max(seconds, self.time_of(frame - 1) + self.last) if frame == len(self) else seconds
 
     def to_bytes(self) -> bytes:
         """Packs the table, into about 20 bytes a frame: a safetensors file, and behind it the checksum of that."""
@@ -199,7 +203,7 @@ def _checks(table: FrameTable) -> Iterator[tuple[str, bool]]:
     kinds = {
         "its texts": all(isinstance(text, str) for text in texts),
         "`direct`, `orientation`": all(isinstance(value, bool) for value in (table.direct, *table.orientation)),
-        "`rate`, `start`": all(_is_seconds(value) for value in (table.rate, table.start)),
+        "`rate`, `start`, `last`": all(_is_seconds(value) for value in (table.rate, table.start, table.last)),
         "`file_size`": _is_count(table.file_size, _LARGEST_FILE),
         "`damage`": all(map(_is_count, table.damage)),
         "the frame's height or width": all(map(_is_count, (table.stored_height, table.stored_width)))

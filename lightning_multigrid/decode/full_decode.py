@@ -46,6 +46,7 @@ class _Seen:
     positions: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("q"))
     clock: array[int] = field(default_factory=lambda: array("q"))
+    durations: array[int] = field(default_factory=lambda: array("q"))  # 0 where none is known
     keys: array[int] = field(default_factory=lambda: array("q"))  # numbers of the keyframes' packets
     refused: int = 0
     concealed: int = 0
@@ -137,6 +138,7 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         seen.positions.append(position)
         seen.sizes.append(packet.size)
         seen.clock.append(_UNKNOWN if packet.dts is None else packet.dts)
+        seen.durations.append(max(0, packet.duration or 0))
         if packet.is_keyframe:
             seen.keys.append(count)
 
@@ -213,6 +215,11 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         begins = Fraction(max(0, self._container.start_time or 0), av.time_base)
         return float(max(Fraction(0), first * tick - begins))
 
+    @property
+    def last(self) -> float:
+        """Seconds that the last frame is shown, once all were decoded; 0.0 if unknown."""
+        return float(self._seen.durations[self._seen.packets[-1]] * (self._stream.time_base or 0))
+
     def table(self, *, entries: bool) -> FrameTable:
         """The table of a file that was decoded to its end.
 
@@ -236,6 +243,7 @@ class FullDecode(AbstractContextManager["FullDecode"]):
             coding=Coding(*coded, colours, bytes(codec.extradata or b"")),
             rate=rate,
             start=self.start,
+            last=self.last,
             stored_height=self.stored_height,
             stored_width=self.stored_width,
             square_width=self.square_width,

@@ -3,8 +3,19 @@
 import errno
 import os
 import stat
+from unicodedata import normalize
 
 from lightning_multigrid.files.arguments import StrPath
+
+
+def on_disk(path: StrPath) -> str:
+    """The path of a file, in the form of Unicode that the disk has: a list may be in another, as after an unpacking.
+
+    macOS takes apart what other systems write as one character. Where there is no such file, the path stays.
+    """
+    path = os.fspath(path)
+    forms = (path, normalize("NFC", path), normalize("NFD", path))
+    return next(filter(os.path.lexists, forms), path)
 
 
 class InputFile:
@@ -19,7 +30,13 @@ class InputFile:
     def __init__(self, path: StrPath | int) -> None:
         self._descriptor = -1
         opens = os.O_RDONLY | os.O_NONBLOCK  # else opening a pipe would wait for its writer
-        self._descriptor = path if isinstance(path, int) else os.open(path, opens)
+        if isinstance(path, int):
+            self._descriptor = path
+        else:
+            try:
+                self._descriptor = os.open(path, opens)
+            except FileNotFoundError:
+                self._descriptor = os.open(on_disk(path), opens)
         found = os.fstat(self._descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not an ordinary file")

@@ -16,13 +16,15 @@ import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from http.client import responses
+from ipaddress import ip_address
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urljoin, urlsplit
 
 import fsspec
 
 from lightning_multigrid.files.arguments import StrPath
-from lightning_multigrid.files.input_file import InputFile
+from lightning_multigrid.files.input_file import InputFile, on_disk
 from lightning_multigrid.files.urls import is_url, url_fault
 
 _CONNECT, _SILENCE, _LONGEST = 10.0, 30.0, 120.0  # seconds for a connection, between two parts of an answer, in all
@@ -135,7 +137,10 @@ def state_of(path: StrPath) -> FileState:
     """The state of a file, which at a URL this process asks for once; an OSError if there is none."""
     if is_url(path):
         return _tried(str(path), lambda: _process().known(str(path)).state)
-    found = os.stat(path)
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        found = os.stat(on_disk(path))
     return FileState(found.st_size, found.st_mtime_ns)
 
 
@@ -255,10 +260,32 @@ def _options(protocol: str) -> dict[str, Any]:
         return {"config_kwargs": {**fsspec.config.conf.get("s3", {}).get("config_kwargs", {}), **times}}
     if protocol == "hf":  # it has time-outs of its own
         return {}
-    from aiohttp import ClientTimeout
+    from aiohttp import ClientTimeout, TraceConfig
 
-    headers = {**fsspec.config.conf.get(protocol, {}).get("headers", {}), "Accept-Encoding": "identity"}
-    return {"headers": headers, "timeout": ClientTimeout(_LONGEST, sock_connect=_CONNECT, sock_read=_SILENCE)}
+    given = fsspec.config.conf.get(protocol, {})
+    redirects = TraceConfig()
+    redirects.on_request_redirect.append(_check_redirect)
+    return {
+        "headers": {**given.get("headers", {}), "Accept-Encoding": "identity"},
+        "timeout": ClientTimeout(_LONGEST, sock_connect=_CONNECT, sock_read=_SILENCE),
+        "client_kwargs": {**given.get("client_kwargs", {}), "trace_configs": [redirects]},
+    }
+
+
+async def _check_redirect(_: Any, __: Any, asked: Any) -> None:
+    """Refuses that a server sends this machine to an address that is nearer to it than the server's own."""
+    to = urljoin(str(asked.url), asked.response.headers.get("Location", ""))
+    host, ours = urlsplit(to).hostname or "", urlsplit(str(asked.url)).hostname or ""
+    if host != ours and await _reach(host) < await _reach(ours):
+        raise ValueError(f"the server redirects to {host}, an address of this machine or its network")
+
+
+async def _reach(host: str) -> int:
+    """How far an address can be reached from: 0 this machine, 1 its network, 2 everywhere."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, None)
+    addresses = [ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
+    addresses = [getattr(address, "ipv4_mapped", None) or address for address in addresses]
+    return min(0 if a.is_loopback or a.is_link_local or a.is_unspecified else 1 + a.is_global for a in addresses)
 
 
 def _tried(url: str, call: Callable[[], Result]) -> Result:

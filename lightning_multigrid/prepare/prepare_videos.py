@@ -98,6 +98,11 @@ def prepare(
         av.Codec(ENCODER, "w")  # a ValueError if FFmpeg has none
     root = os.path.realpath(path_argument("output", output))
     folder = os.path.join(root, "videos")
+    if os.path.isdir(manifest.origin) and root.startswith(os.path.join(os.path.realpath(manifest.origin), "")):
+        raise ValueError(
+            f"`output` {root} lies in {manifest.origin}, all of whose folders are read for videos: the next time, they "
+            "would be a class of their own. Give a folder beside it."
+        )
     sources = manifest.paths()
     names = dict(list(names_of(sources, manifest.root, encoding.suffix).items())[number - 1 :: parts])
     with output_errors(root):

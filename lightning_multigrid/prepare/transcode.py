@@ -156,12 +156,12 @@ def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
                     stream.time_base = codec.time_base = picture.time_base
                 container.mux(stream.encode(picture))
             container.mux(stream.encode())
-        start = source.start
+        start, last = source.start, source.last if isinstance(source, FullDecode) else 0.0
     file.flush()
     table = make_table(file.name)
     if (len(table), table.height, table.width) != (number, height, width):
         raise VideoError(job.source, f"its {number} frames became {len(table)}, or of another size")
-    append_table(file, replace(table, start=start, made_from=job.made_from))
+    append_table(file, replace(table, start=start, last=last, made_from=job.made_from))
 
 
 def _rate(source: WholeVideo) -> Fraction:

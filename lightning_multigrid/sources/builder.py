@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import re
+import unicodedata
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
@@ -94,8 +95,9 @@ class ManifestBuilder:
         if not 0 <= start < end:
             raise self.error(where, f"a stretch from {start:g} to {end:g} s. Give a start from 0, and an end after it")
         if self._names_in is not None:
-            folder, base = os.path.split(os.path.join(self._root, name))
-            if base not in self._names_in(folder):
+            forms = (name, unicodedata.normalize("NFC", name), unicodedata.normalize("NFD", name))  # as in `on_disk`
+            name = next(filter(self._is_there, forms), "")
+            if not name:
                 self._missing += 1
                 return
         self._paths += name.encode("utf-8", "surrogateescape")
@@ -164,6 +166,10 @@ class ManifestBuilder:
                 "`frame_rate` and `existing_only`",
             )
         return url
+
+    def _is_there(self, name: str) -> bool:
+        folder, base = os.path.split(os.path.join(self._root, name))
+        return self._names_in is not None and base in self._names_in(folder)
 
     def _check_labels(self, labels: Sequence[int], where: str) -> None:
         beyond = len(self._classes) or math.inf

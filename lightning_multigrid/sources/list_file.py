@@ -191,7 +191,8 @@ def _labels(
         )
     if _NO_UTF_8.search(label):
         raise error(f"the label {quoted(label)} is not in UTF-8. Save the list as UTF-8")
-    names = [name.strip() for name in re.split("[;,]", label)] if multi_label else [label]
+    between = ";" if ";" in label else ","  # names such as "Male speech, man speaking" hold a comma
+    names = [name.strip() for name in label.split(between)] if multi_label and label not in classes else [label]
     if any(len(name.splitlines()) != 1 or "\0" in name or _is_number(name) for name in names):
         raise error(_what_label(label))
     return names

@@ -4,6 +4,7 @@ import os
 
 from typing_extensions import override
 
+from lightning_multigrid.files import path_argument
 from lightning_multigrid.host import Callback, LightningModule, Trainer
 from lightning_multigrid.models import load_weights
 
@@ -23,7 +24,7 @@ class PretrainedWeights(Callback):
     """
 
     def __init__(self, path: str, submodule: str = "model") -> None:
-        self.path, self.submodule = path, submodule
+        self.path, self.submodule = path_argument("path", path), submodule
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -2,12 +2,15 @@
 
 import itertools
 import os
+import unicodedata
 from bisect import bisect_left
 from contextlib import nullcontext
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
+import av
 import pytest
 import torch
 from hypothesis import given
@@ -148,6 +151,49 @@ def test_stored_planes_of_a_stretch_are_those_of_the_video(folder):
         assert torch.equal(part.data, whole.data)
     with open_row(manifest(folder, (1.0, 2.0), images=True), 0) as stretch:
         assert numbers(stretch.read([3, 0], pixels="yuv")) == [13, 10]
+
+
+@pytest.mark.parametrize("name", ["stays.mp4", "stays.mkv"])
+def test_the_last_picture_of_a_recording_stays_as_long_as_its_packet_says(tmp_path, name):
+    """A screen on which nothing moves after three seconds: players show it for 20 s."""
+    moving = write_video(tmp_path / "a.mp4", numbered_frames(FRAMES), rate=RATE, options={"bf": "0"})
+    with av.open(str(moving)) as given, av.open(str(tmp_path / name), "w") as made:
+        stream = made.add_stream_from_template(given.streams.video[0])
+        packets = [packet for packet in given.demux(video=0) if packet.size]
+        packets[-1].duration = int(Fraction(171, 10) / packets[-1].time_base)
+        for packet in packets:
+            packet.stream = stream
+            made.mux(packet)
+    moving.unlink()
+    builder = ManifestBuilder(tmp_path / "list.csv")
+    for stretch in ((5.0, 10.0), (2.0, 20.0), (0.0, 1.0), (20.5, 21.0)):
+        builder.add(name, where="", stretch=stretch)
+    rows = builder.build()
+    prepare(rows, tmp_path / "copies", Encoding(preset="ultrafast"))
+    for opened in (rows, load_manifest(tmp_path / "copies" / "manifest.json")):
+        for row, shown in enumerate(([29], list(range(20, 30)), list(range(10)))):
+            with open_row(opened, row) as video:
+                assert numbers(video.read(range(len(video)))) == shown
+        with pytest.raises(VideoError, match=r"ends at 20 s, before its stretch"), open_row(opened, 3):
+            raise AssertionError
+
+
+@pytest.mark.parametrize(("listed", "there"), [("NFC", "NFD"), ("NFD", "NFC"), ("NFD", "NFD")])
+@pytest.mark.parametrize("existing_only", [False, True])
+def test_names_are_found_in_either_form_of_unicode(tmp_path, listed, there, existing_only):
+    """A list that was written on Linux, and videos that were unpacked on a Mac."""
+    list_of, disk = (unicodedata.normalize(form, "été/vidéo") for form in (listed, there))
+    (tmp_path / disk).parent.mkdir()
+    write_video(tmp_path / f"{disk}.mp4", numbered_frames(FRAMES), rate=RATE)
+    (tmp_path / disk).mkdir()
+    Image.fromarray(numbered_frames(1)[0]).save(tmp_path / disk / "1.png")
+    for name, rate, length in ((f"{list_of}.mp4", None, FRAMES), (list_of, 5.0, 1)):
+        builder = ManifestBuilder(tmp_path / "list.csv", existing_only=existing_only, frame_rate=rate)
+        builder.add(name, where="")
+        rows = builder.build()
+        with open_row(rows, 0) as video:
+            assert len(video) == length
+        assert rate or index([(rows.root, rows.paths())], tmp_path / "tables").broken == {}
 
 
 def test_a_video_is_closed_whatever_happens(folder, monkeypatch):

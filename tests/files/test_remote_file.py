@@ -1,8 +1,11 @@
 """What is read at a URL is what the server holds, in few requests, or an error that says what it answered."""
 
+import asyncio
 import errno
 import os
 import tempfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -221,3 +224,69 @@ def test_the_users_own_settings_of_fsspec_stay(monkeypatch):
     monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"max_pool_connections": 3}})
     assert remote_file._options("https")["headers"] == {"Authorization": "Bearer x", "Accept-Encoding": "identity"}
     assert remote_file._options("s3")["config_kwargs"]["max_pool_connections"] == 3
+
+
+@pytest.fixture
+def redirecting():
+    """A server of this machine that redirects to the host in the path, and what it was asked there."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.headers["Host"].partition(":")[0], self.path))
+            self.send_response(200 if self.path == "/secret" else 302)
+            self.send_header("Content-Length", "3" if self.path == "/secret" else "0")
+            if self.path != "/secret":
+                self.send_header("Location", f"http://{self.path[1:]}:{self.server.server_port}/secret")
+            self.end_headers()
+            self.wfile.write(b"abc" if self.path == "/secret" and self.command == "GET" else b"")
+
+        do_HEAD = do_GET
+        log_message = print
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield server.server_port, asked
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("reach_of_server", "to", "followed"),
+    [(2, "127.0.0.1", False), (1, "127.0.0.1", False), (0, "127.0.0.1", True), (2, "localhost", True)],
+)
+def test_a_server_cannot_send_this_machine_to_itself(redirecting, monkeypatch, reach_of_server, to, followed):
+    """A root far away, which `localhost` stands for, must not choose what is asked here; to itself it may redirect."""
+    port, asked = redirecting
+    reach = remote_file._reach
+
+    async def as_if(host):
+        return reach_of_server if host == "localhost" else await reach(host)
+
+    monkeypatch.setattr(remote_file, "_reach", as_if)
+    monkeypatch.setattr(remote_file, "_processes", [])
+    url = f"http://localhost:{port}/{to}"
+    if followed:
+        assert state_of(url).size == 3
+    else:
+        with pytest.raises(
+            OSError, match=r"the server redirects to 127\.0\.0\.1, an address of this machine or its network"
+        ):
+            state_of(url)
+    assert ((to, "/secret") in asked) == followed
+
+
+@pytest.mark.parametrize(
+    ("host", "reach"),
+    [
+        ("127.0.0.1", 0),
+        ("::1", 0),
+        ("::ffff:127.0.0.1", 0),
+        ("169.254.169.254", 0),
+        ("0.0.0.0", 0),
+        ("10.1.2.3", 1),
+        ("192.168.0.1", 1),
+        ("9.9.9.9", 2),
+    ],
+)
+def test_how_far_an_address_can_be_reached_from(host, reach):
+    assert asyncio.run(remote_file._reach(host)) == reach

@@ -184,6 +184,14 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
         prepare(source, tmp_path / "out", FAST, max_bad_fraction=2)
 
 
+def test_an_output_within_a_folder_of_videos_is_refused(tmp_path):
+    """Its copies would be a class of the next reading."""
+    videos(tmp_path / "in", ["run/a.mp4", "swim/b.mp4"])
+    with pytest.raises(ValueError, match=r"`output` .*in/prepared lies in .*in, all of whose folders are read"):
+        prepare(VideoList(tmp_path / "in").read(), tmp_path / "in" / "prepared", FAST)
+    assert not (tmp_path / "in" / "prepared").exists()
+
+
 def test_sources_under_another_mount_are_not_encoded_again(tmp_path):
     """Whose times of change are those of before, as `mv`, `rsync -a` and `tar` keep them."""
     source = videos(tmp_path / "in", ["run/a.mp4", "b.mp4"])

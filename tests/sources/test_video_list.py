@@ -593,6 +593,14 @@ def test_an_error_says_how_a_line_was_split(tmp_path):
         VideoList(tmp_path / "list.csv").read()
 
 
+def test_names_of_several_labels_may_hold_a_comma(tmp_path):
+    """As AudioSet's do: a semicolon is between them, or `classes` has the name."""
+    names = ("Male speech, man speaking", "Music", "Rain")
+    (tmp_path / "list.csv").write_text(f'path,label\na,"{names[0]};Music"\nb,"{names[0]}"\nc,"Rain,Music"\n')
+    found = VideoList(tmp_path / "list.csv", classes=names, multi_label=True).read()
+    assert [found.labels(row) for row in range(3)] == [(0, 1), (0,), (1, 2)]
+
+
 def test_a_pipe_is_no_list(tmp_path):
     """It could be read once only, and a training reads its list several times."""
     os.mkfifo(tmp_path / "pipe.csv")

@@ -53,3 +53,8 @@ def test_a_missing_file_is_said_when_fit_starts_and_not_before(tmp_path):
     trainer(callback).validate(Module(), loader(shuffle=False), verbose=False)
     with pytest.raises(FileNotFoundError, match=r"none\.pyth does not exist. Correct the `path` of"):
         trainer(callback).fit(Module(), loader())
+
+
+def test_a_path_may_begin_with_the_home_folder(weights, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert PretrainedWeights("~/w.pth").path == str(tmp_path / "w.pth")
