@@ -1,11 +1,14 @@
 """`docs/faster.md`: its script runs after each of its diffs, and its datasets read the clips of `VideoClips`."""
 
+import json
 import re
 from itertools import accumulate
 from pathlib import Path
 
 import pytest
 import torch
+from ordinary_scripts.run import DIFFS, PAGE, PREPARE, SCRIPT, changed
+from ordinary_scripts.run import main as measure
 from torch.utils.data import default_collate
 
 from lightning_multigrid import VideoClips
@@ -13,22 +16,7 @@ from lightning_multigrid.cli.main import main
 from lightning_multigrid.loading import ClipRequest, clip_dataset
 from tests.helpers.videos import numbered_frames, write_video
 
-PAGE = (Path(__file__).parents[2] / "docs" / "faster.md").read_text()
-SCRIPT, PYAV, TORCHCODEC = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-DIFFS = re.findall(r"^```diff\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-[PREPARE] = re.findall(r"^lightning-multigrid (.*)$", PAGE, re.MULTILINE)
-
-
-def changed(script, diff):
-    """A script after a diff, whose hunks are parted by `@@`."""
-    for hunk in diff.split("@@\n"):
-        lines = hunk.splitlines(True)
-        before, after = ("".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
-        assert script.count(before) == 1, before
-        script = script.replace(before, after)
-    return script
-
-
+_, PYAV, TORCHCODEC = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 SCRIPTS = [*accumulate(DIFFS, changed, initial=SCRIPT)]
 
 
@@ -67,6 +55,19 @@ def test_the_script_runs_after_each_diff(folder, monkeypatch):
         assert clips.shape == (2, 3, 16, 112, 112)
         assert labels.tolist() == [0, 1]
     assert all(Path(done[3]["train"].manifest.path(row)).is_relative_to(folder / "prepared") for row in range(64))
+
+
+@pytest.mark.slow  # four programs of 15 s each
+@pytest.mark.smallest
+def test_it_is_measured_on_made_videos(tmp_path):
+    file = tmp_path / "result.json"
+    measure([str(tmp_path / "made"), "--train", "8", "--val", "1", "--epochs", "2", "--json", str(file)])
+    rows = json.loads(file.read_text())["rows"]
+    alone, *others = [row["steps"] for row in rows]
+    assert alone == 2 * 8 * 8 / 8
+    assert all(0 < steps < alone for steps in others)
+    assert [row["prepare"]["cpu"] > 0 for row in rows] == [False, False, False, True]
+    assert all(0 <= row["accuracy"] <= 1 and row["cpu"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize("reader", ["PyavVideos", "TorchcodecVideos"])
