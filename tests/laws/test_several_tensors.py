@@ -82,19 +82,6 @@ def test_each_clip_ends_with_the_last_frame_of_the_whole_one():
         assert (first == 8 // batch["fast"].shape[2] - 1).all()
 
 
-class WithRate(Frames):
-    def __getitem__(self, index):
-        return super().__getitem__(index) | {"fps": 24.0}
-
-
-def test_what_looks_like_a_rate_is_pointed_out_once():
-    module = Recording()
-    train = DataLoader(WithRate(), 4, num_workers=1)
-    with pytest.warns(UserWarning, match=r"WithRate: 'fps' of the first sample .*follow=\{'fps': 'r'\}") as warned:
-        fit(module, MultigridCallback(**CLIPS), train=train, max_epochs=1)
-    assert sum("'fps'" in str(warning.message) for warning in warned) == 1
-
-
 def test_workers_draw_the_same():
     for one, other in zip(seen(), seen(workers=2), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
