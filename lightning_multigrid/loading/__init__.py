@@ -16,13 +16,15 @@ from lightning_multigrid.loading.loader import (
 )
 from lightning_multigrid.loading.order import OrderSampler, first_indices, order_of, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
+from lightning_multigrid.loading.reduction import Change
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, length_of, visits
 from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
-from lightning_multigrid.loading.samples import SampleParts, all_parts, has_pixels
+from lightning_multigrid.loading.samples import Follow, SampleParts, all_parts, has_pixels
 from lightning_multigrid.loading.streams import StreamSamples
 
-__all__ = ["ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler"]
+__all__ = ["Change", "ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler"]
 __all__ += [
+    "Follow",
     "OrderSampler",
     "SampleParts",
     "ScriptLoader",

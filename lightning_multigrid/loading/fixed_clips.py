@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from lightning_multigrid.loading.randomness import OwnGenerators, derive_seed, reseed_own, seed_host, seeded
 from lightning_multigrid.loading.reduction import baseline_grid
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips, reads_clips
-from lightning_multigrid.loading.samples import Name, SampleParts
+from lightning_multigrid.loading.samples import Follow, Name, SampleParts
 
 _LOOKED_AT = 100  # samples, until one is not None
 
@@ -54,7 +54,7 @@ class FixedClips:
         dataset: Dataset[Any],
         layout: str | None = None,
         clips: Sequence[Name] | Mapping[Name, str] | None = None,
-        follow: Mapping[Name, str] | None = None,
+        follow: Mapping[Name, Follow] | None = None,
         whole_span: bool = False,
         look: Callable[[Callable[[], Any]], Any] = lambda look: look(),
         indices: Sequence[int] | None = None,
@@ -73,12 +73,24 @@ class FixedClips:
     def _look(self) -> tuple[int, int, int, list[str]]:
         """The first sample that is not None: its index, its grid, and what a coarse one may change."""
         with seeded(0):
-            read = ((index, self.dataset[index]) for index in self._indices)
+            read = ((index, self._read(index)) for index in self._indices)
             first, sample = next((pair for pair in read if pair[1] is not None), (0, None))
         found = self.parts.check(sample)
         frames, size = baseline_grid(found)
         self.parts.reduced(sample, ClipRequest(0, frames, size, seed=0))  # refuses what can't follow
         return first, frames, size, self.parts.doubts(sample)
+
+    def _read(self, index: int) -> Any:
+        """A sample as a plain `DataLoader` reads it, which prefers `__getitems__`."""
+        many = getattr(self.dataset, "__getitems__", None)
+        samples = [self.dataset[index]] if many is None else many([index])
+        if not isinstance(samples, list):
+            raise ValueError(
+                f"`__getitems__` must return a list of samples, got {type(samples).__name__}. A whole mini-batch can't "
+                "come to other grids clip by clip. Leave `__getitems__` out, so that `__getitem__` gives each sample, "
+                "and let the `collate_fn` make the mini-batch."
+            )
+        return samples[0]
 
     def __len__(self) -> int:
         return len(cast("Sized", self.dataset))
@@ -97,7 +109,7 @@ class FixedClips:
                     # So that these draw neither what the others do, nor what draws the clip's stride and start.
                     reseed_own(self._own.find(), derive_seed(request.seed, 1))
                     seed_host(derive_seed(request.seed, 2))
-                    sample = self.dataset[request.index]
+                    sample = self._read(request.index)
                 reduced.append(self.parts.reduced(sample, request, (self.frames, self.size), self.divisor))
         return reduced
 

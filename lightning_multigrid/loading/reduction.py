@@ -8,7 +8,7 @@ Legend: C channels, T frames, H W pixels.
 
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Any, TypeVar
@@ -23,10 +23,7 @@ from lightning_multigrid.schedule import frame_indices, span
 
 K = TypeVar("K")
 # The axes along which a number is measured.
-_MEASURED = {"x": "W", "w": "W", "y": "H", "h": "H", "t": "T", "f": "T", "r": "T", "d": "T", "k": "HW"}
-FRACTIONS = "rdk"  # letters of numbers that are no whole ones on other grids
-ALONE = "f" + FRACTIONS  # letters that have no others beside them
-CAMERAS = [(4,), (3, 3), (3, 4), (4, 4)]  # fx fy cx cy, or a matrix that projects to pixels
+_MEASURED = {"x": "W", "w": "W", "y": "H", "h": "H", "t": "T", "f": "T"}
 
 
 def measured_along(numbers: str) -> set[str]:
@@ -123,16 +120,19 @@ def changes(
     divisor: int = 1,
     real: float | None = None,
     whole_span: bool = False,
+    rates: Iterable[int] = (),
 ) -> dict[K, "Change"]:
     """Returns how each clip of a sample comes to the grid of a request, which is that of the longest clip (Sec. 3.1).
 
     `baseline` has the frames and the size of the dataset's clips, by default of this sample's. A sample with others
     gets other frames and another size than the request's, in the same ratio; on the baseline's grid it stays as it is.
     H and W keep their ratio as nearly as multiples of `divisor` allow, which are those of the longest clip: a clip of
-    half its size has multiples of half as many pixels. `real` and `whole_span` are those of `draw_frames`.
+    half its size has multiples of half as many pixels. `real` and `whole_span` are those of `draw_frames`. `rates` are
+    lengths in time of what follows, each a whole share of the longest clip's: they keep this ratio, as clips do.
     """
     lengths = {key: clip.lengths for key, clip in clips.items()}
-    in_time = {key: before["T"] for key, before in lengths.items() if "T" in before}
+    in_time = {before["T"]: before["T"] for before in lengths.values() if "T" in before}
+    in_time |= {rate: rate for rate in rates}
     own = baseline_grid(clips)
     usual, size = baseline or own
     frames = request.frames
@@ -149,17 +149,52 @@ def changes(
         height, width = (unit * max(1, round(before[axis] * request.size / size / unit)) for axis in "HW")
         return height, width
 
-    return {key: Change(before, taken.get(key, ()), *sides(before)) for key, before in lengths.items()}
+    return {key: Change(before, taken, *sides(before)) for key, before in lengths.items()}
 
 
 @dataclass(frozen=True)
 class Change:
-    """How a clip of `before` (T, H, W), and what follows it, come to `frames` (indices) of `height` x `width`."""
+    """How a clip comes to a grid: what a function of `follow` gets, with the values that follow the clip.
+
+    Attributes:
+        before: Lengths of the clip before, by axis: T (not of an image), H and W.
+        drawn: Indices of the frames that stay, for each length in time.
+        height: H of the clip afterwards.
+        width: W of the clip afterwards.
+    """
 
     before: Mapping[str, int]
-    frames: Sequence[int]
+    drawn: Mapping[int, Sequence[int]]
     height: int
     width: int
+
+    @property
+    def frames(self) -> Sequence[int]:
+        """Indices of the frames that stay; none of an image."""
+        return self.drawn.get(self.before.get("T", 0), ())
+
+    @property
+    def frames_before(self) -> int:
+        """Frames of the clip before, 1 of an image."""
+        return self.before.get("T", 1)
+
+    @property
+    def height_before(self) -> int:
+        """H of the clip before."""
+        return self.before["H"]
+
+    @property
+    def width_before(self) -> int:
+        """W of the clip before."""
+        return self.before["W"]
+
+    def frames_of(self, length: int) -> Sequence[int] | None:
+        """Indices that stay of an axis in time of this length; None if it has no whole ratio to the clip's frames."""
+        before = self.before.get("T")
+        if before is None or length % before:
+            return None if before is None else self.drawn.get(length)
+        each = length // before
+        return [frame * each + part for frame in self.frames for part in range(each)]
 
     @property
     def taken(self) -> dict[str, Sequence[int]]:
@@ -196,18 +231,19 @@ class Change:
             return False
         if isinstance(values, (list, tuple)) and axes:
             parts = values if axes[1:] or numbers else ()
-            of_frames = axes[0] == "T" and len(values) == self.before.get("T")
-            return of_frames and all(self.fits(part, axes[1:], numbers) for part in parts)
+            of_frames = axes[0] == "T" and self.frames_of(len(values))
+            return bool(of_frames) and all(self.fits(part, axes[1:], numbers) for part in parts)
         shape = shape_of(values)
-        if shape is None or (numbers in {*FRACTIONS} and not tensor_of(values).is_floating_point()):
+        if shape is None:
             return False
         # A single number needs no axis of its own.
         own: list[tuple[int, ...]] = [(), (1,)] if len(numbers) == 1 else [(len(numbers),) if numbers else ()]
         return (
             len(shape) >= len(axes)
-            and tuple(shape[len(axes) :]) in (CAMERAS if numbers == "k" else own)
+            and tuple(shape[len(axes) :]) in own
             and all(
-                axis not in "THW" or self.before.get(axis) == found for axis, found in zip(axes, shape, strict=False)
+                self.frames_of(found) if axis == "T" else axis not in "HW" or self.before[axis] == found
+                for axis, found in zip(axes, shape, strict=False)
             )
         )
 
@@ -216,21 +252,21 @@ class Change:
 
         `axes` has a letter for each axis, of which T, H and W are the clip's. `numbers` has one for each number of a
         further, last axis, or for a single one: x and w are scaled as W, y and h as H; t and f become how many of the
-        frames that stay are before; r is divided by their stride, and d multiplied by it. A k is a camera.
+        frames that stay are before.
         """
         taken = self.taken
         if isinstance(values, (list, tuple)) and axes:
-            parts = [values[frame] for frame in self.frames]
+            parts = [values[frame] for frame in self.frames_of(len(values)) or ()]
             further = axes[1:] or numbers
             return type(values)(self.of_follower(part, axes[1:], numbers) if further else part for part in parts)
         if not set(taken) & {*axes, *measured_along(numbers)}:
             return values
         changed = tensor_of(values)
         for axis in set(taken) & set(axes):
-            changed = _select(changed, axes.index(axis), taken[axis])
-        if numbers == "k":
-            changed = self._projected(changed, matrix=changed.ndim > len(axes) + 1)
-        elif numbers:
+            place = axes.index(axis)
+            indices = self.frames_of(changed.shape[place]) or () if axis == "T" else taken[axis]
+            changed = _select(changed, place, indices)
+        if numbers:
             columns = changed.unbind(-1) if changed.ndim > len(axes) else [changed]
             moved = [self._moved(column, number) for column, number in zip(columns, numbers, strict=True)]
             changed = torch.stack(moved, dim=-1).view(changed.shape)
@@ -241,10 +277,7 @@ class Change:
         axis, moved = _MEASURED.get(number), values.double()
         if axis is None:
             return values
-        if number in "rd":
-            stride = (self.frames[-1] - self.frames[0]) / (len(self.frames) - 1) if len(self.frames) > 1 else 1
-            moved = moved / stride if number == "r" else moved * stride
-        elif axis == "T":
+        if axis == "T":
             after = 2 * self.frames[-1] - self.frames[-2] if len(self.frames) > 1 else self.frames[0] + 1
             places = np.interp(moved.cpu(), [*self.frames, after], range(len(self.frames) + 1))
             moved = torch.as_tensor(places, device=values.device)
@@ -252,21 +285,6 @@ class Change:
             moved = moved * {"H": self.height, "W": self.width}[axis] / self.before[axis]
         whole = torch.ceil if axis == "T" else torch.round
         return (moved if values.is_floating_point() else whole(moved)).to(values.dtype)
-
-    def _projected(self, camera: Tensor, matrix: bool) -> Tensor:
-        """Cameras that project to the pixels of the resized clip; (0, 0) is the centre of the first pixel.
-
-        A place u in W of the clip is at (u + 1/2) scale - 1/2 in the resized one: it is u scale + shift.
-        """
-        scale = torch.tensor([self.width / self.before["W"], self.height / self.before["H"]], dtype=torch.double)
-        scale = scale.to(camera.device)
-        shift, values = (scale - 1) / 2, camera.double()
-        if matrix:
-            pixels, one = values[..., :2, :], values[..., 2:3, :]
-            moved = torch.cat([pixels * scale[:, None] + one * shift[:, None], values[..., 2:, :]], dim=-2)
-        else:
-            moved = torch.cat([values[..., :2] * scale, values[..., 2:] * scale + shift], dim=-1)
-        return moved.to(camera.dtype)
 
     def _like(self, given: Any, changed: Tensor) -> Any:
         """Numbers, a list, an array or one of torchvision's kinds of tensors for what is one itself; else a tensor."""

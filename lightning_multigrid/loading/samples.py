@@ -1,7 +1,7 @@
 """The parts of a sample: which of them are clips, and which ones follow a clip to other frames and sizes."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass
 from string import ascii_lowercase
@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_multigrid.loading.look_alikes import LOOKS_LIKE, is_sound, spec_of
-from lightning_multigrid.loading.reduction import ALONE, FRACTIONS, Clip, changes, measured_along, shape_of
+from lightning_multigrid.loading.reduction import Change, Clip, changes, measured_along, shape_of
 from lightning_multigrid.loading.requests import ClipRequest
 
 Name = str | int
@@ -21,19 +20,32 @@ Path = tuple[Name, ...]  # keys, from the sample inwards
 _AXES = "CTHW"
 _IMAGE_AXES = "CHW"
 _STAY = "ABDEFG"  # letters for axes that stay
+_SMALL = 32  # pixels: frames of fewer rows or columns mostly are square, and joints of a body rarely
+_SOUND_NAMES = r"audio|mel|sound|spectrogram|speech|wav|waveform"
+_WAVE = 4000  # samples: half a second by telephone, and more numbers than most features have
+
+Follow = str | Callable[[Any, Change], Any]
+"""What a part of a sample becomes on another grid: its axes and numbers by letters, or a function."""
 
 
 def clip_layout(shape: Sequence[int]) -> str:
     """Names the axes of a clip: the first of `CTHW`, `TCHW`, `THWC` with 1 or 3 channels; of an image: `CHW`, `HWC`.
 
+    Other channels need a name.
+
     >>> clip_layout((3, 16, 112, 112)), clip_layout((16, 3, 112, 112)), clip_layout((3, 224, 224))
     ('CTHW', 'TCHW', 'CHW')
     """
+    layouts = {4: (_AXES, "TCHW", "THWC"), 3: (_IMAGE_AXES, "HWC")}.get(len(shape), ())
+    layout = next((layout for layout in layouts if shape[layout.index("C")] in (1, 3)), None)
+    if layout is not None:
+        return layout
     if len(shape) == len(_AXES):
-        return next((layout for layout in (_AXES, "TCHW", "THWC") if shape[layout.index("C")] in (1, 3)), _AXES)
-    for layout in (_IMAGE_AXES, "HWC") if len(shape) == len(_IMAGE_AXES) else ():
-        if shape[layout.index("C")] in (1, 3):
-            return layout
+        raise ValueError(
+            f"A sample has a clip of {_product(shape)}, and no axis of 1 or 3 channels tells its layout. Give "
+            "`layout='CTHW'` or another one in MultigridCallback, or a name for each axis, as in "
+            "`clips={'flow': 'CTHW'}`."
+        )
     raise ValueError(
         f"A sample has a tensor of {_product(shape)}, which may be an image or the frames of a clip. Images need 1 or "
         "3 channels, or `layout='CHW'` in MultigridCallback; clips need four axes, or a name for each axis, as in "
@@ -47,7 +59,7 @@ class SampleParts:
 
     layout: str | None = None
     clips: Sequence[Name] | Mapping[Name, str] | None = None
-    follow: Mapping[Name, str] = field(default_factory=dict)
+    follow: Mapping[Name, Follow] = field(default_factory=dict)
     whole_span: bool = False
 
     def __post_init__(self) -> None:
@@ -61,18 +73,22 @@ class SampleParts:
                     f"`clips` must name each axis of {name!r} by a capital of its own, H and W among them, as in "
                     f"'CTHW' or 'THW', got {axes!r}."
                 )
-        for name, spec in self.follow.items():
+        for name, spec in self._letters.items():
             axes, numbers = _split(spec)
-            if ({*ALONE} & {*numbers} and len(numbers) > 1) or ("f" in numbers and axes):
+            if "f" in numbers and spec != "f":
                 raise ValueError(
-                    f"`follow` takes each of the letters {', '.join(ALONE)} alone, and f also without axes, got "
-                    f"{spec!r} for {name!r}. Name numbers that stay by other letters, such as 'a'."
+                    f"`follow` takes the letter f alone, without axes, got {spec!r} for {name!r}. Name numbers that "
+                    "stay by other letters, such as 'a'."
                 )
             if not re.fullmatch("[A-Z]*", axes) or len(set(axes)) < len(axes) or len({*"HW"} & {*axes}) == 1:
                 raise ValueError(
                     f"`follow` must name each axis of {name!r} by a capital of its own, H and W both or neither, and "
                     f"the numbers of its last axis by small letters, as in 'THW', 'T' or 'TNxyxy', got {spec!r}."
                 )
+
+    @property
+    def _letters(self) -> dict[Name, str]:
+        return {name: spec for name, spec in self.follow.items() if isinstance(spec, str)}
 
     def find_clips(self, sample: Any) -> dict[Path, Clip]:
         """Returns the clips of a sample by their paths; none if it is one that the `collate_fn` has to leave out."""
@@ -116,6 +132,8 @@ class SampleParts:
             )
         masks = {shown(path): clip for path, clip in found.items() if not has_pixels(clip.values)}
         if self.clips is None and len(found) > 1:
+            flags = {shown(path): clip for path, clip in found.items() if _is_mask(clip.values)}
+            masks = flags if len(flags) < len(found) else masks  # clips of zeros may be a try
             line = f"clips=[{', '.join(name for name in map(shown, found) if name not in masks)}]"
             follow = ", ".join(f"{name}: {clip.axes!r}" for name, clip in masks.items())
             line += f", follow={{{follow}}}" if masks else ""
@@ -129,20 +147,33 @@ class SampleParts:
                 f"The clip {name} is of {clip.values.dtype}, but only uint8 and floating point are resized "
                 f"bilinearly. Convert it, or let it follow a clip, as masks do: `follow={{{name}: {clip.axes!r}}}`."
             )
+        self._refuse_joints(found)
         for path, values in self._unnamed(sample, found):
             if not (shape := shape_of(values)):
                 continue  # it is a number
             for lengths in (clip.lengths for clip in found.values()):
                 axes = "Nxyxy" if hasattr(values, "canvas_size") else _axes(shape, lengths)  # torchvision's boxes
                 if axes is not None:
-                    axes = spec_of(str(path[-1]), values, axes) or axes
                     raise ValueError(
                         f"{shown(path)}, of {_product(shape)}, may belong to a clip of "
                         f"{_product(lengths.values())} ({' x '.join(lengths)}), and would have to follow it to other "
                         f"grids. Name its axes, for instance `MultigridCallback(follow={{{shown(path)}: {axes!r}}})`, "
-                        f"or {_STAY[: len(shape)]!r} to leave it as it is."
+                        f"or {_STAY[: len(shape)]!r} to leave it as it is. A function may change it, too."
                     )
         return found
+
+    def _refuse_joints(self, clips: Mapping[Path, Clip]) -> None:
+        """Refuses small frames that are not square, unless their axes are named."""
+        for clip in () if self.layout or isinstance(self.clips, Mapping) else clips.values():
+            height, width = clip.lengths["H"], clip.lengths["W"]
+            if height != width and min(height, width) <= _SMALL:
+                raise ValueError(
+                    f"A sample has a tensor of {_product(clip.values.shape)}, which may be joints or landmarks, as "
+                    f"videos of {min(height, width)} rows or columns mostly are square. If it has pixels, give "
+                    f"`layout={clip.axes!r}` in MultigridCallback. If not, nothing of it can be resized: name its axes, as in `clips={'pose': "
+                    "'CTHW'}` or 'THW', with H and W for those of the joints, and give `long_cycle=LongCycle(((0.5, "
+                    "1), (1, 1)))` and `short_cycle=ShortCycle((1,))`, which change the frames alone."
+                )
 
     def _unnamed(self, sample: Any, clips: Iterable[Path]) -> list[tuple[Path, Any]]:
         """The parts that are neither clips nor named by `follow`, and hold no such part."""
@@ -160,13 +191,7 @@ class SampleParts:
         for path, part in unnamed:
             name, stay = shown(path), _STAY[: len(shape_of(part) or ())]
             leave = f"`follow={{{name}: {stay!r}}}` leaves it as it is"
-            spec = spec_of(str(path[-1]), part, stay)
-            if spec and (frames or spec[-1] == "k"):
-                doubts.append(
-                    f"{name} of the first sample looks like {LOOKS_LIKE[spec[-1]]}, which other grids change. "
-                    f"`MultigridCallback(follow={{{name}: {spec!r}}})` lets it follow the clip; {leave}."
-                )
-            elif frames and not self.whole_span and is_sound(str(path[-1]), part):
+            if frames and not self.whole_span and _is_sound(str(path[-1]), part):
                 doubts.append(
                     f"{name} of the first sample looks like sound, which lasts longer than most coarse clips. "
                     f"`MultigridCallback(whole_span=True)` lets them last as long; {leave}."
@@ -189,12 +214,16 @@ class SampleParts:
             return sample
         lengths = [_find(sample, name)[1] for name, spec in self.follow.items() if spec == "f"]
         real = min(map(float, lengths)) if lengths else None
-        change_of, reduced = changes(clips, request, baseline, divisor, real, self.whole_span), sample
+        rates = self._rates(sample, clips.values())
+        change_of, reduced = changes(clips, request, baseline, divisor, real, self.whole_span, rates), sample
         longest = max(change_of.values(), key=lambda change: change.before.get("T", 1))
         for path, clip in clips.items():
             reduced = _put(reduced, path, change_of[path].of_clip(clip))
         for name, spec in self.follow.items():
             path, values = _find(sample, name)
+            if not isinstance(spec, str):
+                reduced = _put(reduced, path, spec(values, longest)) if longest.taken else reduced
+                continue
             axes, numbers = _split(spec)
             if not {*"THW"} & {*axes} and not numbers:
                 continue  # it stays
@@ -205,11 +234,20 @@ class SampleParts:
                 raise ValueError(
                     f"{shown(path)} of a sample has to follow a clip with the axes {spec!r}, but it is {given}, and "
                     f"the clip {' or '.join(f'{tuple(clip.values.shape)} ({clip.axes})' for clip in clips.values())}."
-                    + " Its numbers must be floating-point ones."
-                    * (numbers in {*FRACTIONS})
+                    f" A T of it must be a whole share or a multiple of the clip's. Else give `follow={{{shown(path)}: "
+                    "function}`, which gets the values and how the clip changes."
                 )
             reduced = _put(reduced, path, change.of_follower(values, axes, numbers))
         return reduced
+
+    def _rates(self, sample: Any, clips: Iterable[Clip]) -> set[int]:
+        """Lengths in time of what follows the clips, if they are whole shares of the longest clip's frames."""
+        longest, rates = max(clip.lengths.get("T", 1) for clip in clips), set()
+        for name, spec in self._letters.items():
+            place, shape = _split(spec)[0].find("T"), shape_of(_find(sample, name)[1]) or ()
+            if 0 <= place < len(shape):
+                rates |= {shape[place]} if shape[place] and longest % shape[place] == 0 else set()
+        return rates
 
 
 def _product(lengths: Iterable[int]) -> str:
@@ -259,6 +297,25 @@ def all_parts(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     yield path, sample
     for key, part in _parts(sample).items():
         yield from all_parts(part, (*path, key))
+
+
+def _is_mask(values: Any) -> bool:
+    """Whether something as large as a clip is of a type that pixels don't have, or holds only zeros and ones."""
+    return not has_pixels(values) or bool(((values == 0) | (values == 1)).all())
+
+
+def _is_sound(name: str, part: Any) -> bool:
+    """Whether numbers are named as sound is, or look like a wave: one or two axes of many numbers around 0."""
+    if not isinstance(part, (Tensor, np.ndarray)) or not part.ndim or 0 in part.shape or not _is_real(part):
+        return False
+    wave = part.ndim <= 2 and part.shape[-1] >= _WAVE and bool((part < 0).any())
+    return wave or bool(re.fullmatch(_SOUND_NAMES, name.lower()))
+
+
+def _is_real(values: Any) -> bool:
+    if isinstance(values, Tensor):
+        return values.layout == torch.strided and values.dtype != torch.bool and not values.is_complex()
+    return values.dtype.kind in "iuf"
 
 
 def _is_whole_number(part: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from fractions import Fraction
 from numbers import Integral, Rational, Real
@@ -42,6 +42,8 @@ def _is(value: Any, kind: Any) -> bool:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         return isinstance(value, tuple(map(type, inner)))
+    if origin is Callable:
+        return callable(value)
     if origin in (list, tuple):
         if not isinstance(value, Collection) or isinstance(value, (str, Mapping)):
             return False

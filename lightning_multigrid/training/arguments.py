@@ -3,7 +3,7 @@
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Literal
 
-from lightning_multigrid.loading import SampleParts
+from lightning_multigrid.loading import Follow, SampleParts
 from lightning_multigrid.schedule import (
     Baseline,
     BatchShape,
@@ -35,7 +35,7 @@ class Arguments:
     precise_bn_batches: int | None = None
     layout: str | None = None
     clips: list[str | int] | dict[str | int, str] | None = None
-    follow: dict[str | int, str] | None = None
+    follow: dict[str | int, Follow] | None = None
     whole_span: bool = False
     share_reads: bool = False
     clips_per_epoch: int | None = None

@@ -7,7 +7,7 @@ from torch.utils.data import BatchSampler
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
-from lightning_multigrid.loading import length_of
+from lightning_multigrid.loading import Follow, length_of
 from lightning_multigrid.norm import make_groups, one_at_a_time, sub_batches
 from lightning_multigrid.reports import Account
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
@@ -36,7 +36,7 @@ class BaselineCallback(Callback):
         precise_bn_batches: int | None = None,
         layout: str | None = None,
         clips: list[str | int] | dict[str | int, str] | None = None,
-        follow: dict[str | int, str] | None = None,
+        follow: dict[str | int, Follow] | None = None,
         seed: int | None = None,
     ) -> None:
         self._arguments = Arguments(

@@ -112,7 +112,7 @@ def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) 
     """Rehearses every grid of the plan on the module; see `check_grids`."""
     module, schedule = trainer.lightning_module, loader.sampler.plan.schedule
     grids = [schedule.baseline.shape, *schedule.grids]
-    boxes_follow = any(set("xywhk") & set(axes) for axes in (arguments.follow or {}).values())
+    boxes_follow = any(callable(axes) or set("xywh") & set(axes) for axes in (arguments.follow or {}).values())
     try:
         return check_grids(module, grids, partial(small_batches, loader), trainer, boxes_follow)
     except torch.OutOfMemoryError as error:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningDataModule, LightningModule, Trainer, TrainerFn
+from lightning_multigrid.loading import Follow
 from lightning_multigrid.norm import one_at_a_time
 from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle, Step
@@ -79,10 +80,12 @@ class MultigridCallback(Arguments, Callback):
         follow: Axes, by name, of what follows the clips: T, H and W are the clips', other capitals stay. Pixels are
             taken by nearest neighbour. Small letters at the end name the numbers of the last axis, as in `TNxyxy`: x
             and w are pixels of the width, y and h pixels of the height, from the frame's corner, and t is a place among
-            the frames; others stay. These stand alone: f is how many frames are real, r a rate of frames, d the time
-            between two, and k a camera: fx, fy, cx, cy or a matrix of 3 x 3, 3 x 4 or 4 x 4.
+            the frames; others stay. f alone is how many frames are real. A T may have a whole share or a multiple of
+            the clip's frames. Anything else, such as a camera or a rate, is a function of the values and the change of
+            the clip. It has `frames` (the indices that stay), `height` and `width`, and `frames_before`,
+            `height_before` and `width_before`; where they stay the same, the function isn't called.
         whole_span: Coarse clips span the whole clip, and end with its last frame (the last real one), for labels of its
-            end, for counts, order and sound. By default their stride and their start are drawn.
+            end, for counts, order and sound. By default their frames are as far apart, and their start is drawn.
         share_reads: Whether a sample of a dataset that is read whole gives a clip to several mini-batches of its epoch,
             as long as these have other frames of it: for scripts whose loader is the limit. Then samples are read less
             often than by the script alone, and not 1.5 times as often. Accuracy may fall, as random crops and flips of
@@ -137,7 +140,7 @@ class MultigridCallback(Arguments, Callback):
         precise_bn_batches: int | None = None,
         layout: str | None = None,
         clips: list[str | int] | dict[str | int, str] | None = None,
-        follow: dict[str | int, str] | None = None,
+        follow: dict[str | int, Follow] | None = None,
         seed: int | None = None,
     ) -> BaselineCallback:
         """Trains the baseline itself, with the BatchNorm statistics of its multigrid training: to compare the two.

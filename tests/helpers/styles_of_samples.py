@@ -52,7 +52,7 @@ row(SEVERAL, "views in one tensor", data=named(video=lambda x: torch.stack([x, x
     multigrid={"clips": {"video": "VCTHW"}}, module=unpacked(lambda b: (b["video"].mean(dim=1), b["label"])),
     **LONG)  # fmt: skip
 row(SEVERAL, "optical flow", data=named(video=itself, flow=lambda x: x[:2]), **VIDEO,
-    multigrid={"clips": ["video", "flow"]})  # fmt: skip
+    multigrid={"clips": {"video": "CTHW", "flow": "CTHW"}})  # fmt: skip
 row(SEVERAL, "depth", data=named(video=itself, depth=lambda x: x[0]), **VIDEO,
     multigrid={"clips": {"video": "CTHW", "depth": "THW"}})  # fmt: skip
 row(SEVERAL, "a mask of each frame", multigrid={"follow": {"mask": "THW"}}, **MASKED)
@@ -89,14 +89,13 @@ row(SEVERAL, "a mask of patches, made by the dataset",
 row(SEVERAL, "a stretch, and how many frames are no padding", data=named(
     video=itself, stretch=lambda x: torch.tensor([2, 5]), length=lambda x: 6), **VIDEO,
     multigrid={"follow": {"stretch": "tt", "length": "f"}})  # fmt: skip
-row(SEVERAL, "a rate of frames, and a camera", data=named(
-    video=itself, fps=lambda x: 30.0, camera=lambda x: torch.tensor([[20.0, 0, 8], [0, 20, 8], [0, 0, 1]])), **VIDEO,
-    multigrid={"follow": {"fps": "r", "camera": "k"}})  # fmt: skip
+row(SEVERAL, "a rate of frames", data=named(video=itself, fps=lambda x: 30.0), **VIDEO,
+    multigrid={"follow": {"fps": lambda fps, change: fps * len(change.frames) / change.frames_before}})  # fmt: skip
 row(SEVERAL, "sound", data=named(video=itself, sound=lambda x: torch.linspace(-1, 1, 8000)), **VIDEO,
     multigrid={"whole_span": True})  # fmt: skip
 row(SEVERAL, "a matrix that looks like a mask", data=named(video=itself, kernel=lambda x: torch.eye(SIZE)), **VIDEO,
     multigrid={"follow": {"kernel": "AB"}})  # fmt: skip
 row(SEVERAL, "a clip and its name in a nested dict",
     data=of(lambda x, y: {"inputs": {"rgb": x, "flow": x[:2]}, "y": y}),
-    multigrid={"clips": ["inputs.rgb", "inputs.flow"]},
+    multigrid={"clips": {"inputs.rgb": "CTHW", "inputs.flow": "CTHW"}},
     module=unpacked(lambda b: (b["inputs"]["rgb"], b["y"])))  # fmt: skip

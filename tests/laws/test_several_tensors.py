@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_multigrid import MultigridCallback
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.training.mini_batches import first_clips
 from tests.helpers.tiny import Module, fit
 
@@ -82,19 +82,6 @@ def test_each_clip_ends_with_the_last_frame_of_the_whole_one():
         assert (first == 8 // batch["fast"].shape[2] - 1).all()
 
 
-class WithRate(Frames):
-    def __getitem__(self, index):
-        return super().__getitem__(index) | {"fps": 24.0}
-
-
-def test_what_looks_like_a_rate_is_pointed_out_once():
-    module = Recording()
-    train = DataLoader(WithRate(), 4, num_workers=1)
-    with pytest.warns(UserWarning, match=r"WithRate: 'fps' of the first sample .*follow=\{'fps': 'r'\}") as warned:
-        fit(module, MultigridCallback(**CLIPS), train=train, max_epochs=1)
-    assert sum("'fps'" in str(warning.message) for warning in warned) == 1
-
-
 def test_workers_draw_the_same():
     for one, other in zip(seen(), seen(workers=2), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
@@ -150,3 +137,28 @@ def test_the_examples_learn(name, epochs, score, monkeypatch, capsys, tmp_path):
     main = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
     assert main(["--clips=128", f"--epochs={epochs}"]) > score
     assert ": 0." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("axes", "name"), [((3, 16, 25, 2), {"layout": "CTHW"}), ((16, 25, 3), {"clips": {0: "THW"}})])
+def test_skeletons_train_on_grids_of_time_alone(axes, name):
+    """The way out that the refusal of joints names."""
+
+    class Skeletons(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(1, 1)
+
+        def training_step(self, batch, batch_idx):
+            x, _ = batch
+            if isinstance(self._trainer, L.Trainer):  # a rehearsal has none
+                shapes.add(tuple(x.shape[1:]))
+            return self.head(x.flatten(1).mean(dim=1, keepdim=True)).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    shapes, data = set(), [(torch.rand(axes), 0) for _ in range(40)]
+    cycles = {"long_cycle": LongCycle(((0.5, 1), (1, 1))), "short_cycle": ShortCycle((1,))}
+    fit(Skeletons(), MultigridCallback(**name, **cycles), train=DataLoader(data, 2))
+    coarse = tuple(8 if length == 16 else length for length in axes)
+    assert shapes == {axes, coarse}

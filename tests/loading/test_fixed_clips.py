@@ -107,7 +107,6 @@ def test_uint8_stays_uint8():
 def test_layouts_are_told_apart_by_their_channels():
     assert clip_layout((3, 16, 8, 8)) == clip_layout((1, 16, 8, 8)) == clip_layout((3, 3, 8, 8)) == "CTHW"
     assert clip_layout((16, 3, 8, 8)) == clip_layout((16, 1, 8, 8)) == "TCHW"
-    assert clip_layout((16, 16, 8, 8)) == "CTHW"
 
 
 class Samples(Dataset):
@@ -122,7 +121,7 @@ class Samples(Dataset):
 
 
 def test_baseline_shape_is_read_off_a_sample():
-    clips = FixedClips(Samples(lambda clip, label: (clip[:, :, :, :6], label)))
+    clips = FixedClips(Samples(lambda clip, label: (clip[:, :, :, :6], label)), layout="CTHW")
     assert (len(clips), clips.frames, clips.size, clips.stride) == (3, 8, 6, 1)
 
 
@@ -130,15 +129,25 @@ def test_baseline_shape_is_read_off_a_sample():
     ("axes", "layout"), [("CHW", None), ("HWC", None), ("CHW", "CHW"), ("HWC", "HWC"), ("WCH", "WCH")]
 )
 def test_an_image_is_a_clip_of_one_frame(axes, layout):
-    image = torch.rand(3, 8, 12)
+    image = torch.rand(3, 70, 80)
     images = FixedClips(
         Samples(lambda clip, label: (image.permute(["CHW".index(axis) for axis in axes]), label)), layout
     )
-    assert (images.frames, images.size) == (1, 8)
-    small, label = images.read_clip(request(frames=1, size=4, index=2))
+    assert (images.frames, images.size) == (1, 70)
+    small, label = images.read_clip(request(frames=1, size=35, index=2))
     back = small.permute([axes.index(axis) for axis in "CHW"])
-    assert torch.allclose(back, interpolate(image[None], size=(4, 6), mode="bilinear")[0])
+    assert torch.allclose(back, interpolate(image[None], size=(35, 40), mode="bilinear")[0])
     assert label == 2
+
+
+class MiniBatches(Samples):
+    def __getitems__(self, indices):
+        return {"clip": torch.stack([self[index][0] for index in indices])}
+
+
+def test_a_dataset_that_makes_mini_batches_itself_is_refused():
+    with pytest.raises(ValueError, match="MiniBatches: `__getitems__` must return a list of samples, got dict"):
+        FixedClips(MiniBatches(lambda clip, label: (clip, label)))
 
 
 def test_a_clip_goes_before_an_image():
@@ -161,7 +170,7 @@ class Several(Dataset):
 
 
 def test_clips_of_other_lengths_and_sizes_stay_on_the_baselines_grid_and_shrink_by_the_same_factors():
-    several = FixedClips(Several())
+    several = FixedClips(Several(), layout="CTHW")
     assert (several.frames, several.size) == (8, 24)
     assert [tuple(several.read_clip(request(8, 24, index=index)).shape) for index in range(4)] == list(Several.shapes)
     half = [tuple(several.read_clip(request(4, 12, index=index)).shape) for index in range(4)]

@@ -246,71 +246,55 @@ def test_numbers_of_frames_count_the_frames_that_stay(frames, seed, stretch, rea
     assert reduced["real"] >= min(frames, 1 + (real - 1) // step)
 
 
+def test_anything_else_is_a_function_of_the_values_and_of_how_the_clip_changes():
+    def camera(matrix, change):
+        scale = np.diag([change.width / change.width_before, change.height / change.height_before, 1])
+        return scale @ matrix
+
+    def rate(fps, change):
+        return fps * len(change.frames) / change.frames_before
+
+    sample = {"clip": numbered(8, height=80, width=160), "K": np.eye(3), "fps": 24.0}
+    follow = {"K": camera, "fps": rate}
+    reduced = reduce(sample, 4, 20, whole_span=True, follow=follow)
+    assert reduced["K"].tolist() == [[0.25, 0, 0], [0, 0.25, 0], [0, 0, 1]]
+    assert reduced["fps"] == 12
+    assert reduce(sample, 8, 80, follow=follow) is sample
+
+
 @settings(max_examples=60, deadline=None)
-@given(frames=st.integers(2, 16), seed=st.integers(0, 2**62), whole_span=st.booleans())
-def test_rates_and_times_between_frames_tell_how_long_a_clip_lasts(frames, seed, whole_span):
-    fps = 24.0
-    sample = {
-        "clip": numbered(16),
-        "fps": fps,
-        "dt": np.float32(1 / fps),
-        "rates": torch.full((3,), fps, dtype=torch.float64),  # of three streams
-        "steps": torch.full((16, 1), 1 / fps),  # from each frame to the next one
-    }
-    follow = {"fps": "r", "dt": "d", "rates": "Nr", "steps": "Td"}
-    reduced = reduce(sample, frames, 8, seed, follow=follow, whole_span=whole_span)
+@given(share=st.integers(1, 4), seed=st.integers(0, 2**62), whole_span=st.booleans())
+def test_labels_at_a_whole_share_or_a_multiple_of_the_frames_are_those_of_the_same_moments(share, seed, whole_span):
+    # One label for four frames, and two for each.
+    sample = {"clip": numbered(16), "few": torch.arange(4), "many": [*range(32)], "same": torch.arange(16)}
+    follow = {"few": "T", "many": "T", "same": "T"}
+    reduced = reduce(sample, 4 * share, 8, seed, follow=follow, whole_span=whole_span)
     taken = shown(reduced["clip"])
-    lasts = pytest.approx((taken[-1] - taken[0]) / fps)
-    assert (frames - 1) / reduced["fps"] == lasts
-    assert (frames - 1) * reduced["dt"] == lasts
-    assert [(frames - 1) / rate for rate in reduced["rates"].tolist()] == [lasts] * 3
-    assert reduced["steps"][1:].sum().item() == lasts
-    assert [type(part) for part in reduced.values()] == [type(part) for part in sample.values()]
-    if frames == 16:
-        assert all(reduced[name] is part for name, part in sample.items())
+    assert reduced["same"].tolist() == taken
+    assert reduced["many"] == [2 * frame + part for frame in taken for part in (0, 1)]
+    groups = taken[3::4] if whole_span else taken[::4]  # which end, or begin, with the moment
+    assert reduced["few"].tolist() == [frame // 4 for frame in groups]
+    if taken[1] - taken[0] == 1 and not whole_span:
+        assert reduced["few"].repeat_interleave(4).tolist() == [frame // 4 for frame in taken]
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    size=st.integers(4, 16),
-    pixel=st.tuples(st.floats(2, 21), st.floats(2, 13)),
-    depth=st.floats(0.5, 9),
-    frames=st.integers(1, 4),
-    seed=st.integers(0, 2**62),
-)
-def test_a_point_of_the_scene_is_at_the_same_place_of_the_resized_clip(size, pixel, depth, frames, seed):
-    generator = np.random.default_rng(seed % 100)
-    inner = np.array([[30.0, 0.5, 11], [0, 25, 8.25], [0, 0, 1]])
-    outer = np.eye(4)
-    outer[:3] += generator.normal(size=(3, 4)) / 9
-    seen = depth * np.linalg.solve(inner, [*pixel, 1])  # from the camera
-    scene = np.linalg.solve(outer, [*seen, 1])
-    whole = np.eye(4)
-    whole[:3] = inner @ outer[:3]
-    # The pixels of the clip are their own coordinates.
-    u, v = np.meshgrid(np.arange(24.0), np.arange(16.0))
-    sample = {
-        "clip": torch.tensor(np.stack([u, v, u])[:, None].repeat(4, axis=1)),
-        "K": inner,
-        "projections": torch.tensor(whole[:3]).expand(4, 3, 4),
-        "whole": whole,
-        "intrinsics": [30.0, 25.0, 11.0, 8.25],
-    }
-    follow = {"K": "k", "projections": "Tk", "whole": "k", "intrinsics": "k"}
-    reduced = reduce(sample, frames, size, seed, follow=follow)
-    height, width = reduced["clip"].shape[2:]
+@pytest.mark.parametrize("shape", [(3, 16, 25, 2), (3, 16, 17, 1), (16, 25, 3), (3, 16, 25)])
+def test_joints_are_not_resized_as_pixels(shape):
+    with pytest.raises(ValueError, match="may be joints or landmarks.*`short_cycle=ShortCycle"):
+        FixedClips([(torch.rand(shape), 1)])
 
-    def shows(projected):
-        x, y = projected[:2] / projected[2]
-        rows, columns = reduced["clip"][1, 0, :, 0], reduced["clip"][0, 0, 0]
-        return pytest.approx((np.interp(x, np.arange(width), columns), np.interp(y, np.arange(height), rows)))
 
-    assert pixel == shows(reduced["K"] @ seen)
-    assert all(pixel == shows(matrix.numpy() @ scene) for matrix in reduced["projections"])
-    assert len(reduced["projections"]) == frames
-    assert pixel == shows(reduced["whole"] @ scene)
-    fx, fy, cx, cy = reduced["intrinsics"]
-    assert (fx, fy, cx, cy) == pytest.approx(tuple(reduced["K"][[0, 1, 0, 1], [0, 1, 2, 2]]))
+@pytest.mark.parametrize("shape", [(3, 16, 28, 28), (1, 20, 64, 64), (3, 8, 72, 96), (3, 28, 28)])
+def test_ordinary_small_videos_need_no_argument(shape):
+    FixedClips([(torch.rand(shape), 1)])
+
+
+@pytest.mark.parametrize("shape", [(16, 2, 32, 32), (2, 16, 32, 32)])
+def test_other_channels_than_1_and_3_need_a_layout(shape):
+    with pytest.raises(ValueError, match="no axis of 1 or 3 channels tells its layout.*`layout='CTHW'`"):
+        FixedClips([(torch.rand(shape), 1)])
+    layout = "TCHW" if shape[0] == 16 else "CTHW"
+    assert FixedClips([(torch.rand(shape), 1)], layout=layout).frames == 16
 
 
 def test_frames_are_those_of_the_longest_clip():
@@ -365,12 +349,13 @@ def test_torchvisions_kinds_stay():
     [
         ((CLIP, CLIP), r"clips=\[0, 1\]\)"),
         ({"video": CLIP, "mask": MASK[None]}, r"clips=\['video'\], follow=\{'mask': 'CTHW'\}\)"),
-        ({"video": {"rgb": CLIP, "flow": CLIP[:2]}}, r"clips=\['video.rgb', 'video.flow'\]\)"),
+        ({"video": {"rgb": CLIP, "depth": CLIP[:1]}}, r"clips=\['video.rgb', 'video.depth'\]\)"),
+        (([CLIP, CLIP], (CLIP > 0.5).float()), r"clips=\['0.0', '0.1'\], follow=\{1: 'CTHW'\}\)"),
     ],
 )
 def test_several_clips_are_refused_with_the_line_that_works(sample, line):
     with pytest.raises(
-        ValueError, match=r"must hold one clip, got 2, of .* for instance `MultigridCallback\(" + line
+        ValueError, match=r"must hold one clip, got [23], of .* for instance `MultigridCallback\(" + line
     ) as error:
         FixedClips([sample])
     written = str(error.value).split("MultigridCallback")[-1].strip("`.")
@@ -381,8 +366,14 @@ def test_several_clips_are_refused_with_the_line_that_works(sample, line):
     ("sample", "line"),
     [
         ((CLIP, MASK), r"1, of 8 x 8 x 8, may belong to a clip of 8 x 8 x 8 \(T x H x W\).*follow=\{1: 'THW'\}"),
-        ((torch.rand(3, 9, 8), MASK[0, :8, :8], torch.rand(9, 8)), r"2, of 9 x 8, may belong .*follow=\{2: 'HW'\}"),
-        ((CLIP[..., :6], MASK[0, 0]), r"1, of 8, may belong to a clip of 8 x 8 x 6 \(T x H x W\).*follow=\{1: 'T'\}"),
+        (
+            (torch.rand(3, 90, 80), MASK[0, :8, :8], torch.rand(90, 80)),
+            r"2, of 90 x 80, may belong .*follow=\{2: 'HW'\}",
+        ),
+        (
+            (torch.rand(3, 8, 90, 80), MASK[0, 0]),
+            r"1, of 8, may belong to a clip of 8 x 90 x 80 \(T x H x W\).*follow=\{1: 'T'\}",
+        ),
         ((torch.rand(3, 5, 6, 6), torch.rand(2, 5)), r"1, of 2 x 5, may belong to a clip .*follow=\{1: 'AT'\}"),
         ((torch.rand(3, 5, 6, 6), 1, [*"abcde"]), r"2, of 5, may belong to a clip .*follow=\{2: 'T'\}"),
         ((torch.rand(3, 5, 6, 6), [torch.rand(n, 4) for n in range(5)]), r"1, of 5, may belong .*follow=\{1: 'T'\}"),
@@ -392,7 +383,7 @@ def test_several_clips_are_refused_with_the_line_that_works(sample, line):
 def test_a_mask_without_a_name_is_refused_with_the_line_that_works_and_one_that_leaves_it(sample, line):
     with pytest.raises(ValueError, match=line) as error:
         FixedClips([sample])
-    written, leave = str(error.value).split("follow=")[1].split(")`, or ")
+    written, leave = str(error.value).split("follow=")[1].split(")`, or ")[:2]
     FixedClips([sample], follow=eval(written))
     [name] = eval(written)
     kept = FixedClips([sample], follow={name: eval(leave.split()[0])}).read_clip(ClipRequest(0, 1, 4, 0))[name]
@@ -411,18 +402,12 @@ def test_a_number_that_may_count_frames_is_warned_of_once_it_has_a_name_no_more(
     FixedClips([(CLIP, 3, 0.5, True)])
 
 
-CAMERA = torch.tensor([[300.0, 0, 160], [0, 300, 120], [0, 0, 1]])
 WAVE = torch.sin(torch.arange(16_000.0))
 
 
 @pytest.mark.parametrize(
     ("part", "message", "ways"),
     [
-        ({"fps": 30.0}, "'fps' .* looks like a rate of frames, which other grids change", ({"fps": "r"}, {"fps": ""})),
-        ({"info": {"dt": torch.rand(1)}}, "'info.dt' .* time between two", ({"info.dt": "Ad"}, {"info.dt": "A"})),
-        ({"inner": CAMERA.numpy()}, "'inner' .* looks like a camera", ({"inner": "k"}, {"inner": "AB"})),
-        ({"views": CAMERA.expand(5, 3, 3)}, "'views' .* looks like a camera", ({"views": "Ak"}, {"views": "ABD"})),
-        ({"K": torch.tensor([300.0, 300, 160, 120])}, "'K' .* looks like a camera", ({"K": "k"}, {"K": "A"})),
         ({"other": WAVE.expand(2, -1)}, "'other' .* looks like sound, .*`.*whole_span=True", ({"other": "AB"},)),
         ({"audio": torch.rand(80, 100)}, "'audio' .* looks like sound", ({"audio": "AB"},)),
     ],
@@ -441,8 +426,6 @@ def test_what_looks_as_if_a_coarse_clip_changed_its_meaning_is_pointed_out_until
     "part",
     [
         {"rotation": torch.eye(3)},
-        {"K": CAMERA / 320},  # in shares of the frame
-        {"homography": CAMERA + 1},
         {"features": torch.rand(4096)},
         {"embedding": torch.randn(2048)},
         {"fps": "30"},
@@ -459,20 +442,7 @@ def test_other_parts_are_not_pointed_out(part):
 
 def test_sound_lasts_as_long_as_clips_that_span_the_whole_and_images_have_no_rate():
     FixedClips([(CLIP, WAVE)], whole_span=True)
-    FixedClips([{"image": CLIP[:, 0], "fps": 30.0, "audio": WAVE}])
-
-
-@pytest.mark.parametrize(
-    ("part", "line"),
-    [
-        ({"K": CAMERA.expand(8, 3, 3)}, r"follow=\{'K': 'Tk'\}"),
-        ({"dt": torch.rand(8)}, r"follow=\{'dt': 'Td'\}"),
-    ],
-)
-def test_cameras_and_rates_of_frames_are_refused_with_the_line_that_scales_them(part, line):
-    with pytest.raises(ValueError, match=line) as error:
-        FixedClips([{"video": CLIP, **part}])
-    FixedClips([{"video": CLIP, **part}], follow=eval(str(error.value).split("follow=")[1].split(")`")[0]))
+    FixedClips([{"image": CLIP[:, 0], "audio": WAVE}])
 
 
 @pytest.mark.parametrize(
@@ -491,15 +461,6 @@ def test_cameras_and_rates_of_frames_are_refused_with_the_line_that_scales_them(
             r"\(3, 8, 8, 8\) \(CTHW\)",
         ),
         ({"clips": ["video"], "follow": {"y": "T", "mask": "THW"}}, "'y' of a sample .* but it is 1, and the clip"),
-        (
-            {"follow": {"y": "r", "mask": "THW"}},
-            r"'y' .* axes 'r', but it is 1, .* numbers must be floating-point ones",
-        ),
-        (
-            {"follow": {"y": "k", "mask": "THW"}},
-            r"'y' .* axes 'k', but it is 1, .* numbers must be floating-point ones",
-        ),
-        ({"follow": {"mask": "Tk"}}, r"'mask' of a sample has to follow a clip with the axes 'Tk', but it is"),
     ],
 )
 def test_names_and_axes_that_do_not_fit_are_refused(parts, message):
@@ -522,9 +483,8 @@ def test_a_sample_with_other_lengths_than_its_clip_is_refused_whenever_it_is_rea
         ({"clips": {"depth": "thw"}}, "`clips` must name each axis of 'depth' by a capital .* got 'thw'"),
         ({"follow": {"mask": "TH"}}, "`follow` must name each axis of 'mask' .* H and W both or neither, .* got 'TH'"),
         ({"follow": {"mask": "xyT"}}, "`follow` must name each axis of 'mask' .* got 'xyT'"),
-        ({"follow": {"mask": "ff"}}, "`follow` takes each of the letters f, r, d, k alone, .*, got 'ff' for 'mask'"),
-        ({"follow": {"mask": "Tf"}}, "`follow` takes .*, and f also without axes, got 'Tf' for 'mask'"),
-        ({"follow": {"mask": "xyr"}}, "got 'xyr' for 'mask'. Name numbers that stay by other letters, such as 'a'"),
+        ({"follow": {"mask": "ff"}}, "`follow` takes the letter f alone, .*, got 'ff' for 'mask'"),
+        ({"follow": {"mask": "Tf"}}, "`follow` takes .* without axes, got 'Tf' for 'mask'"),
         ({"follow": {"mask": "T*"}}, "`follow` must name each axis of 'mask' .* got"),
         ({"layout": "NCHW"}, "`layout` must name C, T, H and W once, or C"),
     ],

@@ -328,7 +328,7 @@ def test_pixels_may_be_counted_where_boxes_follow_and_frames_may_not():
     shapes = {"short_cycle": ShortCycle((0.5, 1)), "long_cycle": LongCycle(((0.5, 0.5), (0.5, 1), (1, 1)))}
     alone = {"clips": ["clip"], "seed": 0, "size_divisor": 8, **shapes}
     train = DataLoader(WithBoxes(), 4)
-    for axes in ("xyxy", "k"):  # or cameras
+    for axes in ("xyxy", lambda boxes, change: boxes):  # or cameras
         fit(of_dicts(InSpace()), MultigridCallback(follow={"boxes": axes}, **alone), train=train, max_epochs=1)
     with pytest.raises(ValueError, match=r"counts places from the first: on the grid of 4 x 32 x 32"):
         fit(of_dicts(OfEachClip()), MultigridCallback(follow={"boxes": "xyxy"}, **alone), train=train, max_epochs=1)
