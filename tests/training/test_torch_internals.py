@@ -10,8 +10,8 @@ from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR
 from lightning_multigrid.training.trainer import torch_internals
 from lightning_multigrid.training.trainer.torch_internals import (
     forget_hooks,
-    raised_limits,
     scheduler_parts,
+    static_graphs,
     version_of,
 )
 from tests.helpers.entries import entries
@@ -63,17 +63,22 @@ def test_scheduler_parts():
     assert scheduler_parts(steps) == [(steps, 0, math.inf)]
 
 
-def test_raised_limits():
-    """Limits are raised, and put back."""
+def test_static_graphs():
+    """A graph for each size, as many as wanted; the settings are put back, and nothing is counted afterwards."""
     config = torch._dynamo.config
-    before, made = config.cache_size_limit, []
+    before, made = (config.cache_size_limit, config.automatic_dynamic_shapes), []
 
-    @torch.compile(backend=lambda graph, inputs: made.append(graph) or graph.forward, dynamic=False)
+    @torch.compile(backend=lambda graph, inputs: made.append(graph) or graph.forward)
     def double(x):
         return 2 * x
 
-    with config.patch(cache_size_limit=8), raised_limits(10):  # timm's optimizers raise it when they are imported
+    with config.patch(cache_size_limit=8), static_graphs(10) as compiled:  # timm's optimizers raise the limit, too
         for size in range(1, 13):
             double(torch.ones(size))
-    assert len(made) == 10
-    assert config.cache_size_limit == before
+        assert len(made) == 10
+    assert (config.cache_size_limit, config.automatic_dynamic_shapes) == before
+    times = len(compiled)
+    assert times >= 10
+    assert 0 < sum(compiled) < 60
+    torch.compile(lambda x: 3 * x, backend="eager")(torch.ones(2))
+    assert len(compiled) == times

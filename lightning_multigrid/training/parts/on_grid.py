@@ -5,14 +5,14 @@ from typing import Any
 
 from torch import nn
 
-from lightning_multigrid.host import Trainer
+from lightning_multigrid.host import Trainer, tell
 from lightning_multigrid.norm import BatchNorm, make_groups, sub_batches
 from lightning_multigrid.positions import Following
-from lightning_multigrid.schedule import ClipShape, Plan, Step
+from lightning_multigrid.schedule import ClipShape, Plan, Step, counted
 from lightning_multigrid.training.mini_batches import sizes_of_clips
 from lightning_multigrid.training.rehearsal.rules import HOOKS, PointsOnPlan
 from lightning_multigrid.training.trainer.changes import Changes
-from lightning_multigrid.training.trainer.torch_internals import raised_limits
+from lightning_multigrid.training.trainer.torch_internals import static_graphs
 
 _INSTANCE_NORM = nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d
 
@@ -32,13 +32,13 @@ class OnGrid:
         self._momenta: list[tuple[Any, float]] = []  # these layers' own, while a step has others
 
     def start(self, changes: Changes) -> None:
-        """Lets `torch.compile` make a graph for each grid."""
+        """Lets `torch.compile` make a static graph for each grid."""
         grids = self._plan.schedule.grids_of_statistics
         graphs = 2 * len(grids) + 8  # for training, for validation, and for what else a script may do
         if self._trainer.world_size > 1 and any(shape.clips < sub_batch for shape, sub_batch in grids):
             # Where ranks share statistics, a graph ends before each BatchNorm layer and another begins after it.
             graphs *= 1 + sum(isinstance(layer, BatchNorm) for layer in self._module.modules())
-        changes.enter_context(raised_limits(graphs))
+        changes.callback(_tell_compiled, changes.enter_context(static_graphs(graphs)))
         changes.callback(self.restore)
 
     def begin(self) -> None:
@@ -69,3 +69,11 @@ class OnGrid:
         for layer, own in self._momenta:
             layer.momentum = own
         self._momenta = []
+
+
+def _tell_compiled(seconds: list[float]) -> None:
+    if seconds:
+        tell(
+            f"`torch.compile` compiled {counted(len(seconds), 'graph')} in this `fit`, in {sum(seconds):.1f} s. "
+            "Each grid has graphs of its own, forward and backward."
+        )

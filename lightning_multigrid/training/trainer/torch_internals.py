@@ -4,6 +4,7 @@ The test of an entry is `test_<name>` in `tests/training/test_torch_internals.py
 """
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,16 +45,37 @@ def forget_hooks(module: nn.Module) -> None:
 
 
 @contextmanager
-def raised_limits(graphs: int) -> Iterator[None]:
-    """Lets `torch.compile` make this many graphs of a function; with one more, it warns and runs the function eagerly.
+def static_graphs(number: int) -> Iterator[list[float]]:
+    """Lets `torch.compile` make this many graphs of a function, each for one size; collects the seconds of each.
 
-    torch 2.6 to 2.15 (`_dynamo/config.py`): there is no public setting. The names are those of 2.6, which later
-    versions keep as aliases.
+    By itself it makes a second graph for all sizes to come, of which inductor does not find the end with 3D
+    convolutions, and with more than 8 it warns and runs the function eagerly. `dynamic=True` of a script stays.
+
+    torch 2.6 to 2.15 (`_dynamo/config.py`, `_dynamo/callback.py`): there is no public setting, and no public count. The
+    names are those of 2.6, which later versions keep as aliases.
     """
     from torch._dynamo import config
+    from torch._dynamo.callback import callback_handler
 
-    with config.patch(
-        cache_size_limit=max(graphs, config.cache_size_limit),
-        accumulated_cache_size_limit=max(64 * graphs, config.accumulated_cache_size_limit),
-    ):
-        yield
+    seconds: list[float] = []
+    started = 0.0
+
+    def start(*_: Any) -> None:
+        nonlocal started
+        started = time.monotonic()
+
+    def end(*_: Any) -> None:
+        seconds.append(time.monotonic() - started)
+
+    callback_handler.register_start_callback(start)
+    callback_handler.register_end_callback(end)
+    try:
+        with config.patch(
+            automatic_dynamic_shapes=False,
+            cache_size_limit=max(number, config.cache_size_limit),
+            accumulated_cache_size_limit=max(64 * number, config.accumulated_cache_size_limit),
+        ):
+            yield seconds
+    finally:
+        callback_handler.remove_start_callback(start)
+        callback_handler.remove_end_callback(end)
