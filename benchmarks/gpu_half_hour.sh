@@ -80,8 +80,6 @@ part norm_gpu 90 benchmark_norm --device "$device" "${shapes[@]}"
 # promises. The profile says whether the kernels or the host, which starts them, is the limit.
 part gpu_steps 110 benchmark_speedup "${steps[@]}" "${i3d[@]}" "${profile[@]}"
 part gpu_steps_channels_last 90 benchmark_speedup "${steps[@]}" "${i3d[@]}" --channels-last --fused "${profile[@]}"
-LIGHTNING_MULTIGRID_TRITON=0 \
-    part gpu_steps_channels_last_copies 80 benchmark_speedup "${steps[@]}" "${slowfast[@]}" --channels-last --fused "${profile[@]}"
 
 # c. A complete training that is large enough: words by the lips, the baseline and a plan of two coarse shapes, with two seeds.
 if [[ -n ${GRID:-} ]]; then

@@ -1,4 +1,6 @@
-"""`torch.compile`: a graph for each grid, however many, and the limit of graphs is put back."""
+"""`torch.compile`: a static graph for each grid, however many, and the compiler's settings are put back."""
+
+import shutil
 
 import lightning as L
 import pytest
@@ -48,7 +50,7 @@ def train(backend=None, callbacks=(), **arguments):
     callback = MultigridCallback(seed=0, long_cycle=CYCLE, short_cycle=ShortCycle((0.5, 1)), milestones=[1])
     module = Deterministic()
     if backend is not None:
-        module.net.compile(dynamic=False, backend=backend)
+        module.net.compile(backend=backend)
     fit(module, callback, *callbacks, max_epochs=2, train=loader(number=73), **arguments)
     plan = callback.run.plan
     steps = [(step.shape, step.sub_batch) for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
@@ -74,9 +76,35 @@ def test_the_limit_of_graphs_is_put_back_after_an_error():
     class Fails(L.Callback):
         def on_train_batch_start(self, host, module, batch, batch_idx):
             assert torch._dynamo.config.cache_size_limit > 2
+            assert not torch._dynamo.config.automatic_dynamic_shapes
             raise KeyError("of a user")
 
     with torch._dynamo.config.patch(cache_size_limit=2):
         with pytest.raises(KeyError, match="of a user"):
             train(Counted(), [Fails()])
         assert torch._dynamo.config.cache_size_limit == 2
+        assert torch._dynamo.config.automatic_dynamic_shapes
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")
+@pytest.mark.usefixtures("_unrehearsed")
+@pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated")
+def test_inductor_compiles_each_grid_in_time_with_validations_between(caplog):
+    """With shapes that are not static it did not end the third step: symbolic sizes of 3D convolutions."""
+
+    class Compiled(Deterministic):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.compile(self.net)
+
+    found = []
+    for kind in (Deterministic, Compiled):
+        callback = MultigridCallback(seed=0, long_cycle=LongCycle(((0.5, 0.5), (1, 1))), short_cycle=ShortCycle((1,)))
+        module = kind()
+        fit(module, callback, max_epochs=2, train=loader(number=64), val=loader(shuffle=False, number=8))
+        assert len({*module.shapes}) == 2
+        found.append([loss for *_, loss in module.seen])
+    assert_close(*found, rtol=1e-3, atol=1e-3)
+    said = [line for line in caplog.messages if line.startswith("`torch.compile` made ")]
+    assert len(said) == 1
+    assert " graphs in " in said[0]
