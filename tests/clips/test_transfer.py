@@ -159,8 +159,10 @@ def test_a_pass_visits_every_video_once(length, repeats, number):
 def requests_of_passes(order, clips, passes):
     """The requests of the first passes, a list for each."""
     sampler = MultigridSampler(Plan(SCHEDULE, clips), order)
-    sampler.seek(Place(0, 0), end=SCHEDULE.epochs)
-    requests = [request for batch in sampler for request in batch]
+    requests = list[ClipRequest]()
+    for epoch in range(SCHEDULE.epochs):
+        sampler.seek(Place(epoch, 0))
+        requests += [request for batch in sampler for request in batch]
     return [requests[clips * number : clips * (number + 1)] for number in range(passes)]
 
 

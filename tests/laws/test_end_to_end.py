@@ -4,7 +4,6 @@ import os
 import re
 import runpy
 import shlex
-import signal
 import sys
 import warnings
 from collections import Counter
@@ -17,6 +16,7 @@ from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataMod
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning
+from tests.helpers.interrupts import ctrl_c, stopped
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
@@ -128,21 +128,18 @@ def test_the_command_that_ctrl_c_prints_continues_the_quick_start(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     few = ["--data.train_per_class=4", "--data.val_per_class=1", "--trainer.max_epochs=2", "--model.milestones=[1.5]"]
     few += ["--data.frames=8", "--data.size=32", "--trainer.logger=false"]
-    trained, own, handler = [], VideoClassifier.training_step, signal.getsignal(signal.SIGINT)
+    trained, own = [], VideoClassifier.training_step
 
     def training_step(module, batch, batch_idx):
         if len(trained) == 5 and isinstance(module._trainer, L.Trainer):
-            raise KeyboardInterrupt
+            ctrl_c()
         trained.extend([batch_idx] if isinstance(module._trainer, L.Trainer) else [])
         return own(module, batch, batch_idx)
 
     monkeypatch.setattr(VideoClassifier, "training_step", training_step)
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        try:
-            with pytest.raises(SystemExit):
-                main(["fit", "--config", str(EXAMPLES / "quickstart.yaml"), *few])
-        finally:
-            signal.signal(signal.SIGINT, handler)
+        with stopped():
+            main(["fit", "--config", str(EXAMPLES / "quickstart.yaml"), *few])
         trained.append("stopped")
         [command] = re.findall(r"`--ckpt_path last` continues from .*:\n    lightning-multigrid (.*)", caplog.text)
         main(shlex.split(command))

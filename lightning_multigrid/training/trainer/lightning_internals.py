@@ -247,7 +247,7 @@ class LoopCounters:
             epochs["ready"] = epochs["started"]
         validation = self._loop["epoch_loop.val_loop.batch_progress"]
         current = validation["current"]
-        if validating and not (validation["is_last_batch"] and current["processed"] == current["ready"] > 0):
+        if validating and not (validation["is_last_batch"] and current["completed"] == current["ready"] > 0):
             validation["is_last_batch"] = False
             for progress in (validation["total"], current):
                 progress.update(ready=1, started=1, processed=0, completed=0)
