@@ -3,9 +3,10 @@
     python benchmarks/ordinary_scripts/run.py FOLDER --json ordinary_scripts.json
 
 The first is the script of `docs/faster.md`, as it is and after each of the page's diffs. The others are in this folder,
-as people write them: with PyAV, torchcodec, JPEG frames, pytorchvideo, and a processor of Hugging Face. Their videos are H.264 of 340 x 256 pixels, made by `made_videos.py` in FOLDER. Each variant is a program of its own, in a
-new process, with caches of its own: frame tables are made within it, and `prepare` counts where its copies are used.
-CPU seconds are those of the program and of its workers.
+as people write them: with PyAV, torchcodec, JPEG frames, pytorchvideo, and a processor of Hugging Face. Their videos
+are H.264 of 340 x 256 pixels, made by `made_videos.py` in FOLDER. Each variant is a program of its own, with caches of
+its own: frame tables are made within it, and `prepare` counts where its copies are used. CPU seconds are those of the
+program and of its workers.
 """
 
 import argparse
