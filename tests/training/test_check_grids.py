@@ -238,14 +238,6 @@ FAILING = {
         loader,
         r"a step fails with .*also for labels and masks",
     ),
-    "axes": (
-        lambda: script(
-            nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.AdaptiveAvgPool3d(1), nn.Flatten()),
-            forward=lambda self, x: self.net(x.movedim(-1, 1)),
-        ),
-        lambda: samples(lambda clip, label: (clip[:2].movedim(0, -1), label)),
-        r"`net.0` \(Conv3d\) fails .*name them, for instance `MultigridCallback\(layout='THWC'\)`",
-    ),
 }
 
 
@@ -254,6 +246,17 @@ def test_a_grid_that_fails_is_refused_by_the_layer(name):
     module, train, message = FAILING[name]
     with pytest.raises(ValueError, match=f"Script cannot take clips of .*: {message}"):
         fit(module(), MultigridCallback(), train=train())
+
+
+def test_axes_that_are_misnamed_are_refused_by_the_layer():
+    module = script(
+        nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.AdaptiveAvgPool3d(1), nn.Flatten()),
+        forward=lambda self, x: self.net(x.movedim(-1, 1)),
+    )
+    train = samples(lambda clip, label: (clip[:2].movedim(0, -1), label))
+    message = r"`net.0` \(Conv3d\) fails .*name them, for instance `MultigridCallback\(layout='THWC'\)`"
+    with pytest.raises(ValueError, match=message):
+        fit(module, MultigridCallback(layout="CTHW"), train=train)
 
 
 def test_the_schedule_that_a_refusal_shows_keeps_all_frames():
