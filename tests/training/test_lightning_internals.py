@@ -370,6 +370,23 @@ def test_loop_counters(tmp_path):
     assert "combined_loader" not in checkpoint["loops"]["fit_loop"]["state_dict"]
 
 
+def test_handle_from_now_on():
+    def ours(number, frame):
+        pass
+
+    class Sets(L.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            lightning_internals.handle_from_now_on(trainer, signal.SIGUSR2, ours)
+            signal.signal(signal.SIGALRM, ours)
+
+    before = [signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGALRM)]
+    try:
+        fit(Module(), Sets(), max_epochs=1)
+        assert [signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGALRM)] == [ours, before[1]]
+    finally:
+        signal.signal(signal.SIGUSR2, before[0])
+
+
 def test_requeue_signals(monkeypatch):
     assert lightning_internals.requeue_signals(trainer()) == set()
     for name, value in {"NTASKS": "1", "JOB_NAME": "train", "PROCID": "0", "LOCALID": "0"}.items():

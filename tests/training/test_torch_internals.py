@@ -2,6 +2,7 @@
 
 import math
 import signal
+import sys
 
 import pytest
 import torch
@@ -89,6 +90,19 @@ def test_compiled_graphs():
         twice(torch.ones(size))
     assert compiled_graphs()[0] == graphs + 2
     assert compiled_graphs()[1] > seconds
+
+
+def test_asks_for_mini_batch():
+    asked = []
+    sys.setprofile(lambda frame, event, _: asked.append(torch_internals.asks_for_mini_batch(frame)))
+    try:
+        list(range(3))
+        torch.ones(1)
+        before = any(asked)
+        next(iter(torch.utils.data.DataLoader([1])))
+    finally:
+        sys.setprofile(None)
+    assert (before, any(asked)) == (False, True)
 
 
 def test_awaits_mini_batch():

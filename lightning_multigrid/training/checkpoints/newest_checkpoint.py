@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,10 +27,12 @@ from lightning_multigrid.host import (
     tell_above_bar,
 )
 from lightning_multigrid.schedule import duration
-from lightning_multigrid.training.trainer.lightning_internals import requeue_signals, slurms_checkpoint
-from lightning_multigrid.training.trainer.torch_internals import awaits_mini_batch
-
-_SECONDS = 0.1  # from one look to the next, whether the loop waits for a mini-batch
+from lightning_multigrid.training.trainer.lightning_internals import (
+    handle_from_now_on,
+    requeue_signals,
+    slurms_checkpoint,
+)
+from lightning_multigrid.training.trainer.torch_internals import asks_for_mini_batch, awaits_mini_batch
 
 
 class NewestCheckpoint(ModelCheckpoint):
@@ -42,7 +45,7 @@ class NewestCheckpoint(ModelCheckpoint):
 
     Ctrl-C, SIGTERM and SLURM's signal take effect after the step that is under way; on several devices, on all of them
     after the same step, whichever got the signal. On one device they also take effect after a mini-batch of a
-    validation, and at once while the loop waits for a mini-batch, whose workers the same signal may have ended. The
+    validation, and where the loop asks or waits for a mini-batch, whose workers the same signal may have ended. The
     second Ctrl-C waits for nothing. After an error nothing is written, as a step may be half done: the run continues
     from what was written before.
 
@@ -72,7 +75,7 @@ class NewestCheckpoint(ModelCheckpoint):
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
         self._signals: set[int] = set()  # that have come, and have not taken effect
         self._stopping = False  # whether one has taken effect since the last step began
-        self._looks_again = False  # whether a timer may be used, until one takes effect
+        self._watches = False  # whether each call is looked at, until they take effect
 
     @property
     @override
@@ -112,9 +115,6 @@ class NewestCheckpoint(ModelCheckpoint):
             if callable(handler):
                 self._handlers[number] = handler
                 signal.signal(number, partial(self._on_signal, trainer, os.getpid()))
-        self._looks_again = trainer.world_size == 1 and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
-        if self._looks_again:
-            signal.signal(signal.SIGALRM, partial(self._look, trainer))
 
     def _on_signal(self, trainer: Trainer, process: int, number: int, frame: Any) -> None:
         if os.getpid() != process:  # a worker, which is a fork: it ends with its loader
@@ -122,24 +122,28 @@ class NewestCheckpoint(ModelCheckpoint):
         if number == signal.SIGINT and number in self._signals:
             self._handlers.get(number, _ignore)(number, frame)  # the second Ctrl-C waits for nothing
         self._signals.add(number)
-        # The workers of loaders may have got it, too. torch's handler raises wherever it finds that one has ended.
-        signal.signal(signal.SIGCHLD, _ignore)
-        self._look(trainer, number, frame)
-
-    def _look(self, trainer: Trainer, _: int, frame: Any) -> None:
-        """Obeys at once where the loop waits for a mini-batch: its workers may have ended, so that none comes."""
-        if not self._in_step and awaits_mini_batch(frame):
+        # The workers of loaders may have got it, too. torch's handler raises wherever it finds that one has ended, and
+        # be it at the end of the process.
+        handle_from_now_on(trainer, signal.SIGCHLD, _ignore)
+        if awaits_mini_batch(frame):
             self._obey_alone(trainer)
-        elif self._signals and self._looks_again:
-            signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+        elif sys.getprofile() is None:  # a profiler of the script stays
+            self._watches = True
+            sys.setprofile(partial(self._on_call, trainer, process))
 
-    def _look_no_more(self) -> None:
-        if self._looks_again:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+    def _on_call(self, trainer: Trainer, process: int, frame: Any, *_: Any) -> None:
+        """Obeys before the loop asks for a mini-batch: its workers may have ended, so that none comes."""
+        if asks_for_mini_batch(frame) and os.getpid() == process:
+            self._obey_alone(trainer)
+
+    def _watch_no_more(self) -> None:
+        if self._watches:
+            self._watches = False
+            sys.setprofile(None)
 
     def _obey(self, trainer: Trainer) -> None:
         """Runs the handlers of the signals that have come, to any rank."""
-        self._look_no_more()
+        self._watch_no_more()
         for number, handler in self._handlers.items():
             if trainer.strategy.reduce_boolean_decision(number in self._signals, all=False):
                 self._signals.discard(number)
@@ -148,7 +152,7 @@ class NewestCheckpoint(ModelCheckpoint):
 
     def _obey_alone(self, trainer: Trainer) -> None:
         """Obeys where ranks may not be at the same place, and Lightning doesn't look whether SIGTERM has come."""
-        if self._signals and trainer.world_size == 1:
+        if self._signals and not self._in_step and trainer.world_size == 1:
             self._obey(trainer)
             if trainer.received_sigterm:
                 raise SIGTERMException
@@ -227,8 +231,7 @@ class NewestCheckpoint(ModelCheckpoint):
         self._end_signals()
 
     def _end_signals(self) -> None:
-        self._look_no_more()
-        self._looks_again = False
+        self._watch_no_more()
         self._handlers.clear()  # Lightning's, which hold the Trainer
 
     @property

@@ -8,8 +8,9 @@ like one of its arguments, such as `limit_train_batches`.
 
 import copy
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -146,6 +147,16 @@ def requeue_signals(trainer: Trainer) -> set[int]:
     """
     number = getattr(trainer._accelerator_connector.cluster_environment, "requeue_signal", None)
     return set() if number is None else {number}
+
+
+def handle_from_now_on(trainer: Trainer, number: int, handler: Callable[[int, Any], Any]) -> None:
+    """Sets the handler of a signal, also for the time after `fit`.
+
+    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/signal_connector.py`): at the end of `fit` it restores the handlers
+    of all signals that it found at the beginning.
+    """
+    signal.signal(number, handler)
+    trainer._signal_connector._original_handlers[number] = handler
 
 
 def attach(trainer: Trainer, module: LightningModule, changes: Changes) -> None:

@@ -38,12 +38,20 @@ def version_of(tensor: Tensor) -> int:
     return tensor._version
 
 
-def awaits_mini_batch(frame: FrameType | None) -> bool:
-    """Whether what runs in a frame, as a handler of a signal is given it, is the `next` of a `DataLoader`.
+def asks_for_mini_batch(frame: FrameType) -> bool:
+    """Whether a frame is that of the `next` of a `DataLoader`.
 
     torch 2.6 to 2.15 (`utils/data/dataloader.py`, `_BaseDataLoaderIter`): the iterators have no public class.
     """
-    while frame is not None and frame.f_code is not _BaseDataLoaderIter.__next__.__code__:
+    return frame.f_code is _BaseDataLoaderIter.__next__.__code__
+
+
+def awaits_mini_batch(frame: FrameType | None) -> bool:
+    """Whether what runs in a frame, as a handler of a signal is given it, is the `next` of a `DataLoader`.
+
+    torch 2.6 to 2.15: see `asks_for_mini_batch`.
+    """
+    while frame is not None and not asks_for_mini_batch(frame):
         frame = frame.f_back
     return frame is not None
 
