@@ -1,6 +1,6 @@
 """A Hugging Face `VideoMAEImageProcessor` in `__getitem__`, with the arguments of a published one but for the size.
 
-python hugging_face.py alone|line
+python hugging_face.py alone|line|recommended
 """
 
 import random
@@ -11,9 +11,9 @@ from pathlib import Path
 import av
 import lightning as L
 import torch
-from measured import Measured, count_read
+from measured import Measured, count_read, recommended
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 from transformers import VideoMAEImageProcessor
 
 from lightning_multigrid import MultigridCallback
@@ -66,12 +66,22 @@ class Classifier(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=2e-3, weight_decay=0.05)
 
 
+def named(samples):
+    """A mini-batch of samples `(clip, label)`, as the module reads it."""
+    clips, labels = default_collate(samples)
+    return {"pixel_values": clips.transpose(1, 2), "labels": labels}
+
+
 if __name__ == "__main__":
     L.seed_everything(0)
     train, val = Videos("videos/train"), Videos("videos/val")
+    collate = default_collate
+    if VARIANT == "recommended":
+        train, val = recommended(mean=PROCESSOR.image_mean, std=PROCESSOR.image_std)
+        collate = named
     callbacks = [Measured()]
     if VARIANT != "alone":
         callbacks += [MultigridCallback()]
     trainer = L.Trainer(max_epochs=12, callbacks=callbacks, check_val_every_n_epoch=3, logger=False)
-    loaders = [DataLoader(videos, batch_size=8, shuffle=videos is train, num_workers=2) for videos in (train, val)]
-    trainer.fit(Classifier(), *loaders)
+    loading = {"batch_size": 8, "num_workers": 2, "collate_fn": collate}
+    trainer.fit(Classifier(), DataLoader(train, shuffle=True, **loading), DataLoader(val, **loading))

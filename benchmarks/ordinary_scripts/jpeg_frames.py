@@ -1,6 +1,6 @@
 """A `Dataset` of folders of JPEG frames, of which it takes a random stretch.
 
-python jpeg_frames.py alone|line
+python jpeg_frames.py alone|line|recommended
 """
 
 import random
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from measured import Measured, count_read
+from measured import Measured, count_read, recommended
 from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision import transforms
 
 from lightning_multigrid import MultigridCallback
@@ -74,15 +74,25 @@ class Classifier(L.LightningModule):
         return [optimizer], [scheduler]
 
 
+def named(samples):
+    """A mini-batch of samples `(clip, label)`, as the module reads it."""
+    video, label = default_collate(samples)
+    return {"video": video, "label": label}
+
+
 def main():
     L.seed_everything(0, workers=True)
     train, val = FrameDataset("frames/train", train=True), FrameDataset("frames/val", train=False)
+    collate = default_collate
+    if VARIANT == "recommended":
+        train, val = recommended(1, MEAN, STD)
+        collate = named
     callbacks = [Measured()]
     if VARIANT != "alone":
         callbacks += [MultigridCallback()]
     trainer = L.Trainer(max_epochs=12, callbacks=callbacks, check_val_every_n_epoch=3, logger=False)
-    train_loader = DataLoader(train, batch_size=8, shuffle=True, drop_last=True, num_workers=2)
-    trainer.fit(Classifier(), train_loader, DataLoader(val, batch_size=8, num_workers=2))
+    train_loader = DataLoader(train, batch_size=8, shuffle=True, drop_last=True, num_workers=2, collate_fn=collate)
+    trainer.fit(Classifier(), train_loader, DataLoader(val, batch_size=8, num_workers=2, collate_fn=collate))
 
 
 if __name__ == "__main__":

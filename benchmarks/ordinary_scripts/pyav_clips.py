@@ -1,6 +1,6 @@
 """A `Dataset` that decodes videos with PyAV, and draws a random clip of each.
 
-python pyav_clips.py alone|line
+python pyav_clips.py alone|line|recommended
 """
 
 import random
@@ -12,7 +12,7 @@ import av
 import lightning as L
 import numpy as np
 import torch
-from measured import Measured, count_read
+from measured import Measured, count_read, recommended
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
@@ -71,6 +71,8 @@ class Classifier(L.LightningModule):
 
 L.seed_everything(0)
 train, val = VideoClipDataset("videos/train", train=True), VideoClipDataset("videos/val", train=False)
+if VARIANT == "recommended":
+    train, val = recommended(mean=[0.45] * 3, std=[0.225] * 3)
 callbacks = [Measured()]
 if VARIANT != "alone":
     callbacks += [MultigridCallback()]

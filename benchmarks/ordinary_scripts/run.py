@@ -1,12 +1,13 @@
-"""Trains ordinary scripts alone and with the line, and prints what each takes.
+"""Trains ordinary scripts alone, with the line, and as docs/faster.md recommends, and prints what each takes.
 
     python benchmarks/ordinary_scripts/run.py FOLDER --json ordinary_scripts.json
 
 The first is the script of `docs/faster.md`, as it is and after each of the page's diffs. The others are in this folder,
-as people write them: with PyAV, torchcodec, JPEG frames, pytorchvideo, and a processor of Hugging Face. Their videos
-are H.264 of 340 x 256 pixels, made by `made_videos.py` in FOLDER. Each variant is a program of its own, with caches of
-its own: frame tables are made within it, and `prepare` counts where its copies are used. CPU seconds are those of the
-program and of its workers.
+as people write them: with PyAV, torchcodec, JPEG frames, pytorchvideo, a processor of Hugging Face, and torchvision's
+r3d_18, compiled. Recommended are `VideoClips` from planes. The videos are H.264 of 340 x 256 pixels, made by
+`made_videos.py` in FOLDER. Each variant is a program of its own, with caches of its own: frame tables are made within
+it. What `prepare` takes stands apart. CPU seconds are those of the program and of its workers. A script whose library
+is not installed is left out.
 """
 
 import argparse
@@ -14,10 +15,12 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,8 +36,17 @@ PAGE = (Path(__file__).parents[2] / "docs" / "faster.md").read_text()
 SCRIPT, *_ = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 DIFFS = re.findall(r"^```diff\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 [PREPARE] = re.findall(r"^lightning-multigrid (.*)$", PAGE, re.MULTILINE)
-SCRIPTS = "pyav_clips", "torchcodec_clips", "jpeg_frames", "labeled_video_dataset", "hugging_face"
-VARIANTS = "the script alone", "with the line", "and with `VideoClips`", "and from planes"
+SCRIPTS = {
+    "pyav_clips": "av",
+    "torchcodec_clips": "torchcodec.decoders",
+    "jpeg_frames": "PIL",
+    "labeled_video_dataset": "pytorchvideo.data",
+    "hugging_face": "transformers",
+    "r3d_18": "torchvision",
+}
+"""Each with the library that it needs."""
+VARIANTS = "alone", "line", "recommended"
+OF_PAGE = "the script alone", "with the line", "and with `VideoClips`", "and from planes"
 RESULT = """
 import json
 print("RESULT", json.dumps({"steps": trainer.global_step, "accuracy": float(trainer.callback_metrics["accuracy"])}))
@@ -79,33 +91,47 @@ def row(script: str, variant: str, found: dict[str, Any], result: dict[str, Any]
     return figures
 
 
+def prepare(folder: Path, cache: str, source: str = "videos") -> dict[str, float]:
+    """Runs the page's command on videos, or on `source`; returns its seconds."""
+    shutil.rmtree(folder / "prepared", ignore_errors=True)
+    arguments = [source if argument == "videos" else argument for argument in PREPARE.split()]
+    arguments += ["--frame_rate", "15"] * (source == "frames")  # images don't say how many are shown per second
+    found = measured([sys.executable, "-m", "lightning_multigrid", *arguments], folder, cache)
+    return {key: found[key] for key in ("wall", "cpu")}
+
+
 def run_page(folder: Path, epochs: int) -> list[dict[str, Any]]:
-    """Trains the page's script and its variants in a folder of videos; the seconds of `prepare` stand apart."""
+    """Trains the page's script and its variants in a folder of videos."""
     rows = []
-    for name, script in zip(VARIANTS, accumulate(DIFFS, changed, initial=SCRIPT), strict=True):
+    for name, script in zip(OF_PAGE, accumulate(DIFFS, changed, initial=SCRIPT), strict=True):
         with TemporaryDirectory() as cache:
-            prepared = {"wall": 0.0, "cpu": 0.0}
-            if "prepared/" in script:
-                prepared = measured([sys.executable, "-m", "lightning_multigrid", *PREPARE.split()], folder, cache)
+            of_prepare = {"prepare": prepare(folder, cache)} if "prepared/" in script else {}
             file = folder / "script.py"
             file.write_text(script.replace("max_epochs=12", f"max_epochs={epochs}") + RESULT)
             found = measured([sys.executable, str(file)], folder, cache)
         [result] = re.findall(r"^RESULT (.*)$", found["said"], re.MULTILINE)
-        prepare = {key: prepared[key] for key in ("wall", "cpu")}
-        rows.append(row("faster.md", name, found, json.loads(result) | {"prepare": prepare}))
+        rows.append(row("faster.md", name, found, json.loads(result) | of_prepare))
     return rows
 
 
 def run_script(name: str, folder: Path) -> list[dict[str, Any]]:
-    """Trains a script of this folder alone and with the line."""
+    """Trains a script of this folder in each variant; none if its library is missing."""
+    try:
+        import_module(SCRIPTS[name])
+    except Exception as error:  # torchcodec without a fitting FFmpeg raises a RuntimeError
+        print(f"{name}: left out, as {SCRIPTS[name]} can't be imported ({type(error).__name__})", flush=True)
+        return []
     rows = []
-    for variant in ("alone", "line"):
+    for variant in VARIANTS:
         with TemporaryDirectory() as scratch:
+            of_prepare = {}
+            if variant == "recommended":
+                of_prepare["prepare"] = prepare(folder, scratch, "frames" if name == "jpeg_frames" else "videos")
             reads, result = Path(scratch, "reads"), Path(scratch, "result")
             reads.touch()
             command = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), variant]
             found = measured(command, folder, scratch, **{READS: str(reads), RESULT_FILE: str(result)})
-            figures = json.loads(result.read_text()) | {"reads": reads.stat().st_size}
+            figures = json.loads(result.read_text()) | {"reads": reads.stat().st_size} | of_prepare
         rows.append(row(name, variant, found, figures))
     return rows
 

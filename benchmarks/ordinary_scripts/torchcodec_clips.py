@@ -1,6 +1,6 @@
 """A `Dataset` that decodes videos with torchcodec, and draws a random clip of each.
 
-python torchcodec_clips.py alone|line
+python torchcodec_clips.py alone|line|recommended
 """
 
 import random
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from measured import Measured, count_read
+from measured import Measured, count_read, recommended
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from torchcodec.decoders import VideoDecoder
@@ -53,7 +53,9 @@ class Classifier(L.LightningModule):
         self.net = nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(64, 8))
 
     def forward(self, clips):
-        return self.net(clips.transpose(1, 2) * 2 - 1)
+        if VARIANT != "recommended":
+            clips = clips.transpose(1, 2)
+        return self.net(clips * 2 - 1)
 
     def training_step(self, batch, batch_idx):
         clips, labels = batch
@@ -73,6 +75,8 @@ class Classifier(L.LightningModule):
 def main():
     L.seed_everything(0, workers=True)
     train, val = VideoFolder("videos/train", train=True), VideoFolder("videos/val", train=False)
+    if VARIANT == "recommended":
+        train, val = recommended()
     callbacks = [Measured()]
     if VARIANT != "alone":
         callbacks += [MultigridCallback()]

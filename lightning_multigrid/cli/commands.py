@@ -27,7 +27,7 @@ from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
 from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.mistakes import refuse_other_commands, refuse_other_texts, told
-from lightning_multigrid.cli.plan import count_clips, preview
+from lightning_multigrid.cli.plan import count_clips, measure_loader, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.cli.step_seconds import MIXED, StepSeconds, measure_steps, seconds_by_points
 from lightning_multigrid.cli.terminal import say
@@ -63,7 +63,8 @@ def plan(
         clips: Training videos, over all devices; None counts them if they are on this machine.
         devices: GPUs, of all nodes; None is what the config says.
         step_time: Seconds of a baseline step on one device; the points b t s^2 give those of other steps.
-        measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
+        measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise; and the
+            loader, if the videos are here.
         plot: Draw shapes and LR, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
         like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
         epoch: Print the phases, shapes and LRs of this epoch, from 0, too.
@@ -107,6 +108,8 @@ def plan(
     elif step_time is not None:
         seconds = seconds_by_points(planned.shapes, planned.schedule.baseline.shape, step_time)
     say(planned.table(seconds))
+    if measure and not planned.baseline:
+        say(measure_loader(planned, trainer, cli.model, cli.datamodule, seconds))
     if epoch is not None:
         say(f"\n{planned.epoch_table(epoch)}")
 

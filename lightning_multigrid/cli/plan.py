@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from lightning_multigrid.cli.step_seconds import StepSeconds
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.norm import ranks_needed
+from lightning_multigrid.prepare import missing_tables, of_videos
 from lightning_multigrid.reports import LRPoint
 from lightning_multigrid.schedule import (
     BatchShape,
@@ -43,8 +44,10 @@ from lightning_multigrid.training import (
     lr_rule,
     make_optimizers,
     make_plan,
+    measure,
     read_recipe,
     replace_loader,
+    user_loader,
 )
 from lightning_multigrid.video import MovingShapesDataModule, VideoClassifier, VideoDataModule
 
@@ -173,6 +176,34 @@ def count_clips(data: VideoDataModule) -> int | None:
         say(f"warning: Steps are not counted: {error} `--clips` says how many videos there are.", sys.stderr)
         return None
     return len(data.train_dataloader().dataset)  # type: ignore[arg-type]
+
+
+def measure_loader(
+    planned: Preview, trainer: Trainer, module: LightningModule, data: VideoDataModule, seconds: StepSeconds
+) -> str:
+    """Reads mini-batches by the config's workers; says what the training takes on this machine, and what is its limit.
+
+    `seconds` are those of a step on each shape, measured here. If the loader can't be measured, it says why.
+    """
+    try:
+        if isinstance(data, MovingShapesDataModule):
+            data.prepare_data()
+        data.setup("fit")
+    except ValueError as error:
+        return f"The loader is not measured: {error}"
+    loader, plan = data.train_dataloader(), planned.plan
+    dataset: Any = loader.dataset
+    if missing := missing_tables(dataset.manifest):
+        return (
+            f"The loader is not measured, as {of_videos(len(missing))} lack frame tables. Make them first, with "
+            "`lightning-multigrid index` and this config."
+        )
+    if plan.clips != len(dataset):
+        return "The loader is not measured, as `--clips` is not the number of videos that are here."
+    with Changes() as changes:
+        attach(trainer, module, changes)
+        script = user_loader(loader, trainer)
+        return str(measure(plan, dataset, trainer, module, script, seconds[planned.schedule.baseline.shape]))
 
 
 def preview(

@@ -35,6 +35,11 @@ def originals(manifest: Manifest) -> Iterator[str]:
         yield from (path for path in manifest.each_path() if not is_plane_file(path))
 
 
+def missing_tables(manifest: Manifest) -> list[str]:
+    """The videos of a manifest that lack the table by which they would be read."""
+    return TableStore(manifest.tables, manifest.root).known(originals(manifest)).missing if manifest.tables else []
+
+
 def index(videos: Videos, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> Indexed:
     """Makes the frame tables that videos lack, with a bar; keeps each in the folder of a `TableStore` at once.
 

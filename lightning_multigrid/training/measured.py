@@ -24,9 +24,17 @@ _OFF: dict[str, Any] = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": Short
 
 
 def measure(
-    plan: Plan, dataset: ClipDataset, trainer: Trainer, module: LightningModule, script: DataLoader[Any]
+    plan: Plan,
+    dataset: ClipDataset,
+    trainer: Trainer,
+    module: LightningModule,
+    script: DataLoader[Any],
+    step: float | None = None,
 ) -> Verdict:
-    """Reads the first mini-batches of a plan, and the baseline's; estimates the training by them, and by its steps."""
+    """Reads the first mini-batches of a plan, and the baseline's; estimates the training by them, and by its steps.
+
+    `step` is what a step takes, in seconds, if that is known.
+    """
     if isinstance(script.dataset, StreamSamples):
         raise ValueError(
             f"`measure` reads mini-batches twice, but {type(script.dataset.stream).__name__} is a stream, which gives "
@@ -38,7 +46,8 @@ def measure(
         reads = _seconds_of_sample(loader), _seconds_of_sample(baseline)
         # A sample that is read whole takes as long on each grid.
         read, baseline_read = [mean(reads)] * 2 if isinstance(dataset, FixedClips) else reads
-        step = _seconds_of_step(trainer, module, next(iter(baseline)))
+        if step is None:
+            step = _seconds_of_step(trainer, module, next(iter(baseline)))
     return loading_of(loader, trainer.num_devices).judge(step, read, baseline_read)
 
 

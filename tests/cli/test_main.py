@@ -29,6 +29,7 @@ from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.training import measured
 from tests.helpers.planned import planned
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, trainer
@@ -165,6 +166,28 @@ def test_plan_by_measured_step_times(tmp_path, monkeypatch):
     assert seconds.keys() == dict(preview.shapes).keys()
     assert min(seconds.values()) > 0
     assert planned(*arguments, "--measure=false")[1] == {}
+
+
+def test_plan_measures_the_loader_of_videos_that_are_here(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "measure_steps", lambda _, shapes, *__, **___: dict.fromkeys(dict(shapes), 1e-4))
+    monkeypatch.setattr(measured, "_SECONDS", 0.2)
+    paths = [write_video(tmp_path / f"{number}.mp4", numbered_frames(24, 48, 64)) for number in range(8)]
+    (tmp_path / "train.csv").write_text("".join(f"{path},{number % 4}\n" for number, path in enumerate(paths)))
+    arguments = ["--config", config(tmp_path), *SMALL, *SMALL_CYCLE, "--trainer.max_epochs=3", "--data.num_workers=0"]
+    arguments.append("--measure")
+
+    def says():
+        main(["plan", *arguments])
+        return capsys.readouterr().out
+
+    arguments.append(f"--data.index={tmp_path / 'tables'}")
+    assert "The loader is not measured, as 8 videos lack frame tables. Make them first, with" in says()
+    main(["index", *arguments[:-2], arguments[-1]])
+    assert "The loader is the limit. Without validations, the training takes about" in says()
+    arguments.append("--clips=300")
+    assert "The loader is not measured, as `--clips` is not the number of videos that are here." in says()
+    paths[0].parent.joinpath("train.csv").unlink()
+    assert f"The loader is not measured: {tmp_path / 'train.csv'} can't be read" in says()
 
 
 @pytest.mark.parametrize(

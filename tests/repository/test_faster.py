@@ -57,31 +57,21 @@ def test_the_script_runs_after_each_diff(folder, monkeypatch):
     assert all(Path(done[3]["train"].manifest.path(row)).is_relative_to(folder / "prepared") for row in range(64))
 
 
-@pytest.mark.slow  # four programs of 15 s each
+@pytest.mark.slow  # seven programs of 15 s each
 @pytest.mark.smallest
-def test_it_is_measured_on_made_videos(tmp_path):
+def test_scripts_are_measured_on_made_videos(tmp_path):
     file = tmp_path / "result.json"
-    measure(
-        [
-            str(tmp_path / "made"),
-            "--train",
-            "8",
-            "--val",
-            "1",
-            "--epochs",
-            "2",
-            "--scripts",
-            "faster.md",
-            "--json",
-            str(file),
-        ]
-    )
+    small = ["--train", "8", "--val", "1", "--epochs", "2", "--scripts", "faster.md", "pyav_clips"]
+    measure([str(tmp_path / "made"), *small, "--json", str(file)])
     rows = json.loads(file.read_text())["rows"]
-    alone, *others = [row["steps"] for row in rows]
-    assert alone == 2 * 8 * 8 / 8
-    assert all(0 < steps < alone for steps in others)
-    assert [row["prepare"]["cpu"] > 0 for row in rows] == [False, False, False, True]
+    page, script = rows[:4], rows[4:]
+    assert [row["steps"] for row in (page[0], script[0])] == [2 * 8 * 8 / 8, 12 * 8 * 8 / 8]
+    for alone, *others in (page, script):
+        assert all(0 < row["steps"] < alone["steps"] for row in others)
+    assert ["prepare" in row for row in rows] == [False, False, False, True, False, False, True]
     assert all(0 <= row["accuracy"] <= 1 and row["cpu"] > 0 for row in rows)
+    assert [row["variant"] for row in script] == ["alone", "line", "recommended"]
+    assert script[0]["reads"] == 12 * 64 + 5 * 8 < script[1]["reads"]
 
 
 @pytest.mark.parametrize("reader", ["PyavVideos", "TorchcodecVideos"])
