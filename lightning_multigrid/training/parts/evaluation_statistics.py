@@ -5,9 +5,8 @@ current weights, on the baseline's grid: mean and variance of all values that a 
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import wraps
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from lightning_multigrid.norm import (
     BatchNorm,
     average_statistics,
     observed_moments,
-    running_statistics,
     sub_batches,
     tracking_layers,
     write_statistics,
@@ -147,39 +145,26 @@ def _replica(
 
 
 class EvaluationStatistics(Callback):
-    """Gives validations and checkpoints the running statistics of the population, or the average over ranks.
+    """Gives BatchNorm the running statistics of the population, or the average over ranks, for validations and the end.
 
     While it fits it is the last callback: if another one swaps averaged weights in for a validation, the statistics are
-    theirs. So are those of the population in a checkpoint, and at the end. Training's moving average continues from
-    these values.
+    theirs. Training's moving average continues from these values.
 
-    Checkpoints that callbacks write at the end of a step, an epoch or the training hold what was validated. Others
-    (after an error, or saved by the script) keep the moving average: ranks may be at different places and deadlock.
+    A checkpoint has the statistics that the module has at that moment: those of a validation before it, and after
+    further steps, as with `every_n_train_steps`, the moving average.
     """
 
     def __init__(self, trainer: Trainer, estimate: PopulationEstimate | None, account: Account) -> None:
         self._trainer, self._module = trainer, trainer.lightning_module
         self._estimate, self._account = estimate, account
-        self._callbacks_act = False  # whether callbacks are at the end of a step, an epoch or the training
+        self._averages = callbacks_of(trainer, "WeightAveraging")
         self._last: Place | None = None  # of the last step that has ended
-        # After which step statistics were written last, and whether for averaged weights.
-        self._written: tuple[Place, bool] | None = None
-        self._of_average: dict[str, torch.Tensor] = {}  # statistics that were written for averaged weights last
+        self._written: Place | None = None  # the last step before the statistics that were written last
         self._parts: list[tuple[str, nn.Module]] = []  # of the module, by name
         self._training: list[bool] = []  # whether each of them was in training mode when the last step ended
 
     def start(self, changes: Changes) -> None:
         add_callback(self._trainer, self, changes)
-        own = self._trainer.save_checkpoint
-
-        @wraps(own)
-        def save_checkpoint(filepath: Any, weights_only: bool | None = None, *arguments: Any, **named: Any) -> None:
-            if self._callbacks_act:  # of weights alone, Lightning saves the module's own
-                self._update(average=bool(self._averages) and not weights_only)
-            own(filepath, weights_only, *arguments, **named)
-
-        # Callbacks are asked too late, and not at all for a checkpoint of weights alone.
-        changes.set_attribute(self._trainer, "save_checkpoint", save_checkpoint)
 
     def begin(self) -> None:
         self._parts = [*self._module.named_modules()]
@@ -192,80 +177,30 @@ class EvaluationStatistics(Callback):
         # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.
         if self._estimate is not None or self._trainer.world_size > 1:  # else nothing will be written
             self._training = [part.training for _, part in self._parts]
-        self._last, self._callbacks_act = place, True
-
-    def end(self) -> None:
-        """Notes that an epoch has ended, or the training."""
-        self._callbacks_act = True
-        if any(average.should_update(epoch_idx=self._trainer.current_epoch) for average in self._averages):
-            self._written = None  # an average that moves now is another one than was validated
-
-    def finish(self) -> None:
-        """The training has ended: the module has the statistics of its last weights, also without a validation."""
-        self.end()
-        if self._estimate is not None and not self._averages:
-            self._update(average=False)
-
-    def _callbacks_are_done(self, *_: Any, **__: Any) -> None:
-        self._callbacks_act = False
-
-    # This callback is the last one, so all others have done at these hooks what they do.
-    on_train_batch_end = on_train_epoch_start = _callbacks_are_done
-
-    @override
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._callbacks_are_done()
-        if self._averages:
-            self._update(average=True)
-            for (
-                name,
-                values,
-            ) in self._statistics().items():  # the module has the average, with older ones
-                if name in self._of_average:
-                    values.copy_(self._of_average[name])
-
-    # --- Averaged weights ---
-
-    @property
-    def _averages(self) -> list[Any]:
-        """The callbacks that average weights, if the population's statistics are asked for."""
-        return [] if self._estimate is None else callbacks_of(self._trainer, "WeightAveraging")
-
-    @contextmanager
-    def _averages_swapped(self) -> Iterator[None]:
-        """Within it the module is the average, as in a validation: what Lightning saves as the model."""
-        for average in self._averages:
-            average.on_validation_epoch_start(self._trainer, self._module)
-        try:
-            yield
-        finally:
-            for average in self._averages:
-                average.on_validation_epoch_end(self._trainer, self._module)
-
-    # --- Writing ---
+        self._last = place
 
     @override
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._write(average=bool(self._averages))
+        self._write()
 
-    def _update(self, *, average: bool) -> None:
-        """Writes the statistics for the module's own weights or the average, if they aren't those of the last step."""
-        if self._written != (self._last, average):
-            with self._averages_swapped() if average else nullcontext():
-                self._write(average=average)
+    def finish(self) -> None:
+        """The training has ended, and its last checkpoint is not written yet."""
+        if not self._averages and self._written != self._last:
+            self._write()
 
-    def _write(self, *, average: bool) -> None:
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._averages:  # which the module has only now
+            self._write()
+
+    def _write(self) -> None:
         if self._last is None:  # before the first step, also of a resumed run: a checkpoint has its statistics
             return
+        self._written = self._last
         modes = {name: training for (name, _), training in zip(self._parts, self._training, strict=False)}
+        training = _training_layers(self._module, modes)
         with torch.no_grad(), self._account.during(STATISTICS):
             if self._estimate is None:
-                average_statistics(_training_layers(self._module, modes), self._trainer.world_size)
-            elif _training_layers(self._module, modes):  # else all layers are frozen
+                average_statistics(training, self._trainer.world_size)
+            elif training:  # else all layers are frozen
                 self._estimate.write(self._last, modes)
-        self._written = self._last, average
-        if average:
-            self._of_average = {name: values.clone() for name, values in self._statistics().items()}
-
-    def _statistics(self) -> dict[str, torch.Tensor]:
-        return running_statistics(tracking_layers(self._module))
