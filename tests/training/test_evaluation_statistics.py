@@ -550,16 +550,65 @@ class Brightens(ByHand, Module):
     def training_step(self, batch, batch_idx):
         super().training_step((batch[0] + 10, batch[1]), batch_idx)
 
-    def forward(self, x):
-        return self.net(x)
 
-
-def test_statistics_of_forward_are_said_to_leave_out_what_the_step_does():
+def test_a_step_that_optimizes_by_hand_is_run_and_moves_nothing():
+    """So the statistics have what it does to clips, and are those of the weights after the last step."""
     module = Brightens()
-    with pytest.warns(match=r"runs `forward` of Brightens on the clips, .* \(it optimizes by hand\)\. So BatchNorm's"):
-        fit(module, MultigridCallback(precise_bn_batches=ALL), train=train())
+    fit(module, MultigridCallback(precise_bn_batches=ALL), train=train())
     state = module.state_dict()
-    assert_close(statistics(state), [s.float() for s in brute_force(state)], rtol=2e-5, atol=1e-4)
+    assert_close(statistics(state), [s.float() for s in brute_force(state, add=10)], rtol=2e-5, atol=1e-4)
+
+
+class Teacher(Module):
+    """Its step moves a teacher after the student, as BYOL, MoCo and mean teachers do, and a queue."""
+
+    def __init__(self, momentum=0.9):
+        super().__init__()
+        self.teacher, self.momentum = self.make_net().requires_grad_(False), momentum
+        self.register_buffer("queue", torch.zeros(8))
+
+    def training_step(self, batch, batch_idx):
+        with torch.no_grad():
+            for own, followed in zip(self.teacher.parameters(), self.net.parameters(), strict=True):
+                own.lerp_(followed, 1 - self.momentum)
+            self.queue = torch.cat([self.queue[1:], self.teacher(batch[0]).mean()[None]])
+        return super().training_step(batch, batch_idx)
+
+
+class Held(Callback):
+    """What a module holds before a validation's statistics are written, and after."""
+
+    def __init__(self):
+        self.before, self.after = [], []
+
+    def on_validation_start(self, trainer, pl_module):
+        self.before.append(copy.deepcopy(pl_module.state_dict()))
+
+    def on_validation_batch_start(self, trainer, pl_module, batch, batch_idx, dataloader_idx=0):
+        if batch_idx == 0:
+            self.after.append(copy.deepcopy(pl_module.state_dict()))
+
+
+def test_a_teacher_stays_where_it_is_to_the_bit():
+    held, module = Held(), Teacher()
+    callback = MultigridCallback(precise_bn_batches=ALL)
+    fit(module, callback, held, train=train(), val=val(), num_sanity_val_steps=0)
+    assert len(held.before) == 2
+    for before, after in zip(held.before, held.after, strict=True):
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        assert changed == {f"{net}.1.{name}" for net in ("net", "teacher") for name in ("running_mean", "running_var")}
+    assert not torch.equal(module.teacher[0].weight, module.net[0].weight)
+
+
+def test_a_teacher_that_moves_in_the_clone_is_seen_with_its_own_weights_by_each_mini_batch():
+    """But for what one step moves it: here a tenth of the way to the student."""
+    module = Teacher()
+    fit(module, MultigridCallback(precise_bn_batches=ALL), train=train())
+    state = module.state_dict()
+    moved = {name: torch.lerp(state[f"teacher.0.{name}"], state[f"net.0.{name}"], 0.1) for name in ("weight", "bias")}
+    found = [state["teacher.1.running_mean"], state["teacher.1.running_var"]]
+    expected = brute_force({f"net.0.{name}": value for name, value in moved.items()})
+    assert_close(found, [value.float() for value in expected], rtol=2e-5, atol=1e-4)
 
 
 class NoWay(Module):
@@ -570,9 +619,6 @@ class NoWay(Module):
             raise RuntimeError("a copy")
         return super().training_step(batch, batch_idx)
 
-    def forward(self, x):
-        raise NotImplementedError
-
 
 class Aside(Module):
     """Its BatchNorm is not part of what a step computes."""
@@ -582,18 +628,12 @@ class Aside(Module):
         self.net[1] = nn.Identity()
         self.aside = nn.BatchNorm3d(6)
 
-    def forward(self, x):
-        return self.net(x)
-
 
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (
-            Aside,
-            r"with Aside the first fails \(no BatchNorm layer was reached\), and so does the second \(no BatchNorm",
-        ),
-        (NoWay, r"with NoWay the first fails \(RuntimeError: a copy\), and so does the second \(NotImplemented"),
+        (Aside, r"runs `training_step` of Aside on a copy of the module, but no BatchNorm layer is reached\. Let"),
+        (NoWay, r"runs `training_step` of NoWay on a copy .*, but that fails with RuntimeError: a copy\. Let the step"),
     ],
 )
 def test_modules_that_cannot_be_estimated_are_refused_after_the_first_step(kind, message):

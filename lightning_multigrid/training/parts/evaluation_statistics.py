@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import nn
 from typing_extensions import override
 
@@ -26,9 +25,9 @@ from lightning_multigrid.norm import (
 )
 from lightning_multigrid.reports import STATISTICS, Account
 from lightning_multigrid.schedule import Place
-from lightning_multigrid.training.mini_batches import after_hooks, apart, error_text, run_forward, run_step
+from lightning_multigrid.training.mini_batches import after_hooks, apart, error_text
 from lightning_multigrid.training.rehearsal.batches import arrived, small_batches
-from lightning_multigrid.training.rehearsal.copies import quiet_copy
+from lightning_multigrid.training.rehearsal.copies import clone_of, dry_step
 from lightning_multigrid.training.trainer.added import add_callback
 from lightning_multigrid.training.trainer.changes import Changes
 
@@ -39,15 +38,14 @@ _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 class PopulationEstimate:
     """Re-estimates a module's running statistics in the middle of its training, and changes nothing else.
 
-    It runs `training_step` without gradients, in the precision and the modes of training, on a copy of the module that
-    shares its parameters and finds the Trainer where the last step found it. Metrics, logs, buffers, gradients, LRs and
-    all random state stay as they are. If the step optimizes by hand or fails on a copy, `forward` is run on the clips
-    instead, and a warning says so. Each time it makes a loader, with new workers.
+    It runs dry steps on a clone of the module, which has its own parameters and finds the Trainer where the last step
+    found it. So weights, metrics, logs, buffers, gradients, LRs and all random state stay as they are, and what a step
+    moves itself, such as a teacher that follows by momentum, moves in the clone. Each mini-batch is seen with the
+    module's weights. Each time it makes a loader, with new workers.
     """
 
     def __init__(self, training: MultigridLoader, batches: int, trainer: Trainer) -> None:
         self._training, self._trainer, self._module = training, trainer, trainer.lightning_module
-        self._step = run_step
         if isinstance(training.like.dataset, StreamSamples):
             raise MisconfigurationException(
                 "`precise_bn_batches` reads clips of the pass again, which an iterable dataset can't give. Leave it "
@@ -62,34 +60,21 @@ class PopulationEstimate:
         self.refusal = self._tried()
 
     def _tried(self) -> MisconfigurationException | None:
-        """Tries a step, and returns the refusal of a module in which neither `training_step` nor `forward` runs."""
+        """Tries a step, and returns the refusal of a module in whose step no BatchNorm layer can be watched."""
         shape = replace(self._training.sampler.plan.schedule.baseline.shape, clips=_TRIED)
-        name = type(self._module).__name__
-        failures = [] if self._module.automatic_optimization else ["it optimizes by hand"]  # shared parameters
-        for self._step in (run_step, run_forward)[len(failures) :]:
-            try:
-                with self._apart(0), _replica(self._module, self._trainer, {}) as replica:
-                    made = small_batches(self._training, [shape])
-                    # These clips need no other rank.
-                    with sub_batches(_TRIED, of=_TRIED, world=1), observed_moments(tracking_layers(replica)) as moments:
-                        self._run(replica, arrived(self._trainer, replica, made, shape), 0)
-            except Exception as error:  # whatever a user's model may raise
-                failures.append(error_text(error))
-                continue
+        why = "no BatchNorm layer is reached"
+        try:
+            with self._apart(0), self._clone({}) as clone, observed_moments(tracking_layers(clone)) as moments:
+                made = small_batches(self._training, [shape])
+                with sub_batches(_TRIED, of=_TRIED, world=1):  # these clips need no other rank
+                    self._run(clone, arrived(self._trainer, clone, made, shape), 1)
             if any(moments.values()):
-                if failures:
-                    rank_zero_warn(
-                        f"`precise_bn_batches` runs `forward` of {name} on the clips, as `training_step` can't be run "
-                        f"on a copy of the module ({failures[0]}). So BatchNorm's statistics leave out what "
-                        "`training_step` does to clips before. If it does something, do it in "
-                        "`on_after_batch_transfer`."
-                    )
                 return None
-            failures.append("no BatchNorm layer was reached")
+        except Exception as error:  # whatever a user's model may raise
+            why = f"that fails with {error_text(error)}"
         return MisconfigurationException(
-            f"`precise_bn_batches` runs `training_step`, else `forward`, on a copy of the module, but with {name} the "
-            f"first fails ({failures[0]}), and so does the second ({failures[1]}). Let `forward` take clips, or leave "
-            "the argument out."
+            f"`precise_bn_batches` runs `training_step` of {type(self._module).__name__} on a copy of the module, but "
+            f"{why}. Let the step run outside of a training, or leave the argument out."
         )
 
     def write(self, last: Place, modes: Mapping[str, bool]) -> None:
@@ -102,9 +87,9 @@ class PopulationEstimate:
         training, world = _training_layers(self._module, modes), self._trainer.world_size
         seed = derive_seed(sampler.plan.seed, _ORDER)
         with (
-            _replica(self._module, self._trainer, modes, current_epoch=last.epoch) as replica,  # at the end, it is over
+            self._clone(modes, current_epoch=last.epoch) as clone,  # at the end, that epoch is over
             self._apart(*number),
-            observed_moments({name: replica.get_submodule(name) for name in training}) as moments,
+            observed_moments({name: clone.get_submodule(name) for name in training}) as moments,
             sub_batches(schedule.sub_batch, of=schedule.baseline.shape.clips, world=world),
         ):
             loader = MultigridLoader(
@@ -112,15 +97,24 @@ class PopulationEstimate:
                 baseline_sampler(sampler, self._batches, number, seed),
                 self._training.like,
             )
-            for index, batch in enumerate(loader):
-                self._run(replica, after_hooks(self._trainer, replica, batch), index)
+            for index, batch in enumerate(loader, start=1):
+                self._run(clone, after_hooks(self._trainer, clone, batch), index)
         write_statistics(training, moments, world)
 
-    def _run(self, replica: LightningModule, batch: Any, index: int) -> None:
-        precision = self._trainer.precision_plugin.train_step_context()
-        # To compile graphs for a few mini-batches would take longer than to run them.
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"), precision:
-            self._step(replica, batch, index)
+    @contextmanager
+    def _clone(self, modes: Mapping[str, bool], **told: Any) -> Iterator[LightningModule]:
+        with clone_of(self._module, self._trainer, **told) as clone:
+            for name, part in clone.named_modules():
+                part.training = modes.get(name, True)
+            yield clone
+
+    def _run(self, clone: LightningModule, batch: Any, index: int) -> None:
+        with torch.no_grad():
+            for own, copied in zip(self._module.parameters(), clone.parameters(), strict=True):
+                copied.copy_(own)
+        # Only a step that optimizes by hand calls backward.
+        with torch.set_grad_enabled(not self._module.automatic_optimization):
+            dry_step(self._trainer, clone, batch, index)
 
     def _apart(self, *number: int) -> AbstractContextManager[None]:
         sampler = self._training.sampler
@@ -130,18 +124,6 @@ class PopulationEstimate:
 
 def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, BatchNorm]:
     return {name: layer for name, layer in tracking_layers(module).items() if modes.get(name, True)}
-
-
-@contextmanager
-def _replica(
-    module: LightningModule, trainer: Trainer, modes: Mapping[str, bool], **told: Any
-) -> Iterator[LightningModule]:
-    """Gives a quiet copy that shares the parameters of a module and its data, and nothing else."""
-    memo: dict[int, Any] = {id(parameter): parameter for parameter in module.parameters()}
-    with quiet_copy(module, trainer, memo, [], **told) as copied:
-        for name, part in copied.named_modules():
-            part.training = modes.get(name, True)
-        yield copied
 
 
 class EvaluationStatistics(Callback):
