@@ -301,7 +301,10 @@ def test_a_resumed_run_continues_exactly(tmp_path, every):
         resumed = run(tmp_path / "resumed" / file.stem, file)
         assert resumed.seen == whole.seen[len(whole.seen) - len(resumed.seen) :]
         for name, value in whole.state_dict().items():
-            assert torch.equal(value, resumed.state_dict()[name]), name
+            # A checkpoint of the last step has nothing left to train, and its moving average stays.
+            assert torch.equal(value, resumed.state_dict()[name]) == (bool(resumed.seen) or name not in STATISTICS), (
+                name
+            )
 
 
 class Validated(Frozen):
