@@ -36,7 +36,6 @@ from lightning_multigrid.reports import comparison_figure, new_figure, plan_figu
 from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training import (
     AtomicCheckpointIO,
-    BaselineCallback,
     MultigridCallback,
     NewestCheckpoint,
     show_grids,
@@ -73,8 +72,7 @@ def plan(
     require(devices is None or devices >= 1, "--devices", devices, "at least 1")
     _require_drawable(plot)
     trainer = cli.trainer
-    known = MultigridCallback, BaselineCallback
-    callback = next((c for c in trainer.callbacks if isinstance(c, known)), None)  # type: ignore[attr-defined]
+    callback = next((c for c in trainer.callbacks if isinstance(c, MultigridCallback)), None)  # type: ignore[attr-defined]
     if callback is None:
         say("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", sys.stderr)
     if not isinstance(cli.datamodule, VideoDataModule):

@@ -22,18 +22,15 @@ from lightning_multigrid.prepare import missing_tables, of_videos
 from lightning_multigrid.reports import LRPoint
 from lightning_multigrid.schedule import (
     BatchShape,
-    LongCycle,
     MultigridSchedule,
     Phase,
     Plan,
-    ShortCycle,
     counted,
     duration,
     text_table,
     three_digits,
 )
 from lightning_multigrid.training import (
-    BaselineCallback,
     BaselineLR,
     Changes,
     MultigridCallback,
@@ -137,15 +134,17 @@ class Preview:
 
     def _totals(self, seconds: StepSeconds) -> list[str]:
         schedule, steps, baseline = self.schedule, self.steps, self.schedule.baseline.shape
-        parts = [] if steps is None else [f"{sum(steps)} {self.plan.unit} instead of {self.plan.baseline_steps}"]
+        instead = "" if schedule.is_baseline else f" instead of {self.plan.baseline_steps}"
+        parts = [] if steps is None else [f"{sum(steps)} {self.plan.unit}{instead}"]
         lines = [", ".join([*parts, *schedule.savings]) + "."]
         if seconds and steps:
             cycles = (self.schedule.cycle(phase.shape) for phase in schedule.phases)
             means = (mean(seconds[shape] for shape in cycle) for cycle in cycles)
             own, whole = sum(map(mul, steps, means)), self.plan.baseline_steps * seconds[baseline]
             lines.append(
-                f"About {duration(own)} of steps instead of {duration(whole)}, {whole / own:.2f}x faster if all "
-                "loaders together give these clips/s; validation and start-up come on top."
+                f"About {duration(own)} of steps"
+                + ("" if schedule.is_baseline else f" instead of {duration(whole)}, {whole / own:.2f}x faster")
+                + " if all loaders together give these clips/s; validation and start-up come on top."
             )
         lines.append(self.lr_rule)
         if self.plan.world != self.configured_world:
@@ -207,7 +206,7 @@ def measure_loader(
 
 
 def preview(
-    callback: MultigridCallback | BaselineCallback | None,
+    callback: MultigridCallback | None,
     trainer: Trainer,
     module: LightningModule,
     data: VideoDataModule,
@@ -225,18 +224,14 @@ def preview(
     `epoch` is one whose LRs are wanted, too.
     Epochs of too few steps, and a scheduler that counts steps of an unknown number, are refused.
     """
-    if isinstance(callback, MultigridCallback):
+    if callback is not None:
         check_parts(callback, "VideoDataset")
     with Changes() as changes:
         attach(trainer, module, changes)
         known = clips * data.repeats if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
-        baseline = callback is None or isinstance(callback, BaselineCallback)
-        if callback is None or isinstance(callback, BaselineCallback):
-            # Without a callback, BatchNorm is plain, or the same everywhere.
-            whole = data.batch_size * (world if sync_batchnorm else 1)
-            shared = whole if callback is None else callback.sub_batch_of(data.batch_size)
-            off = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "fine_tuning": False}
-            callback = MultigridCallback(epoch_factor=1, sub_batch=shared, **off)  # type: ignore[arg-type]
+        baseline = callback is None
+        if callback is None:  # BatchNorm is plain, or the same everywhere
+            callback = MultigridCallback.baseline(sub_batch=data.batch_size * (world if sync_batchnorm else 1))
         recipe = read_recipe(trainer, _stand_in(data, known), world)
         replace_loader(trainer, _stand_in(data, math.ceil(known / world)), changes)
         make_optimizers(trainer)

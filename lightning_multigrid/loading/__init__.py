@@ -19,7 +19,7 @@ from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.reduction import Change
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, length_of, visits
 from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
-from lightning_multigrid.loading.samples import Follow, SampleParts, all_parts, has_pixels
+from lightning_multigrid.loading.samples import Follow, SampleParts, all_parts
 from lightning_multigrid.loading.streams import StreamSamples
 
 __all__ = ["Change", "ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler"]
@@ -34,7 +34,6 @@ __all__ += [
     "clip_dataset",
     "derive_seed",
     "first_indices",
-    "has_pixels",
     "length_of",
     "shuffled_order",
 ]

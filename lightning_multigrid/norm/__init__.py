@@ -11,10 +11,9 @@ from lightning_multigrid.norm.population import (
     BatchNorm,
     average_statistics,
     observed_moments,
-    running_statistics,
     tracking_layers,
     write_statistics,
 )
 
 __all__ = ["BatchNorm", "average_statistics", "make_groups", "observed_moments", "one_at_a_time", "ranks_needed"]
-__all__ += ["running_statistics", "sub_batches", "tracking_layers", "world_size", "write_statistics"]
+__all__ += ["sub_batches", "tracking_layers", "world_size", "write_statistics"]

@@ -23,13 +23,6 @@ def tracking_layers(module: nn.Module) -> dict[str, BatchNorm]:
     }
 
 
-def running_statistics(layers: Mapping[str, BatchNorm]) -> dict[str, Tensor]:
-    """The running statistics of layers, with their counters, by the names that they have in the module."""
-    return {
-        f"{layer}.{name}": values for layer, of in layers.items() for name, values in of.named_buffers(recurse=False)
-    }
-
-
 @contextmanager
 def observed_moments(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
     """Collects a 3 x C tensor for each input of a layer, by name: number of values, mean and (biased) variance."""

@@ -173,7 +173,7 @@ class RunReport:
 
     def _speedup(self) -> float | None:
         step = self.times.pace(self._schedule.baseline.shape)
-        if not self._whole or self._left > 0 or step is None:
+        if self._schedule.is_baseline or not self._whole or self._left > 0 or step is None:
             return None
         if self.account.wall < LEAST_SECONDS:
             return None

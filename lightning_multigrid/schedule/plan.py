@@ -106,7 +106,12 @@ class Plan:
 
     @cached_property
     def unrounded_steps_per_epoch(self) -> Fraction:
-        """Optimizer steps of an epoch that would make exactly `epoch_factor` passes over the data for each epoch."""
+        """Optimizer steps of an epoch that would make exactly `epoch_factor` passes over the data for each epoch.
+
+        If the schedule is the baseline itself, they are the baseline's, whose last mini-batch may not be full.
+        """
+        if self.schedule.is_baseline:
+            return Fraction(self.baseline_length.optimizer_steps)
         clips = self.schedule.clips_per_step * self.world * self.accumulate
         return exact(self.schedule.epoch_factor) * self.clips / clips
 
@@ -123,7 +128,10 @@ class Plan:
     @cached_property
     def optimizer_steps(self) -> int:
         """Optimizer steps of the training. They may end within an epoch, where the script's `max_steps` do."""
-        return math.ceil(self.steps_per_epoch * exact(self.schedule.baseline.epochs))
+        epochs = exact(self.schedule.baseline.epochs)
+        if self.schedule.is_baseline:
+            return self.baseline_length.ticks(epochs, "step", frequency=1)
+        return math.ceil(self.steps_per_epoch * epochs)
 
     @cached_property
     def phase_steps(self) -> list[int]:
@@ -249,6 +257,9 @@ class Plan:
         phase, cycle, within = self.schedule.phases[index], self.schedule.cycles[index], number - self._starts[index]
         shape, sub_batch = cycle[within % len(cycle)]
         share = self._share(place)
+        # Where the script's mini-batches are no multiple of `accumulate`, its last step of an epoch has fewer of them.
+        batches = self.baseline_length.batches if self.schedule.is_baseline else self.batches_per_epoch
+        start = place.epoch + Fraction(place.batch - part, batches)
         return Step(
             place,
             shape,
@@ -257,7 +268,7 @@ class Plan:
             sub_batch,
             baseline_batches=max(1.0, phase.shape.clips / self.schedule.baseline.shape.clips),
             starts_update=part == 0,
-            baseline_epoch=self.schedule.baseline_epoch(Fraction(number, self.steps_per_epoch)),
+            baseline_epoch=self.schedule.baseline_epoch(start),
             lr_scale=phase.lr_scale,
             moment=share.moment,
             moments=share.moments,
@@ -298,8 +309,9 @@ class Plan:
 
     def __str__(self) -> str:
         """The schedule's table with the steps of each phase."""
-        columns, number = {self.unit: [str(number) for number in self.phase_steps]}, sum(self.phase_steps)
-        savings = [f"{number} {self.unit} instead of {self.baseline_steps}"]
+        columns, steps = {self.unit: [str(number) for number in self.phase_steps]}, sum(self.phase_steps)
+        instead = "" if self.schedule.is_baseline else f" instead of {self.baseline_steps}"
+        savings = [f"{steps} {self.unit}{instead}"]
         if self.shares_reads:
             savings.append(f"{self.reads} samples read instead of {self.baseline_reads}")
         return self.schedule.table(columns, savings)

@@ -125,6 +125,11 @@ class MultigridSchedule:
         """Every pair (shape, sub-mini-batch) once: under `torch.compile` each needs a graph of its own."""
         return list(dict.fromkeys(pair for cycle in self.cycles for pair in cycle))
 
+    @cached_property
+    def is_baseline(self) -> bool:
+        """Whether this is the baseline itself: each mini-batch on its grid, and one pass over the data for an epoch."""
+        return self.epoch_factor == 1 and self.grids == [self.baseline.shape]
+
     # --- Phases, passes and the LR's clock ---
 
     @property
@@ -220,8 +225,11 @@ class MultigridSchedule:
     def savings(self) -> list[str]:
         """The passes and the epochs of the training, and what it saves, in words."""
         passes, epochs = float(self.passes(self.baseline.epochs)), float(self.baseline.epochs)
+        read = f"{counted(passes, 'pass')} over the data in {counted(epochs, 'epoch')}"
+        if self.is_baseline:
+            return [read]
         return [
-            f"{counted(passes, 'pass')} over the data in {counted(epochs, 'epoch')}",
+            read,
             f"{self.iteration_reduction:.2f}x fewer iterations",
             f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
         ]
@@ -251,7 +259,8 @@ class MultigridSchedule:
             "base shape": [str(phase.shape).replace(" ", "") for phase in self.phases],
         }
         every = {**common, **columns}
-        title = f"Multigrid schedule for a baseline of {self.baseline.shape} (clips x frames x size){where}"
+        title = "Schedule of the baseline," if self.is_baseline else "Multigrid schedule for a baseline of"
+        title += f" {self.baseline.shape} (clips x frames x size){where}"
         multiples = {"frames": self.frames_divisor, "sizes": self.size_divisor}
         kept = [f"{what} are multiples of {divisor}" for what, divisor in multiples.items() if divisor > 1]
         title += f"; {' and '.join(kept)}" if kept else ""

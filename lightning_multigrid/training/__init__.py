@@ -6,7 +6,6 @@ It imports Lightning and no sub-package for videos except `files`. Begin with th
 not public there).
 """
 
-from lightning_multigrid.training.baseline import BaselineCallback
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.training.checkpoints.atomic_checkpoints import AtomicCheckpointIO
 from lightning_multigrid.training.checkpoints.continuation import FROM_WEIGHTS
@@ -23,7 +22,7 @@ from lightning_multigrid.training.script.recipe import read_recipe, user_loader
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import attach, replace_loader
 
-__all__ = ["FROM_WEIGHTS", "AtomicCheckpointIO", "BaselineCallback", "BaselineLR", "Changes"]
+__all__ = ["FROM_WEIGHTS", "AtomicCheckpointIO", "BaselineLR", "Changes"]
 __all__ += ["MultigridCallback", "NewestCheckpoint", "attach", "auto_lr_scaling", "check_parts"]
 __all__ += ["check_steps", "lr_rule", "make_optimizers", "make_plan", "measure", "read_recipe"]
 __all__ += ["refusal", "replace_loader", "show_grids", "user_loader"]

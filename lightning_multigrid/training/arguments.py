@@ -78,11 +78,6 @@ class Arguments:
             )
 
 
-def shared_clips(clips: int) -> int:
-    """How many clips share BatchNorm statistics on a base shape: those of the script's mini-batch, but at least 8."""
-    return max(8, clips)
-
-
 # An error about an argument that there isn't names the class that a user writes.
 Arguments.__init__.__qualname__ = "MultigridCallback.__init__"
 
@@ -97,7 +92,7 @@ def schedule_of(
         arguments.long_cycle,
         ShortCycle(smallest=SMALLEST) if arguments.short_cycle == "auto" else arguments.short_cycle,
         epoch_factor=arguments.epoch_factor,
-        sub_batch=shared_clips(baseline.shape.clips) if arguments.sub_batch is None else arguments.sub_batch,
+        sub_batch=max(8, baseline.shape.clips) if arguments.sub_batch is None else arguments.sub_batch,
         size_divisor=size if arguments.size_divisor is None else arguments.size_divisor,
         frames_divisor=frames if arguments.frames_divisor is None else arguments.frames_divisor,
         stepwise=stepwise,

@@ -66,7 +66,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
         refuse_tables_in_shards(trainer.strategy, following.resized(*shape.clip))
     with account.during(REHEARSAL):
         tried, points = what_was_tried(plan.schedule, module), None
-        if arguments.rehearse and state.get("tried") != tried:
+        if arguments.rehearse and state.get("tried") != tried and not plan.schedule.is_baseline:
             tell_small_shared_memory(loader, trainer.num_devices)  # in which the rehearsal gets its mini-batches, too
             points = _try_grids(arguments, trainer, loader)
     report = RunReport(loading_of(loader, trainer.num_devices), Clock(module.device), account, lambda: loader.reading)
@@ -83,7 +83,8 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
         reporting=Reporting(trainer, report),
         statistics=EvaluationStatistics(trainer, estimate, account),
         patience=Patience(plan, trainer),
-        lr=BaselineLR(plan, trainer, by_hand=arguments.lr_by_hand is not None),
+        # The steps of the baseline are those of the script, by which it may write the LR.
+        lr=BaselineLR(plan, trainer, by_hand=plan.schedule.is_baseline or arguments.lr_by_hand is not None),
     )
     _tell_plan(arguments, trainer, run, following.names)
     return run
@@ -128,9 +129,10 @@ def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) 
 def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list[str]) -> None:
     """Says what is planned, and what of the script means something else."""
     plan, schedule = run.plan, run.plan.schedule
-    tell_changed_meaning(trainer, schedule)
-    if tracking_layers(trainer.lightning_module) and arguments.precise_bn_batches is None:
-        tell_few_steps(trainer, plan)
+    if not schedule.is_baseline:
+        tell_changed_meaning(trainer, schedule)
+        if tracking_layers(trainer.lightning_module) and arguments.precise_bn_batches is None:
+            tell_few_steps(trainer, plan)
     tell(str(plan))
     every = trainer.check_val_every_n_epoch or 0  # 0: by steps
     if trainer.enable_validation and not trainer.fast_dev_run and every and plan.epochs % every:  # type: ignore[attr-defined]

@@ -11,12 +11,10 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningDataModule, LightningModule, Trainer, TrainerFn
-from lightning_multigrid.loading import Follow
 from lightning_multigrid.norm import one_at_a_time
 from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle, Step
 from lightning_multigrid.training.arguments import Arguments
-from lightning_multigrid.training.baseline import BaselineCallback, refuse_two
 from lightning_multigrid.training.begin import begin_run
 from lightning_multigrid.training.checkpoints.continuation import state_to_continue, tell_other_plan
 from lightning_multigrid.training.plan_ahead import plan_ahead
@@ -69,9 +67,10 @@ class MultigridCallback(Arguments, Callback):
         long_cycle: Base shapes of an LR stage.
         lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none. By default linear for SGD,
             as in the paper, and sqrt for Adam and its kin, whose decoupled weight decay then grows as the LR does.
-        precise_bn_batches: Before validations and checkpoints, and at the end, re-estimate BatchNorm's running
-            statistics as those of the training data, on this many mini-batches of each device on the baseline's grid.
-            They run through `training_step`, and with manual optimization through `forward`, with forward hooks.
+        precise_bn_batches: Where a validation begins, and at the end, re-estimate BatchNorm's running statistics as
+            those of the training data, on this many mini-batches of each device on the baseline's grid. They run
+            through `training_step` and forward hooks of a copy of the module. A checkpoint after a validation has these
+            statistics; one within an epoch, as of `every_n_train_steps`, has the moving average.
         layout: Axes of a clip of the dataset, for instance `THWC`. By default `CTHW`, and `TCHW` is recognised.
         clips: Names of the clips of a sample, if it holds several; or a dict of their axes by name, in which letters
             other than C, T, H and W stand for axes that stay. A name is a key of a dict, an index of a tuple, or an
@@ -133,22 +132,24 @@ class MultigridCallback(Arguments, Callback):
         kept = {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")}
         return {**kept, "_run": None, "_before": None, "_checkpoint": None, "_alone": ExitStack()}
 
-    @classmethod
-    def baseline(
-        cls,
-        sub_batch: int | None = None,
-        precise_bn_batches: int | None = None,
-        layout: str | None = None,
-        clips: list[str | int] | dict[str | int, str] | None = None,
-        follow: dict[str | int, Follow] | None = None,
-        seed: int | None = None,
-    ) -> BaselineCallback:
-        """Trains the baseline itself, with the BatchNorm statistics of its multigrid training: to compare the two.
+    # It names the class, so that configs may give all its arguments, which jsonargparse (4.53) doesn't find by `cls`.
+    @staticmethod
+    def baseline(**arguments: Any) -> "MultigridCallback":
+        """Trains the baseline itself: every mini-batch on its grid, one pass over the data for each epoch.
 
-        The script's loader, epochs and LR are left alone. If its mini-batches have 8 clips or more on a device, it is
-        the script to the bit. The arguments are those of the class.
+        It is for comparisons: the loader, the seeds, the BatchNorm statistics and the reports are those of a multigrid
+        training, and only the grids differ. Each epoch has as many steps as the script's, with the script's LR. The
+        order of the clips is not the script's, and a last mini-batch is full, with clips of the next pass. So the
+        weights are not those of the script alone to the bit. The arguments are those of the class, but for those that
+        shape the schedule.
         """
-        return BaselineCallback(sub_batch, precise_bn_batches, layout, clips, follow, seed)
+        return MultigridCallback(
+            epoch_factor=1,
+            long_cycle=LongCycle(((1, 1),)),
+            short_cycle=ShortCycle((1,)),
+            fine_tuning=False,  # the paper's fine-tuning phase holds the LR beyond the last milestone
+            **arguments,
+        )
 
     @classmethod
     def progressive(
@@ -221,7 +222,6 @@ class MultigridCallback(Arguments, Callback):
             if self._run is not None:
                 self._before = self._run.plan
             self._run, self._account = None, Account()
-            refuse_two(trainer)
             self._alone.enter_context(one_at_a_time())
             refuse_unsupported(trainer, pl_module)
 

@@ -16,7 +16,8 @@ from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle
 from lightning_multigrid.training.mini_batches import after_hooks, apart, error_text, run_step
 from lightning_multigrid.training.plan_loader import loading_of, plan_loader
 from lightning_multigrid.training.rehearsal.batches import copied
-from lightning_multigrid.training.rehearsal.copies import working_copy
+from lightning_multigrid.training.rehearsal.copies import clone_of
+from lightning_multigrid.training.trainer.torch_internals import forget_hooks
 
 _SECONDS = 5.0  # of reading, at least
 _STEPS = 4  # the first one does not count
@@ -66,7 +67,8 @@ def _seconds_of_sample(loader: MultigridLoader) -> float:
 def _seconds_of_step(trainer: Trainer, module: LightningModule, read: Any) -> float:
     """Returns what `training_step` and backward take on a mini-batch, on a copy of the module."""
     device, seconds = trainer.strategy.root_device, []
-    with working_copy(module, trainer, []) as replica, apart(trainer, device):
+    with clone_of(module, trainer) as replica, apart(trainer, device):
+        forget_hooks(replica)  # they may write to what they have seen where they were made
         replica.to(device).train()
         clock = Clock(device)
         try:

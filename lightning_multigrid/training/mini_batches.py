@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_multigrid.host import LightningModule, Trainer, is_overridden
-from lightning_multigrid.loading import all_parts, has_pixels, reseed, seeded
+from lightning_multigrid.loading import all_parts, reseed, seeded
 from lightning_multigrid.training.trainer.lightning_internals import stage_of_training
 
 
@@ -19,19 +19,9 @@ def tensors_in(batch: Any) -> list[Tensor]:
     return [part for _, part in all_parts(batch) if isinstance(part, Tensor)]
 
 
-def _clips_in(batch: Any) -> list[Tensor]:
-    return [tensor for tensor in tensors_in(batch) if tensor.ndim in (4, 5)]
-
-
-def first_clips(batch: Any) -> Tensor | None:
-    """Returns the first tensor of a mini-batch that may be clips, else the first that may be images."""
-    # Before masks, which may be as large.
-    return max(_clips_in(batch), key=lambda tensor: (has_pixels(tensor), tensor.ndim), default=None)
-
-
 def sizes_of_clips(batch: Any) -> list[int]:
     """Returns the numbers of elements of all tensors of a mini-batch that may be clips or images."""
-    return [tensor.numel() for tensor in _clips_in(batch)]
+    return [tensor.numel() for tensor in tensors_in(batch) if tensor.ndim in (4, 5)]
 
 
 def after_hooks(trainer: Trainer, module: LightningModule, batch: Any) -> Any:
@@ -65,11 +55,6 @@ def run_step(module: LightningModule, batch: Any, index: int) -> Any:
     kinds = [parameter.kind for parameter in inspect.signature(step).parameters.values()]
     takes_index = len(kinds) > 2 or inspect.Parameter.VAR_POSITIONAL in kinds  # after the module and the mini-batch
     return step(module, batch, index) if takes_index else step(module, batch)
-
-
-def run_forward(module: LightningModule, batch: Any, index: int) -> Any:
-    """Runs `forward` on the clips of a mini-batch."""
-    return module(first_clips(batch))
 
 
 def error_text(error: Exception) -> str:

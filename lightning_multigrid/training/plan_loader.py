@@ -60,7 +60,9 @@ def loading_of(loader: MultigridLoader, devices: int) -> Loading:
     """Says what a report is to know of a loader; each device of this machine has such a loader."""
     dataset, plan = loader.clip_dataset, loader.sampler.plan
     ways = [str(getattr(dataset, "ways_out", ""))]
-    if isinstance(dataset, FixedClips) and not isinstance(dataset.dataset, StreamSamples):
+    streams = isinstance(dataset, FixedClips) and isinstance(dataset.dataset, StreamSamples)
+    # On coarse grids, more is read than they need.
+    if isinstance(dataset, FixedClips) and not streams and not plan.schedule.is_baseline:
         whole: Any = dataset.dataset
         while isinstance(whole, Subset):
             whole = whole.dataset

@@ -141,7 +141,6 @@ class Run:
     def end(self) -> None:
         """An epoch has ended, or the script skips the rest of it."""
         self._grid.restore()
-        self._statistics.end()
         self._lr.end()
 
     def finish(self) -> None:

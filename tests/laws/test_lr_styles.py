@@ -195,7 +195,7 @@ def test_an_lr_that_is_written_is_refused_unless_its_clock_is_said(place):
     message = r"(?s)ByHand, or a callback, has written the LR within an epoch: 0\.09\d*, it was 0\.\d*\..*configure_opt"
     with pytest.raises(MisconfigurationException, match=message):
         fit(ByHand(place), Hand(), MultigridCallback())
-    fit(ByHand(place), Hand(), MultigridCallback.baseline())  # which has the script's steps
+    fit(ByHand(place), Hand(), MultigridCallback.baseline())  # whose steps are the script's
     with pytest.raises(ValueError, match="`lr_by_hand` must be 'run' or None, got 'epoch'"):
         MultigridCallback(lr_by_hand="epoch")
 

@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
-from lightning_multigrid.training.mini_batches import first_clips
 from tests.helpers.tiny import Module, fit
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -113,11 +112,6 @@ def test_a_dataset_that_reads_its_own_clips_has_no_parts_to_name():
 def test_axes_are_refused_where_the_callback_is_made():
     with pytest.raises(ValueError, match="`follow` must name each axis of 'mask' .* got 'HWW'"):
         MultigridCallback(follow={"mask": "HWW"})
-
-
-def test_clips_are_found_before_a_mask_that_is_as_large():
-    mask, clip = torch.zeros(2, 1, 4, 8, 8, dtype=torch.long), torch.zeros(2, 3, 4, 8, 8)
-    assert first_clips([mask, clip]) is clip
 
 
 @pytest.mark.smallest

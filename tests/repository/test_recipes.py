@@ -273,7 +273,9 @@ def test_plan_without_data(name, monkeypatch, tmp_path, capsys):
     arguments = ["plan", "--config", recipe(name), "--clips=40000", "--devices=8"]
     main(arguments)
     printed = capsys.readouterr()
-    assert "Multigrid schedule for a baseline of" in printed.out
+    multigrid = is_multigrid(name)
+    assert ("Multigrid schedule for a baseline of" if multigrid else "Schedule of the baseline, ") in printed.out
+    assert all((words in printed.out) == multigrid for words in ("steps instead of", "fewer iterations"))
     assert ("this is the baseline as it is" in printed.err) == ("MultigridCallback" not in str(callbacks(name)))
 
 

@@ -1,4 +1,6 @@
 import math
+import re
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -197,10 +199,24 @@ def test_table_names_phases_and_savings():
 
 
 def test_table_counts_steps_when_clips_are_known():
+    schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 64), epochs=2), OFF_LONG, OFF_SHORT, epoch_factor=2)
+    assert "12 steps instead of 6, 4 passes over the data in 2 epochs" in str(Plan(schedule, 12))
+    assert "12 steps instead of 4" in str(Plan(schedule, 12, batches=2))
+    assert "8 mini-batches instead of 6" in str(Plan(schedule, 10, accumulate=2))
+
+
+@pytest.mark.parametrize(("clips", "accumulate", "batches"), [(12, 1, 3), (11, 1, 3), (9, 1, 3), (17, 2, 5)])
+def test_the_schedule_of_the_baseline_has_its_optimizer_steps_and_saves_nothing(clips, accumulate, batches):
+    """Those of a loader whose last mini-batch, and whose last optimizer step, may be smaller."""
     schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 64), epochs=2), OFF_LONG, OFF_SHORT, epoch_factor=1)
-    assert "6 steps instead of 6, 2 passes over the data in 2 epochs" in str(Plan(schedule, 11))
-    assert "6 steps instead of 4" in str(Plan(schedule, 11, batches=2))
-    assert "4 mini-batches instead of 6" in str(Plan(schedule, 10, accumulate=2))
+    plan = Plan(schedule, clips, accumulate=accumulate)
+    assert schedule.is_baseline
+    assert plan.baseline_steps == 2 * batches
+    assert plan.optimizer_steps == 2 * math.ceil(batches / accumulate)
+    assert {step.shape for step in plan.epoch(1)} == {BatchShape(4, 8, 64)}
+    assert not re.search("instead|fewer|Multigrid", str(plan))
+    assert not replace(schedule, epoch_factor=1.5).is_baseline
+    assert not replace(schedule, short_cycle=ShortCycle((0.5, 1))).is_baseline
 
 
 @pytest.mark.parametrize(

@@ -293,40 +293,6 @@ def test_clips_that_mix_on_every_grid_or_on_none_pass():
     fit(script(nn.Sequential(BothClips(), *NET)), MultigridCallback(), max_epochs=1)
 
 
-# --- What is random ---
-
-
-def of_random_size(x):
-    return interpolate(x, scale_factor=(1, *[random.uniform(0.7, 1.4)] * 2))
-
-
-def of_random_brightness(x):
-    """By few values, of which the next clips may have the first ones."""
-    return x * torch.randint(6, 12, x.shape[2:3]).div(8).view(-1, 1, 1)
-
-
-def mixed(x):
-    return 0.5 * x + 0.5 * x[torch.randperm(len(x))]
-
-
-@pytest.mark.parametrize(("augment", "draws"), [(of_random_size, 6), (of_random_brightness, 24), (mixed, 3)])
-def test_what_is_random_refuses_no_grid_by_chance(augment, draws):
-    def once(self, batch, index):
-        """Would fail with a mini-batch that it was given before."""
-        assert len(batch) == 2
-        batch.append(index)
-        return batch
-
-    for drawn_before in range(draws):
-
-        def step(self, batch, index, drawn_before=drawn_before):
-            torch.rand(drawn_before), [random.random() for _ in range(drawn_before)]
-            return cross_entropy(self(augment(batch[0])), batch[1])
-
-        module = script(training_step=step, on_before_batch_transfer=once)
-        fit(module, MultigridCallback(), fast_dev_run=True)
-
-
 # --- What is rehearsed ---
 
 
@@ -443,9 +409,6 @@ def only_in_training(self, batch, batch_idx):
 
 def test_what_cannot_be_rehearsed_is_said():
     module = script(training_step=only_in_training)
-    with pytest.warns(UserWarning, match=r"not be rehearsed with Script, but for its `forward`: .* AssertionError"):
-        fit(module, MultigridCallback(), max_epochs=1)
-    module = script(training_step=only_in_training, forward=L.LightningModule.forward)
     with pytest.warns(UserWarning, match=r"not be rehearsed with Script: .* AssertionError"):
         fit(module, MultigridCallback(), max_epochs=1)
     module = script()
@@ -454,16 +417,28 @@ def test_what_cannot_be_rehearsed_is_said():
         fit(module, MultigridCallback(), max_epochs=1)
 
 
-def test_a_step_that_takes_one_number_of_clips_is_refused():
-    """As with a hidden state that is sized by an argument; on the baseline's grid, it trains."""
+def test_a_step_that_takes_no_more_clips_than_the_baseline_has_is_refused():
+    """As of a queue of so many; on the baseline's grid, it trains."""
+
+    def step(self, batch, _):
+        assert len(batch[0]) <= 4
+        return cross_entropy(self(batch[0]), batch[1])
+
+    said = r"A step of Script takes 2 clips of the grid of .*, but not 8 \(AssertionError: .* as `clips.shape\[0\]`"
+    with pytest.raises(ValueError, match=said):
+        fit(script(training_step=step), MultigridCallback(), max_epochs=1)
+    fit(script(training_step=step), MultigridCallback.baseline(), max_epochs=1)
+
+
+def test_a_step_that_takes_the_baselines_number_of_clips_alone_fails_where_others_come():
+    """The rehearsal has two, and says so."""
 
     def step(self, batch, _):
         return cross_entropy(self(batch[0]) + torch.zeros(4, CLASSES), batch[1])
 
-    said = r"A step of Script takes 4 clips of the grid of .*, but not 16 \(RuntimeError: .* as `clips.shape\[0\]`"
-    with pytest.raises(ValueError, match=said):
+    said = pytest.warns(UserWarning, match="not be rehearsed with Script: .* RuntimeError: The size of tensor a")
+    with said, pytest.raises(RuntimeError, match="The size of tensor a"):
         fit(script(training_step=step), MultigridCallback(), max_epochs=1)
-    fit(script(training_step=step), MultigridCallback.baseline(), max_epochs=1)
 
 
 def test_a_step_that_takes_as_many_clips_as_any_mini_batch_has_is_let_through():
@@ -475,13 +450,6 @@ def test_a_step_that_takes_as_many_clips_as_any_mini_batch_has_is_let_through():
 
     cycles = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((0.5**0.5, 1))}
     fit(script(training_step=step), MultigridCallback(**cycles), max_epochs=1)
-
-
-def test_a_step_that_takes_multiples_of_the_baselines_clips_is_rehearsed():
-    def step(self, batch, _):
-        return cross_entropy(self(batch[0]).view(-1, 4, CLASSES).flatten(0, 1), batch[1])
-
-    fit(script(training_step=step), MultigridCallback(), max_epochs=1)
 
 
 def test_a_model_of_another_number_of_classes_is_refused_at_once(caplog):

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.training.rehearsal.copies import held_by, working_copy
+from lightning_multigrid.training.rehearsal.copies import clone_of, held_by
 from tests.helpers.tiny import Module, fit, trainer
 
 
@@ -37,7 +37,7 @@ def test_data_of_datasets_and_loaders_is_shared_and_nothing_else():
     module, host = Holding(), trainer()
     parameters = sum(parameter.nbytes for parameter in (*module.parameters(), *module.buffers()))
     host.strategy.connect(module)
-    with working_copy(module, host, []) as copied:
+    with clone_of(module, host) as copied:
         assert owned(copied, module) == parameters + 500 * 4
         assert copied.loaders["again"][0].tensors[0] is module.loaders["again"][0].tensors[0]
         assert copied.loaders["again"][0].own is copied.net[0].weight

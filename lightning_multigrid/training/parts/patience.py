@@ -12,7 +12,7 @@ class Patience:
     """Holds the patience of `EarlyStopping` until the last phase, as metrics may stand still while grids are coarse."""
 
     def __init__(self, plan: Plan, trainer: Trainer) -> None:
-        self._stopping = callbacks_of(trainer, "EarlyStopping")
+        self._stopping = [] if plan.schedule.is_baseline else callbacks_of(trainer, "EarlyStopping")
         self._plan, self._last_phase = plan, len(plan.schedule.phases) - 1
         self._held: dict[Any, int] = {}  # the patience of each, while it does not count
 

@@ -3,8 +3,7 @@
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from itertools import count
+from functools import partial
 from math import isfinite
 
 import torch
@@ -13,7 +12,7 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from lightning_multigrid.host import LightningModule, Trainer, tell
 from lightning_multigrid.positions import knows_grids
 from lightning_multigrid.schedule import BatchShape, counted
-from lightning_multigrid.training.mini_batches import apart, error_text, run_forward, run_step, sizes_of_clips
+from lightning_multigrid.training.mini_batches import apart, error_text, sizes_of_clips
 from lightning_multigrid.training.rehearsal.batches import Made
 from lightning_multigrid.training.rehearsal.counted import counted_from_first
 from lightning_multigrid.training.rehearsal.rules import (
@@ -26,7 +25,6 @@ from lightning_multigrid.training.rehearsal.rules import (
 from lightning_multigrid.training.rehearsal.trial import Trial, try_step
 
 _STEP = "`training_step` or `forward`"
-_DRAWS = 5  # of what is random, each of which must show what a grid is refused for
 
 
 def check_grids(
@@ -41,75 +39,67 @@ def check_grids(
     Returns what is left to check while it trains: the clips, if the hooks of the mini-batch could not be tried.
 
     The first grid is the baseline's. Small mini-batches, which `read` makes, go through the script's hooks and a step
-    on a copy of the module. What cannot be rehearsed on the baseline's grid is accepted, and said. Where boxes follow
-    the clips, pixels may be counted from the first: so places are judged on grids of the full size.
+    on a clone of the module: once on each grid, and once with four times the clips on the coarsest. What cannot be
+    rehearsed on the baseline's grid is accepted, and said. Where boxes follow the clips, pixels may be counted from the
+    first: so places are judged on grids of the full size.
     """
-    name, fewest, made_of = type(module).__name__, _number_of_clips(grids), cache(read)
-    # A step may need an even number, or a multiple of what the baseline's mini-batches have.
-    numbers, most = dict.fromkeys((fewest, 2 * fewest, grids[0].clips)), max(grid.clips for grid in grids)
-    ways = [*((run_step, clips) for clips in numbers), (run_forward, fewest)]
-    if trainer.strategy.restore_checkpoint_after_setup:
-        ways = []
+    name, clips, most = type(module).__name__, _number_of_clips(grids), max(grid.clips for grid in grids)
+    shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
+    baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
+    more = replace(coarsest, clips=4 * clips)
+    with apart(trainer, module.device), torch.no_grad():
+        made = read((*shapes, more))
+    rehearse = partial(try_step, module, trainer, baseline, made)
+    shards = trainer.strategy.restore_checkpoint_after_setup
+    first = Trial() if shards else rehearse(baseline)
+    if shards:
         tell(
             f"{type(trainer.strategy).__name__} shards the module, so its steps are not rehearsed: what it cannot take "
             "will be seen in training, and places that are counted from the first not at all."
         )
-    failed: Trial | None = None
-    for step, clips in (*ways, (None, fewest)):  # without a step, hooks may still refuse other grids
-        shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
-        baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
-        more = replace(coarsest, clips=4 * clips)
-        with apart(trainer, module.device), torch.no_grad():
-            made = made_of((*shapes, more))
-        rehearse = partial(try_step, step, module, trainer, baseline, made)
-        first = rehearse(baseline)
-        if first.error is None:
-            break
-        failed = failed or first
-    if failed is not None and step is not run_step:
-        if failed.error is not None and _is_ours(module, failed.error):
-            raise failed.error
-        _warn(f"{name}, but for its `forward`" if step is run_forward else name, module, failed)
-    if first.error is not None:
+    elif first.error is not None:
+        if _is_ours(module, first.error):
+            raise first.error
+        _warn(name, module, first)
+    if shards or first.error is not None:
         points = PointsOnPlan()
         points.check(HOOKS, baseline, sizes_of_clips(made[baseline]))  # as if no hook changed them
         return points
     for grid in shapes[1:]:
-        for draw in range(_DRAWS):
-            before, now = rehearse(baseline, draw) if draw else first, rehearse(grid, draw)
-            if all(map(isfinite, first.losses)) and not all(map(isfinite, now.losses)):  # of CTC with few frames, say
-                now.error = ValueError("its loss is not finite, as it is on the baseline's grid")
-            if now.error is not None:
-                raise refusal(name, grid, _place(module, now), now.error) from now.error
-            try:
-                points = PointsOnPlan()
-                for shape, trial in ((baseline, before), (grid, now)):
-                    points.check(HOOKS, shape, trial.arrived or ())
-                    points.check(_STEP, shape, [trial.convolved])
-                if not (boxes_follow and grid.size != baseline.size):
-                    _refuse_counted(module, baseline, before, grid, now)
-                if grid is coarsest and len({shape.clips for shape in grids}) > 1:
-                    many = rehearse(more, draw)
-                    if many.error is not None and more.clips <= most:  # the training has as many
-                        raise ValueError(_fixed_number(name, grid, more, many.error)) from many.error
-                    check_sum_over_clips(name, now.losses, many.losses)
-                break
-            except ValueError:
-                if draw == _DRAWS - 1:
-                    raise
+        now = rehearse(grid)
+        if all(map(isfinite, first.losses)) and not all(map(isfinite, now.losses)):  # of CTC with few frames, say
+            now.error = ValueError("its loss is not finite, as it is on the baseline's grid")
+        if now.error is not None:
+            raise refusal(name, grid, _place(module, now), now.error) from now.error
+        points = PointsOnPlan()
+        for shape, trial in ((baseline, first), (grid, now)):
+            points.check(HOOKS, shape, trial.arrived or ())
+            points.check(_STEP, shape, [trial.convolved])
+        if not (boxes_follow and grid.size != baseline.size):
+            _refuse_counted(module, baseline, first, grid, now)
+        if grid is coarsest and len({shape.clips for shape in grids}) > 1:
+            many = rehearse(more)
+            if many.error is not None and more.clips <= most:  # the training has as many
+                raise ValueError(_fixed_number(name, grid, more, many.error)) from many.error
+            check_sum_over_clips(name, now.losses, many.losses)
     return None
 
 
 def _number_of_clips(grids: Sequence[BatchShape]) -> int:
-    """The fewest clips that no model can take for fewer ones of the baseline's frames, or of its points, but for one.
+    """Two clips; or three, where two of each coarse grid are as long as one of the baseline, or have its points.
 
-    A model that parts clips from their frames by a constant makes one clip of two short ones, for instance: with this
-    number of clips that is an error. One clip would be too few for BatchNorm. So it is odd where a grid has half of the
-    frames. For a step that takes even numbers only, twice as many are an error where a grid has a quarter of them.
+    A model that parts clips from their frames by a constant makes one clip of those two, and of three it can't. One
+    clip would be too few for many losses.
     """
-    clips = [replace(grid, clips=1) for grid in grids]
-    pairs = {pair for one in clips for pair in ((one.frames, clips[0].frames), (one.points, clips[0].points))}
-    return next(number for number in count(2) if all(number * now % of for now, of in pairs if now < of))
+    full = replace(grids[0], clips=1)
+    for of_grids, whole in (
+        ([grid.frames for grid in grids], full.frames),
+        ([replace(grid, clips=1).points for grid in grids], full.points),
+    ):
+        coarse = [one for one in of_grids if one < whole]
+        if coarse and all(2 * one % whole == 0 for one in coarse):
+            return 3
+    return 2
 
 
 def _refuse_counted(
@@ -150,14 +140,14 @@ def _layer(module: LightningModule, layer: str) -> str:
     return f"`{layer}` ({type(module.get_submodule(layer)).__name__})" if layer else "a step"
 
 
-def _warn(what: str, module: LightningModule, failed: Trial) -> None:
+def _warn(name: str, module: LightningModule, failed: Trial) -> None:
     assert failed.error is not None
     built = (
         "If it fails without this callback, too, the model was built for other clips: build it for the baseline's "
         "frames and size, or wrap an MViT of torchvision in `lightning_multigrid.ResizedPositions`. Else let"
     )
     rank_zero_warn(
-        f"The grids could not be rehearsed with {what}: outside of a training, {_place(module, failed)} fails on the "
+        f"The grids could not be rehearsed with {name}: outside of a training, {_place(module, failed)} fails on the "
         f"baseline's own grid with {error_text(failed.error)}. So what a step does with other grids will be seen only "
         "in training, and places that are counted from the first, or a loss that is a sum over the clips, not at all. "
         f"{built if failed.layer else 'Let'} `training_step` run on a copy of the module."

@@ -1,10 +1,11 @@
-"""Copies of a module, on which steps are tried before training, without a trace."""
+"""Clones of a module, and dry steps on them: for the rehearsal, and for BatchNorm's statistics of the population."""
 
 import copy
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from io import StringIO
 from types import ModuleType
 from typing import Any
 
@@ -15,8 +16,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid.host import DummyLogger, LightningDataModule, LightningModule, Trainer
+from lightning_multigrid.training.mini_batches import run_step
 from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer, told_optimizers
-from lightning_multigrid.training.trainer.torch_internals import forget_hooks
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules
 
 _LONG = 1000  # elements; those of longer containers are shared with a copy
@@ -38,7 +39,7 @@ def held_by(value: Any) -> Iterator[Any]:
             waiting += getattr(value, "__dict__", {}).values()
 
 
-def copy_of(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
+def _clone(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
     """Copies a module, which has no Trainer then. It shares the tensors and arrays of datasets, which may be all data.
 
     It also shares the elements of containers of over 1000. `memo` has replacements for parts, by their `id`. Everything
@@ -65,18 +66,18 @@ def copy_of(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
 
 
 @contextmanager
-def quiet_copy(
-    module: LightningModule, trainer: Trainer, memo: dict[int, Any], losses: list[Tensor], **told: Any
+def clone_of(
+    module: LightningModule, trainer: Trainer, losses: list[Tensor] | None = None, **told: Any
 ) -> Iterator[LightningModule]:
     """Gives a copy with a view of the Trainer: nobody hears what it logs, and its optimizers don't move it.
 
-    `memo` is that of `copy_of`, and `told` what else the view is told. What `manual_backward` gets goes to `losses`.
+    `told` is what else the view is told. What `manual_backward` gets goes to `losses`.
     """
     view = TrainerView(trainer, barebones=True, progress_bar_callback=None)  # it logs nothing
-    memo[id(trainer)] = view
+    memo: dict[int, Any] = {id(trainer): view}
     try:
-        copied = copy_of(module, memo)
-        vars(view).update(_told(trainer, losses, memo), lightning_module=copied, **told)
+        copied = _clone(module, memo)
+        vars(view).update(_told(trainer, [] if losses is None else losses, memo), lightning_module=copied, **told)
         for part in lightning_modules(copied):
             part.trainer = view
         yield copied
@@ -85,17 +86,24 @@ def quiet_copy(
         memo.clear()
 
 
-@contextmanager
-def working_copy(module: LightningModule, trainer: Trainer, losses: list[Tensor]) -> Iterator[LightningModule]:
-    """Gives a quiet copy that can train for a step.
+def dry_step(trainer: Trainer, clone: LightningModule, batch: Any, index: int = 1) -> Any:
+    """Runs `training_step` of a clone in the precision of training, unheard; many scripts write pictures at index 0."""
+    # To compile a graph for each grid would take minutes, and tell nothing.
+    eager, precision = torch.compiler.set_stance("force_eager"), trainer.precision_plugin.train_step_context()
+    with eager, precision, redirect_stdout(StringIO()):
+        return run_step(clone, batch, index)
 
-    It has the module's values, but for parameters of zeros alone, which training has not filled yet. They become a
-    ramp, so that what they multiply can be seen, and the places of a table be told apart.
+
+def fill(clone: nn.Module) -> None:
+    """Makes parameters of zeros alone, which training has not filled yet, a ramp.
+
+    So what they multiply can be seen, and the places of a table be told apart.
     """
-    with quiet_copy(module, trainer, {}, losses) as probe:
-        forget_hooks(probe)  # they may write to what they have seen where they were made
-        _fill(probe)
-        yield probe
+    for parameter in clone.parameters():
+        if parameter.is_floating_point() and parameter.numel() > 1 and not parameter.detach().any():
+            inputs = parameter.numel() / len(parameter)  # of a row, as in an initialisation
+            with torch.no_grad():
+                parameter.copy_(torch.linspace(1, 2, parameter.numel()).view_as(parameter) / inputs**0.5)
 
 
 class _StillOptimizer(Optimizer):
@@ -140,11 +148,3 @@ def _told(trainer: Trainer, losses: list[Tensor], memo: dict[int, Any]) -> dict[
         "logger": loggers[0] if loggers else None,
         "save_checkpoint": lambda *_, **__: None,
     }
-
-
-def _fill(probe: nn.Module) -> None:
-    for parameter in probe.parameters():
-        if parameter.is_floating_point() and parameter.numel() > 1 and not parameter.detach().any():
-            inputs = parameter.numel() / len(parameter)  # of a row, as in an initialisation
-            with torch.no_grad():
-                parameter.copy_(torch.linspace(1, 2, parameter.numel()).view_as(parameter) / inputs**0.5)

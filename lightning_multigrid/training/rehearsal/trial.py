@@ -1,8 +1,7 @@
 """A step of a module on a small mini-batch, before training and without a trace, and what is seen of it."""
 
-import contextlib
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from traceback import clear_frames
@@ -15,10 +14,11 @@ from lightning_multigrid.host import LightningModule, Trainer
 from lightning_multigrid.norm import BatchNorm
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.mini_batches import apart, run_step, sizes_of_clips, tensors_in
+from lightning_multigrid.training.mini_batches import apart, sizes_of_clips, tensors_in
 from lightning_multigrid.training.rehearsal.batches import Made, arrived, copied
-from lightning_multigrid.training.rehearsal.copies import working_copy
+from lightning_multigrid.training.rehearsal.copies import clone_of, dry_step, fill
 from lightning_multigrid.training.rehearsal.counted import Met, TracedValues
+from lightning_multigrid.training.trainer.torch_internals import forget_hooks
 
 
 @dataclass
@@ -34,43 +34,33 @@ class Trial:
 
 
 def try_step(
-    step: Callable[[LightningModule, Any, int], Any] | None,
     module: LightningModule,
     trainer: Trainer,
     baseline: BatchShape,
     made: Made,
     grid: BatchShape,
-    draw: int = 0,
 ) -> Trial:
-    """Tries the hooks of a mini-batch, and a step, on a new copy of a module.
-
-    So it is a first step, and there is only one copy at a time. `draw` numbers the trials that draw something else.
-    Without a step, as of a module that can't be copied, its own hooks are tried.
-    """
+    """Tries the hooks of a mini-batch, and a step, on a new clone of a module: so it is a first step."""
     trial = Trial()
     losses: list[Tensor] = []
     try:
-        with contextlib.ExitStack() as stack:
-            replica = module if step is None else stack.enter_context(working_copy(module, trainer, losses))
-            with apart(trainer, module.device, seed=draw), torch.no_grad():
-                batch = arrived(trainer, replica, made, grid)
+        with ExitStack() as stack:
+            clone = stack.enter_context(clone_of(module, trainer, losses))
+            forget_hooks(clone)  # they may write to what they have seen where they were made
+            fill(clone)
+            with apart(trainer, module.device), torch.no_grad():
+                batch = arrived(trainer, clone, made, grid)
             trial.arrived = sizes_of_clips(batch)
-            if step is None:
-                return trial
-            Following(replica, baseline.frames, baseline.size).set_grid(grid.frames, grid.size)
-            _note_layers(replica, trial)
+            Following(clone, baseline.frames, baseline.size).set_grid(grid.frames, grid.size)
+            _note_layers(clone, trial)
             # What is random differs between grids, so that it is not taken for the same table.
-            stack.enter_context(apart(trainer, replica.device, seed=grid.frames * grid.size + draw))
-            # To compile a graph for each grid would take minutes, and tell nothing.
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-            stack.enter_context(trainer.precision_plugin.train_step_context())
-            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            stack.enter_context(apart(trainer, clone.device, seed=grid.frames * grid.size))
             own = copied(batch)  # a step may write to it
             traced = stack.enter_context(TracedValues(tensors_in(own), lambda: trial.layer))
-            returned = step(replica, own, 1)  # many scripts write pictures at mini-batch 0
+            returned = dry_step(trainer, clone, own)
         trial.met, trial.convolved = traced.met, traced.convolved
         loss = returned.get("loss") if isinstance(returned, Mapping) else returned
-        if step is run_step and isinstance(loss, Tensor):
+        if isinstance(loss, Tensor):
             losses.append(loss.detach())
         trial.losses = [float(loss) for loss in losses if loss.numel() == 1]
     except torch.OutOfMemoryError as error:  # says nothing about a grid

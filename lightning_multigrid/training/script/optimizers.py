@@ -151,9 +151,11 @@ def _used(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
 
 def refuse_hidden(schedule: MultigridSchedule, module: Any, optimizers: Iterable[Optimizer]) -> None:
     """Refuses an optimizer that the module holds and the Trainer doesn't know, as its LR can't be scaled."""
+    if all(phase.lr_scale == 1 for phase in schedule.phases):
+        return
     known = {id(held) for optimizer in optimizers for held in with_held(optimizer)}
     for hidden in with_held(module)[1:]:
-        if schedule.lr_scaling != "none" and not known & {id(held) for held in with_held(hidden)}:
+        if not known & {id(held) for held in with_held(hidden)}:
             raise MisconfigurationException(
                 "MultigridCallback scales the LR of the optimizers that `configure_optimizers` returns, and "
                 f"{type(module).__name__} holds a {type(hidden).__name__} that it does not return. Return it; manual "

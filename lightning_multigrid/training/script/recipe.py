@@ -66,7 +66,7 @@ def _refuse_unsized(dataset: Any, sampler: Any) -> None:
             )
 
 
-def plain_batches(loader: Any) -> BatchSampler | None:
+def _plain_batches(loader: Any) -> BatchSampler | None:
     """Returns what makes the mini-batches of a loader, if it does so as torch's own `BatchSampler`."""
     batches = getattr(loader, "batch_sampler", None)
     if not isinstance(batches, BatchSampler):
@@ -92,7 +92,7 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
             f"The loader has `batch_size=None`: each sample of {type(loaders.dataset).__name__} is a whole mini-batch. "
             "Let it return one clip, and give the `DataLoader` a `batch_size`."
         )
-    batches = plain_batches(loaders)
+    batches = _plain_batches(loaders)
     if batches is None:
         raise TypeError(
             f"MultigridCallback plans the mini-batches itself, but {type(loaders.batch_sampler).__name__} has batches "

@@ -10,6 +10,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, callbacks_of, is_a
 from lightning_multigrid.norm import world_size
 from lightning_multigrid.schedule import Plan
+from lightning_multigrid.training.arguments import Arguments
 
 # Callbacks of Lightning that change what the plan says, and what to use instead.
 _OTHER_CALLBACKS = {
@@ -26,6 +27,12 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
             "`training_step(dataloader_iter)`. Give it `training_step(batch, batch_idx)`."
         )
     refuse_split_models(trainer.strategy)
+    ours = [callback for callback in trainer.callbacks if isinstance(callback, Arguments)]  # type: ignore[attr-defined]
+    if len(ours) > 1:  # of derived classes, as Lightning refuses two that save under one name
+        raise MisconfigurationException(
+            f"The Trainer has {' and '.join(f'`{type(one).__name__}`' for one in ours)}, each of which would plan the "
+            "training. Keep one of them. To compare two trainings, give each a Trainer of its own."
+        )
     for name, instead in _OTHER_CALLBACKS.items():
         if callbacks_of(trainer, name):
             raise MisconfigurationException(

@@ -1,0 +1,162 @@
+"""The baseline of a comparison: the callback on the baseline's grid alone, with the steps and the LR of the script."""
+
+import pickle
+
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from torch import nn
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, SequentialLR
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+
+from lightning_multigrid import MultigridCallback
+from tests.helpers.tiny import Module, clips, fit, loader
+
+
+def steps(optimizer, _):
+    """With a warm-up, as the paper's; its last stage is where a multigrid training holds the LR."""
+    return SequentialLR(optimizer, [LinearLR(optimizer, 0.1, total_iters=2), MultiStepLR(optimizer, [1, 2])], [2])
+
+
+class Updates(Module):
+    """Notes the LR of each optimizer step, which may be of several mini-batches."""
+
+    def note_lr(self, optimizer, *_):
+        super().note_lr(optimizer)
+        self.updates = [*getattr(self, "updates", []), self.lrs[-1]]
+
+
+def cosine(optimizer, module):
+    return {"scheduler": CosineAnnealingLR(optimizer, module.trainer.estimated_stepping_batches), "interval": "step"}
+
+
+@pytest.mark.parametrize("scheduler", [steps, cosine])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_epochs": 6},
+        {"max_epochs": 6, "batch": 32},
+        {"max_epochs": 6, "accumulate_grad_batches": 3},
+        {"max_epochs": 6, "accumulate_grad_batches": 2},
+        {"max_epochs": -1, "max_steps": 80},
+        {"max_epochs": 6, "limit_train_batches": 7},
+    ],
+)
+def test_it_has_the_steps_of_the_script_and_the_lr_of_each(scheduler, arguments):
+    """129 clips, so that the script's last mini-batch is smaller: then it is full."""
+    found, batch = [], arguments.get("batch", 4)
+    given = {name: value for name, value in arguments.items() if name != "batch"}
+    for callbacks in ([], [MultigridCallback.baseline()]):
+        module = Updates(scheduler)
+        host = fit(module, *callbacks, train=loader(batch, number=129), **given)
+        found.append((host.current_epoch, module.updates))
+    (ended, lrs), (our_end, our_lrs) = found
+    assert our_end == ended
+    assert our_lrs == pytest.approx(lrs, rel=1e-9)
+    assert {*module.shapes} == {(batch, 8, 32)}
+
+
+def test_it_says_nothing_of_grids_and_of_a_speed_up(caplog):
+    with caplog.at_level("INFO"):
+        fit(Module(steps), MultigridCallback.baseline(), EarlyStopping("val"), val=loader(shuffle=False), max_epochs=6)
+    assert "Schedule of the baseline, 4 x 8 x 32" in caplog.text
+    assert "150 steps, 6 passes over the data in 6 epochs." in caplog.text
+    for words in ("Multigrid", "faster", "fewer iterations", "instead of", "coarse", "times fewer", "more often"):
+        assert words not in caplog.text, words
+
+
+def test_what_ends_and_saves_is_the_scripts(tmp_path):
+    class Constant(Module):
+        def validation_step(self, batch, batch_idx):
+            self.log("val", torch.tensor(1.0))
+
+    found = []
+    for number, callbacks in enumerate(([], [MultigridCallback.baseline()])):
+        saver = ModelCheckpoint(tmp_path / str(number), save_top_k=-1, every_n_epochs=2)
+        arguments = {"val": loader(shuffle=False, number=4), "enable_checkpointing": True, "max_epochs": 9}
+        host = fit(Constant(steps), *callbacks, EarlyStopping("val", patience=4), saver, **arguments)
+        found.append((host.current_epoch, sorted(path.name for path in (tmp_path / str(number)).iterdir())))
+    assert found[0] == found[1]
+    assert found[0][0] == 5
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:The dirpath has changed")
+def test_a_run_that_continues_is_the_run_that_was_not_stopped(tmp_path):
+    def run(folder, **arguments):
+        module, saver = Module(steps), ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=10)
+        fit(module, MultigridCallback.baseline(seed=1), saver, enable_checkpointing=True, max_epochs=3, **arguments)
+        return module
+
+    whole, resumed = run(tmp_path), run(tmp_path / "resumed", ckpt_path=tmp_path / "step=40.ckpt")
+    assert resumed.seen == whole.seen[40:]
+
+
+def test_precise_statistics_change_nothing_else():
+    found = []
+    for batches in (None, 3):
+        module = Module()
+        fit(module, MultigridCallback.baseline(precise_bn_batches=batches), val=loader(shuffle=False, number=8))
+        found.append(module.seen)
+    assert found[0] == found[1]
+
+
+def test_a_stream_trains():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(clips(22))
+
+    module = Module()
+    fit(module, MultigridCallback.baseline(clips_per_epoch=22), train=DataLoader(Stream(), 4), max_epochs=2)
+    assert module.shapes == [(4, 8, 32)] * 6 * 2
+
+
+def test_an_optimizer_that_is_hidden_moves_as_in_the_script():
+    """A multigrid training refuses it, as it can't scale its LR."""
+
+    class Hidden(Module):
+        def configure_optimizers(self):
+            self.other = Adam(self.net.parameters(), lr=1e-3)
+            return SGD(self.net.parameters(), lr=0.1)
+
+    assert fit(Hidden(), MultigridCallback.baseline(), max_epochs=1).global_step == 25
+
+
+class OwnBatches(BatchSampler):
+    def __iter__(self):
+        yield from super().__iter__()
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (
+            lambda: DataLoader(clips(), batch_sampler=OwnBatches(SequentialSampler(range(100)), 4, drop_last=False)),
+            "plans the mini-batches itself, but OwnBatches has batches of its own",
+        ),
+        (lambda: {"a": loader(), "b": loader()}, "needs one `torch.utils.data.DataLoader` for training, got dict"),
+    ],
+    ids=["own batches", "two loaders"],
+)
+def test_loaders_that_multigrid_training_refuses_are_refused(train, message):
+    with pytest.raises(TypeError, match=message):
+        fit(Module(), MultigridCallback.baseline(), train=train(), max_epochs=1)
+
+
+def test_arguments_are_those_of_the_class_but_for_the_schedules():
+    with pytest.raises(ValueError, match="`sub_batch` must be at least 1, got 0"):
+        MultigridCallback.baseline(sub_batch=0)
+    with pytest.raises(TypeError, match="multiple values for keyword argument 'long_cycle'"):
+        MultigridCallback.baseline(long_cycle=None)
+    module = Module()
+    module.sync = nn.SyncBatchNorm(3)
+    with pytest.raises(Exception, match="the model has SyncBatchNorm layers"):
+        fit(module, MultigridCallback.baseline())
+    parser = ArgumentParser()
+    parser.add_argument("--callback", type=Callback)
+    config = {"class_path": "lightning_multigrid.MultigridCallback.baseline", "init_args": {"sub_batch": 4}}
+    in_config = parser.instantiate_classes(parser.parse_object({"callback": config})).callback
+    assert pickle.loads(pickle.dumps(in_config)).sub_batch == 4
+    assert in_config.long_cycle == MultigridCallback.baseline().long_cycle
