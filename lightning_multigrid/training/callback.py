@@ -96,9 +96,9 @@ class MultigridCallback(Arguments, Callback):
         milestones: Starts of the LR stages after the first, in epochs. By default those of the LR scheduler; without
             any there is one long cycle, and then the fine-tuning phase for as many steps.
         warmup_epochs: Length of the warm-up, in epochs of the baseline. By default that of the LR scheduler.
-        lr_by_hand: `run` says that an LR which the script or a callback writes within an epoch goes by the steps of
-            this run. By default it is refused, as it may count by those of the baseline. Between two epochs an LR may
-            be written.
+        lr_by_hand: `run` says that an LR, or another number of a parameter group, which the script or a callback writes
+            within an epoch goes by the steps of this run. By default it is refused, as it may count by those of the
+            baseline. Between two epochs it may be written.
         sub_batch: Clips that share BatchNorm statistics on a base shape. By default as many as the script's mini-batch
             has on a device, but at least 8.
         size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels. By default the size

@@ -302,6 +302,83 @@ def test_an_lr_that_is_written_is_refused_unless_its_clock_is_said(place):
         MultigridCallback(lr_by_hand="epoch")
 
 
+class OtherNumber(Module):
+    """Writes another number of a parameter group than its LR, in a hook."""
+
+    def __init__(self, name, hook, value):
+        super().__init__(optimizer=lambda parameters: torch.optim.AdamW(parameters, 0.01, weight_decay=0.1))
+        self.hook, self.name, self.value, self.used = hook, name, value, []
+
+    def write(self, hook):
+        if hook == self.hook and isinstance(self._trainer, L.Trainer):
+            self.optimizers().param_groups[0][self.name] = self.value(self.global_step)
+
+    def note_lr(self, optimizer, *_):
+        self.used.append(optimizer.param_groups[0][self.name])
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.write("on_train_batch_start")
+
+    def on_before_optimizer_step(self, optimizer):
+        self.write("on_before_optimizer_step")
+
+    def on_train_epoch_start(self):
+        self.write("on_train_epoch_start")
+
+
+NUMBERS = {
+    "weight_decay": lambda step: 0.04 + 0.01 * step,
+    "betas": lambda step: (0.9 - 0.01 * step, 0.999),
+    "eps": lambda step: 1e-8 * (1 + step),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_before_optimizer_step"])
+def test_any_number_of_a_group_that_is_written_within_an_epoch_is_refused_unless_its_clock_is_said(name, hook):
+    message = rf"(?s)OtherNumber, or a callback, has written `{name}` of a parameter group within an epoch: .*by_hand="
+    with pytest.raises(MisconfigurationException, match=message):
+        fit(OtherNumber(name, hook, NUMBERS[name]), MultigridCallback(lr_scaling="none"))
+    module = OtherNumber(name, hook, NUMBERS[name])
+    fit(module, MultigridCallback(lr_scaling="none", lr_by_hand="run"))
+    assert module.used == [NUMBERS[name](step) for step in range(len(module.used))]
+
+
+def test_any_number_of_a_group_may_be_written_between_two_epochs_and_is_scaled_only_if_it_grows():
+    module = OtherNumber("weight_decay", "on_train_epoch_start", NUMBERS["weight_decay"])
+    host = fit(module, MultigridCallback())  # whose weight decay grows with the LR of AdamW
+    steps = plan_of(host).batches_per_epoch
+    written = [NUMBERS["weight_decay"](step - step % steps) for step in range(len(module.used))]
+    assert module.used == pytest.approx([decay * scale for decay, scale in zip(written, scales(host), strict=True)])
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_a_scheduler_may_write_any_number_of_a_group(manual):
+    """`OneCycleLR` writes the momentum: as in the script at the same point of an epoch."""
+
+    class Cycles(Calls):
+        def __init__(self, used):
+            super().__init__(PER_STEP["in each step"] if manual else {}, {"interval": "step"}, self.one_cycle)
+            self.automatic_optimization, self.used = manual is False, used
+
+        def one_cycle(self, optimizer):
+            optimizer.register_step_pre_hook(lambda one, *_: self.used.append(one.param_groups[0]["momentum"]))
+            return lr_scheduler.OneCycleLR(optimizer, 0.1, EPOCHS * OF_SCRIPT)
+
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch, batch_idx) if manual else self.loss(batch)
+
+        def configure_optimizers(self):
+            optimizer = SGD(self.net.parameters(), 0.1, momentum=0.9)
+            return [optimizer], [{"scheduler": self.make(optimizer), **self.declared}]
+
+    ours, plain = [], []
+    steps = plan_of(fit_by_hand(Cycles(ours))).batches_per_epoch
+    tiny.fit(Cycles(plain), train=small_scripts.loader(), max_epochs=EPOCHS)
+    assert ours == [plain[step * OF_SCRIPT // steps] for step in range(EPOCHS * steps)]
+    assert len(set(ours)) > steps
+
+
 class ByEpoch(Module):
     """Writes the LR of an epoch by hand, where scripts do: between two epochs, or before the first update of one."""
 

@@ -80,10 +80,10 @@ class BaselineLR:
         @wraps(step)
         def stepped(*arguments: Any, **named: Any) -> Any:
             for one in self._in_step:
-                one.check_lr()
+                one.check()
             result = step(*arguments, **named)
             for one in self._in_step:
-                one.note_lr()
+                one.note()
             return result
 
         return stepped
@@ -155,12 +155,12 @@ class BaselineLR:
 
     def _prepare(self, step: Step) -> None:
         for one in self._in_step:
-            one.check_lr()
+            one.check()
         if not self._manual:
             self.go_to(step.baseline_epoch)
         for one in self._in_step:
             one.scale = step.lr_scale
-            one.note_lr()
+            one.note()
 
     def go_to(self, baseline_epoch: Fraction) -> None:
         """Brings every scheduler to an epoch of the baseline."""
@@ -243,14 +243,16 @@ def _refusal_of_run(name: str) -> MisconfigurationException:
     )
 
 
-def _refuse_by_hand(module: str, before: float, now: float) -> None:
+def _refuse_by_hand(module: str, name: str, before: Any, now: Any) -> None:
+    what = "the LR" if name == "lr" else f"`{name}` of a parameter group"
+    values = [str(value) if isinstance(value, tuple) else f"{float(value):.6g}" for value in (now, before)]
     raise MisconfigurationException(
-        f"{module}, or a callback, has written the LR within an epoch: {now:.6g}, it was {before:.6g}. If it "
+        f"{module}, or a callback, has written {what} within an epoch: {values[0]}, it was {values[1]}. If it "
         "counts by steps, those of this run are not the baseline's. Write it at the start of an epoch, or leave it to "
         "a scheduler, which is stepped at the baseline's epochs:\n"
         "    def configure_optimizers(self):\n"
         "        optimizer = ...\n"
         "        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: ...)]\n"
         "Or, if it goes by the epoch, or by the share that is done of `trainer.estimated_stepping_batches`, read when "
-        "the LR is written, when it is this run's, say so: `MultigridCallback(lr_by_hand='run')`."
+        "it is written, when that is this run's, say so: `MultigridCallback(lr_by_hand='run')`."
     )
