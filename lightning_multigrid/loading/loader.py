@@ -17,7 +17,6 @@ from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampl
 from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples, ToldOfStream
 from lightning_multigrid.schedule import BatchShape, Place, Step
 
-_RANK_OF_ALL = 0  # whose random state all ranks have
 _SCRIPT = 3  # keeps what a script iterates apart from what is drawn for the run
 
 
@@ -104,6 +103,7 @@ class MultigridLoader(DataLoader[Any]):
         super().__init__(**self._arguments)
         self.clip_dataset, self.loop, self.like = dataset, loop, like
         self._samples = length_of(like.dataset)
+        self.noise = 0  # the number of the random state that steps have, which ranks may share
         self.reading = 0.0  # seconds that all workers together took for the samples that were read last
         self._stream: DataLoader[Any] | None = None  # its workers live as long as the run: passes begin in them
         self._reaches: Place | None = None  # how far the stream has been read
@@ -162,9 +162,9 @@ class MultigridLoader(DataLoader[Any]):
     def _seeded(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
         for step, mini_batch in zip(self.sampler.steps, mini_batches, strict=False):
             # Augmentation on the device and dropout draw on this state. It is a function of the place, so no
-            # checkpoint needs it, and neither validation nor a restart on other devices changes it. It is the same on
-            # all ranks, as after `seed_everything`: a module that draws which of its parts to run, runs the same ones.
-            reseed(derive_seed(self.sampler.plan.seed, *step.place, _RANK_OF_ALL))
+            # checkpoint needs it, and neither validation nor a restart on other devices changes it. Ranks that the
+            # script has given one seed share it: a module that draws which of its parts to run, runs the same ones.
+            reseed(derive_seed(self.sampler.plan.seed, *step.place, self.noise))
             self._reaches = self.sampler.plan.after(step).place
             yield mini_batch
 

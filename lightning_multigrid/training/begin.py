@@ -48,6 +48,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     `state` is the callback's in the checkpoint that the `fit` continues; else it is empty.
     """
     module = trainer.lightning_module
+    of_script = torch.initial_seed()  # before anything is read: a dataset may seed
     refuse_synced_batchnorm(module)
     refuse_lazy(module)
     source = internals.training_source(trainer).dataloader()
@@ -55,6 +56,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     given = state.get("seed") if arguments.seed is None else arguments.seed
     seed = internals.global_seed(trainer) if given is None else given
     loader = plan_loader(*plan_of(arguments, trainer, module, script, trainer.world_size, seed), trainer, script)
+    loader.noise = 0 if of_script == trainer.strategy.broadcast(of_script) else trainer.global_rank
     # `trainer.train_dataloader` shall look like the script's loader. One without a batch size can't be copied: then the
     # converted one is shown.
     own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script

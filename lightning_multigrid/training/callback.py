@@ -4,7 +4,6 @@ Its hooks say when something is done, and the parts of a `Run` do the work. Ever
 sub-mini-batch.
 """
 
-from contextlib import ExitStack
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -20,6 +19,8 @@ from lightning_multigrid.training.checkpoints.continuation import state_to_conti
 from lightning_multigrid.training.plan_ahead import plan_ahead
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.refusals import refuse_unsupported
+from lightning_multigrid.training.trainer.changes import Changes
+from lightning_multigrid.training.trainer.lightning_internals import request_once
 
 
 class MultigridCallback(Arguments, Callback):
@@ -95,9 +96,9 @@ class MultigridCallback(Arguments, Callback):
         milestones: Starts of the LR stages after the first, in epochs. By default those of the LR scheduler; without
             any there is one long cycle, and then the fine-tuning phase for as many steps.
         warmup_epochs: Length of the warm-up, in epochs of the baseline. By default that of the LR scheduler.
-        lr_by_hand: `run` says that an LR which the script or a callback writes within an epoch goes by the steps of
-            this run. By default it is refused, as it may count by those of the baseline. Between two epochs an LR may
-            be written.
+        lr_by_hand: `run` says that an LR, or another number of a parameter group, which the script or a callback writes
+            within an epoch goes by the steps of this run. By default it is refused, as it may count by those of the
+            baseline. Between two epochs it may be written.
         sub_batch: Clips that share BatchNorm statistics on a base shape. By default as many as the script's mini-batch
             has on a device, but at least 8.
         size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels. By default the size
@@ -125,12 +126,12 @@ class MultigridCallback(Arguments, Callback):
         self._before: Plan | None = None  # of the `fit` before
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
         self._account = Account()  # of this `fit`
-        self._alone = ExitStack()  # while it is under way, no other thread begins one
+        self._changes = Changes()  # while it is under way: no other thread begins one
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles have the arguments, and no `fit`. Lightning sets `log` and `log_dict`: the module's.
         kept = {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")}
-        return {**kept, "_run": None, "_before": None, "_checkpoint": None, "_alone": ExitStack()}
+        return {**kept, "_run": None, "_before": None, "_checkpoint": None, "_changes": Changes()}
 
     # It names the class, so that configs may give all its arguments, which jsonargparse (4.53) doesn't find by `cls`.
     @staticmethod
@@ -222,7 +223,8 @@ class MultigridCallback(Arguments, Callback):
             if self._run is not None:
                 self._before = self._run.plan
             self._run, self._account = None, Account()
-            self._alone.enter_context(one_at_a_time())
+            self._changes.enter_context(one_at_a_time())
+            request_once(trainer, self._changes)
             refuse_unsupported(trainer, pl_module)
 
     @override
@@ -261,7 +263,7 @@ class MultigridCallback(Arguments, Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._run is not None:
             self._run.close()  # it stays, as `ModelCheckpoint` and the script may still ask for its state
-        self._alone.close()
+        self._changes.close()
         self._checkpoint = None
 
     @override

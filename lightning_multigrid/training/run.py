@@ -147,7 +147,6 @@ class Run:
         """The training has ended without an error."""
         self._statistics.finish()
         self.report.finish(self.trainer)
-        self._lr.finish()
 
     def close(self) -> None:
         """Undoes all changes, and lets the Trainer go. The plan, the report and the state remain."""

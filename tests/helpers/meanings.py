@@ -69,7 +69,7 @@ OF_OTHERS = {
     "loggers": "the x axis is steps of this run; `multigrid/phase` is the phase, from 1",
     "`global_step` in your code": _STEPS,
     "accumulation by hand": _STEPS,
-    "an LR that your code writes within an epoch": "refused without [`lr_by_hand`](script.md#the-lr)",
+    "an LR or weight decay that your code writes within an epoch": "refused without [`lr_by_hand`](script.md#the-lr)",
     "`ReduceLROnPlateau`": "its metric may stand still in a coarse phase; by step, it counts those of this run",
     "timm's `ModelEma`": _STEPS,
     "betas of Adam and its kin": "those of a step, of which there are fewer",

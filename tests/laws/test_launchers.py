@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import lightning as L
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -103,9 +104,9 @@ class Noting(Module):
         Path(self.folder, str(self.global_rank)).write_text(f"{clips_of_pass}: {self.shapes}")
 
 
-def fit_two_ranks(folder, dataset):
+def fit_two_ranks(folder, dataset, module=None):
     host = trainer(MultigridCallback(), max_epochs=1, strategy=ddp_of_this_process(), devices=2)
-    host.fit(Noting(folder), DataLoader(dataset, 2))
+    host.fit(module or Noting(folder), DataLoader(dataset, 2))
 
 
 def test_shares_of_a_stream_may_differ_by_a_clip(tmp_path):
@@ -120,6 +121,35 @@ def test_ranks_that_plan_other_trainings_are_refused(tmp_path):
         ProcessRaisedException, match="one plan on all devices, but rank 0 has 64 clips, and rank 1 .* 48"
     ):
         fit_two_ranks(tmp_path, Fewer())
+
+
+class Draws(Noting):
+    """Draws in each step, and seeds each rank as the script says."""
+
+    def __init__(self, folder, of_ranks):
+        super().__init__(folder)
+        self.of_ranks, self.drawn = of_ranks, []
+
+    def setup(self, stage):
+        L.seed_everything(self.of_ranks[self.global_rank], verbose=False)
+
+    def training_step(self, batch, batch_idx):
+        self.drawn.append(torch.rand(()).item())
+        return super().training_step(batch, batch_idx)
+
+    def on_train_end(self):
+        torch.save(self.drawn, f"{self.folder}/{self.global_rank}.pt")
+
+
+def test_noise_of_steps_differs_on_ranks_whose_own_seeds_differ(tmp_path):
+    def drawn(*of_ranks):
+        fit_two_ranks(tmp_path, clips(64), Draws(tmp_path, of_ranks))
+        return [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+
+    same, differing = drawn(42, 42), drawn(42, 43)
+    assert same[0] == same[1] == differing[0]
+    assert not {*differing[0]} & {*differing[1]}
+    assert drawn(42, 43) == differing  # a restart has it, too
 
 
 @pytest.mark.parametrize(

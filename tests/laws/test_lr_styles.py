@@ -3,7 +3,8 @@
 Schedulers that follow the baseline's epochs are rows of `tests/helpers/styles_of_optimizers.py`.
 """
 
-from itertools import cycle, product
+from functools import partial
+from itertools import count, cycle, product
 
 import lightning as L
 import pytest
@@ -22,6 +23,7 @@ from tests.helpers.tiny import Module, clips
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
 BATCHES, EPOCHS = 17, 3  # of the baseline: 66 clips, 4 each
+OF_SCRIPT = small_scripts.CLIPS // small_scripts.BATCH
 
 
 def fit(module, *callbacks, **arguments):
@@ -42,45 +44,145 @@ def scales(host):
 # --- Manual optimization ---
 
 
-class TellsEpochs(Manual):
-    def stepped(self):
-        self.lr_schedulers().step(self.current_epoch)
+class Calls(Manual):
+    """Steps its scheduler where `calls` says, and notes its ticks in each training step."""
 
+    def __init__(self, calls, declared=None, make=lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.95)):
+        super().__init__(1, "", declared)
+        self.calls, self.make, self.ticks = calls, make, []
 
-class Stages(Manual):
+    def training_step(self, batch, batch_idx):
+        super().training_step(batch, batch_idx)
+        self.called("training_step", batch_idx)
+
+    def called(self, place, batch=0):
+        if isinstance(self._trainer, L.Trainer) and place in self.calls and self.calls[place](self.trainer, batch):
+            self.stepped()
+        if place == "training_step":
+            self.ticks.append(self.lr_schedulers().last_epoch)
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.called("on_train_batch_start", batch_idx)
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.called("on_train_batch_end", batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        """Nothing to validate."""
+
+    def on_validation_end(self):
+        if not self.trainer.sanity_checking:
+            self.called("on_validation_end")
+
+    def on_train_epoch_start(self):
+        self.called("on_train_epoch_start")
+
+    def on_train_epoch_end(self):
+        self.called("on_train_epoch_end")
+
     def configure_optimizers(self):
         optimizer = SGD(self.net.parameters(), 0.1)
-        return [optimizer], [lr_scheduler.MultiStepLR(optimizer, [20, 40])]  # which the plan takes for epochs
+        return [optimizer], [{"scheduler": self.make(optimizer), **self.declared}]
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: Manual(1, "never"),
-            r"called `step` of ExponentialLR 0 time\(s\) in epoch 0.*Let `configure_optimizers` ret",
-        ),
-        (lambda: Manual(1, "step", {"interval": "step", "frequency": 2}), "after mini-batch 0 of epoch 0"),
-        (lambda: TellsEpochs(1, "step"), "after mini-batch 0 of epoch 0 with arguments"),
-        (lambda: Stages(1, "step"), r"MultiStepLR after mini-batch 0 of epoch 0.*`\{\"scheduler\""),
-    ],
-)
-def test_steps_of_schedulers_that_follow_no_rule_are_refused(make, message):
-    with pytest.raises(Exception, match=message):
-        fit(make(), MultigridCallback(lr_scaling="linear"), train=small_scripts.loader())
+def always(*_):
+    return True
 
 
-def test_epochs_of_one_mini_batch_are_told_after_what_a_scheduler_steps():
-    """Ten clips: epochs of three mini-batches of the baseline, and of one of this run."""
+def fit_by_hand(module, train=None, **arguments):
+    return fit(module, MultigridCallback(), train=train or small_scripts.loader(), **arguments)
+
+
+PER_STEP = {
+    "in each step": {"training_step": always},
+    "before each step": {"on_train_batch_start": always},
+    "after each step": {"on_train_batch_end": always},
+}
+PER_EPOCH = {
+    "at an epoch's end": {"on_train_epoch_end": always},
+    "at an epoch's start": {"on_train_epoch_start": always},
+    "after a validation": {"on_validation_end": always},
+    "in an epoch's last step": {"training_step": lambda trainer, _: trainer.is_last_batch},
+    "after an epoch's last step": {"on_train_batch_end": lambda trainer, _: trainer.is_last_batch},
+}
+
+
+FIRST = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # before the first step
+
+
+@FIRST
+@pytest.mark.parametrize("when", PER_STEP)
+def test_a_scheduler_that_is_stepped_by_hand_with_the_steps_has_the_ticks_of_the_baseline(when):
+    """At each point of an epoch, as many as the baseline's mini-batches by then."""
+    module = Calls(PER_STEP[when])
+    steps = plan_of(fit_by_hand(module)).batches_per_epoch
+    calls = range(when != "after each step", EPOCHS * steps + (when != "after each step"))
+    assert module.ticks == [call * OF_SCRIPT // steps for call in calls]
+    assert module.lr_schedulers().last_epoch == EPOCHS * OF_SCRIPT
+
+
+@FIRST
+@pytest.mark.parametrize("when", PER_EPOCH)
+def test_a_scheduler_that_is_stepped_by_hand_with_the_epochs_has_their_ticks(when):
+    module = Calls(PER_EPOCH[when])
+    steps = plan_of(fit_by_hand(module, val=small_scripts.loader(shuffle=False))).batches_per_epoch
+    first = when == "at an epoch's start"
+    assert module.ticks[::steps] == [epoch + first for epoch in range(EPOCHS)]
+    assert module.lr_schedulers().last_epoch == EPOCHS
+
+
+def test_a_scheduler_that_is_stepped_by_hand_in_each_third_step_has_as_many_ticks_as_in_the_baseline():
+    counts = count(1)
+    module = Calls({"training_step": lambda *_: next(counts) % 3 == 0})
+    steps = plan_of(fit_by_hand(module)).batches_per_epoch
+    ticks = module.lr_schedulers().last_epoch
+    assert abs(ticks - EPOCHS * OF_SCRIPT / 3) < 1 + OF_SCRIPT / steps  # what one call stands for
+
+
+def test_milestones_that_the_script_steps_to_by_hand_are_where_it_says():
+    """In the first half of the fine-tuning, a scheduler that Lightning steps would have the LR of the stage before."""
+    module = Calls(PER_EPOCH["at an epoch's end"], make=partial(lr_scheduler.MultiStepLR, milestones=[1, 2]))
+    host = fit_by_hand(module)
+    assert plan_of(host).schedule.baseline.milestones == (1, 2)
+    assert not plan_of(host).schedule.stepwise
+    steps = plan_of(host).batches_per_epoch
+    assert module.ticks == [epoch for epoch in range(EPOCHS) for _ in range(steps)]
+
+
+def test_a_scheduler_that_is_never_stepped_by_hand_stands_still():
+    module = Calls({})
+    fit_by_hand(module)
+    assert not any(module.ticks)
+
+
+class TellsEpochs(Calls):
+    def stepped(self):
+        self.lr_schedulers().step(self.current_epoch + 1)
+
+
+@pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step\\(\\)`")
+def test_a_scheduler_may_be_told_the_epoch_after_it_and_not_in_a_step():
+    module = TellsEpochs(PER_EPOCH["at an epoch's end"])
+    steps = plan_of(fit_by_hand(module)).batches_per_epoch
+    assert module.ticks[::steps] == list(range(EPOCHS))
+    with pytest.raises(MisconfigurationException, match=r"with arguments in a mini-batch.*Call it without"):
+        fit_by_hand(TellsEpochs(PER_STEP["in each step"]))
+
+
+def test_a_scheduler_that_the_plan_takes_for_one_of_epochs_is_refused_in_a_step():
+    """By its milestones; or as epochs have one mini-batch of this run, and three of the baseline: of ten clips."""
+    says = r'in a mini-batch, but did not say so .*`\{"scheduler": \.\.\., "interval": "step"\}`; if after each epoch'
+    stages = partial(lr_scheduler.MultiStepLR, milestones=[1, 2])
+    with pytest.raises(MisconfigurationException, match=f"MultiStepLR {says}"):
+        fit_by_hand(Calls(PER_STEP["in each step"], make=stages))
     train = small_scripts.loader(torch.utils.data.Subset(small_scripts.Clips(), range(10)), batch_size=4)
-    for when in ("step", "last"):
-        with pytest.raises(MisconfigurationException, match="in the only mini-batch of epoch 0, so nothing says .* or"):
-            fit(Manual(1, when), MultigridCallback(), train=train)
-    for when, declared, ticks in (("step", {"interval": "step"}, 3), ("epoch", None, 1)):
-        module = Manual(1, when, declared)
-        host = fit(module, MultigridCallback(), train=train)
+    with pytest.raises(MisconfigurationException, match=f"ExponentialLR {says}"):
+        fit_by_hand(Calls(PER_STEP["in each step"]), train=train)
+    for calls, declared, ticks in ((PER_STEP, {"interval": "step"}, 3), (PER_EPOCH, None, 1)):
+        module = Calls(next(iter(calls.values())), declared)
+        host = fit_by_hand(module, train=train)
         assert plan_of(host).batches_per_epoch == 1
-        assert host.lr_scheduler_configs[0].scheduler.last_epoch == EPOCHS * ticks
+        assert module.lr_schedulers().last_epoch == EPOCHS * ticks
 
 
 def test_a_plateau_that_the_script_steps_works_on_the_baselines_lr():
@@ -198,6 +300,83 @@ def test_an_lr_that_is_written_is_refused_unless_its_clock_is_said(place):
     fit(ByHand(place), Hand(), MultigridCallback.baseline())  # whose steps are the script's
     with pytest.raises(ValueError, match="`lr_by_hand` must be 'run' or None, got 'epoch'"):
         MultigridCallback(lr_by_hand="epoch")
+
+
+class OtherNumber(Module):
+    """Writes another number of a parameter group than its LR, in a hook."""
+
+    def __init__(self, name, hook, value):
+        super().__init__(optimizer=lambda parameters: torch.optim.AdamW(parameters, 0.01, weight_decay=0.1))
+        self.hook, self.name, self.value, self.used = hook, name, value, []
+
+    def write(self, hook):
+        if hook == self.hook and isinstance(self._trainer, L.Trainer):
+            self.optimizers().param_groups[0][self.name] = self.value(self.global_step)
+
+    def note_lr(self, optimizer, *_):
+        self.used.append(optimizer.param_groups[0][self.name])
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.write("on_train_batch_start")
+
+    def on_before_optimizer_step(self, optimizer):
+        self.write("on_before_optimizer_step")
+
+    def on_train_epoch_start(self):
+        self.write("on_train_epoch_start")
+
+
+NUMBERS = {
+    "weight_decay": lambda step: 0.04 + 0.01 * step,
+    "betas": lambda step: (0.9 - 0.01 * step, 0.999),
+    "eps": lambda step: 1e-8 * (1 + step),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_before_optimizer_step"])
+def test_any_number_of_a_group_that_is_written_within_an_epoch_is_refused_unless_its_clock_is_said(name, hook):
+    message = rf"(?s)OtherNumber, or a callback, has written `{name}` of a parameter group within an epoch: .*by_hand="
+    with pytest.raises(MisconfigurationException, match=message):
+        fit(OtherNumber(name, hook, NUMBERS[name]), MultigridCallback(lr_scaling="none"))
+    module = OtherNumber(name, hook, NUMBERS[name])
+    fit(module, MultigridCallback(lr_scaling="none", lr_by_hand="run"))
+    assert module.used == [NUMBERS[name](step) for step in range(len(module.used))]
+
+
+def test_any_number_of_a_group_may_be_written_between_two_epochs_and_is_scaled_only_if_it_grows():
+    module = OtherNumber("weight_decay", "on_train_epoch_start", NUMBERS["weight_decay"])
+    host = fit(module, MultigridCallback())  # whose weight decay grows with the LR of AdamW
+    steps = plan_of(host).batches_per_epoch
+    written = [NUMBERS["weight_decay"](step - step % steps) for step in range(len(module.used))]
+    assert module.used == pytest.approx([decay * scale for decay, scale in zip(written, scales(host), strict=True)])
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_a_scheduler_may_write_any_number_of_a_group(manual):
+    """`OneCycleLR` writes the momentum: as in the script at the same point of an epoch."""
+
+    class Cycles(Calls):
+        def __init__(self, used):
+            super().__init__(PER_STEP["in each step"] if manual else {}, {"interval": "step"}, self.one_cycle)
+            self.automatic_optimization, self.used = manual is False, used
+
+        def one_cycle(self, optimizer):
+            optimizer.register_step_pre_hook(lambda one, *_: self.used.append(one.param_groups[0]["momentum"]))
+            return lr_scheduler.OneCycleLR(optimizer, 0.1, EPOCHS * OF_SCRIPT)
+
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch, batch_idx) if manual else self.loss(batch)
+
+        def configure_optimizers(self):
+            optimizer = SGD(self.net.parameters(), 0.1, momentum=0.9)
+            return [optimizer], [{"scheduler": self.make(optimizer), **self.declared}]
+
+    ours, plain = [], []
+    steps = plan_of(fit_by_hand(Cycles(ours))).batches_per_epoch
+    tiny.fit(Cycles(plain), train=small_scripts.loader(), max_epochs=EPOCHS)
+    assert ours == [plain[step * OF_SCRIPT // steps] for step in range(EPOCHS * steps)]
+    assert len(set(ours)) > steps
 
 
 class ByEpoch(Module):

@@ -255,42 +255,6 @@ def test_max_steps_by_hand_say_nothing_of_the_length(number, epochs):
     assert fit(Manual(number), MultigridCallback(), max_epochs=2).current_epoch == 2
 
 
-class Stepping(Manual):
-    """Steps a scheduler after each mini-batch but those of an epoch, and may skip the rest of epochs."""
-
-    forgets, skips = None, False
-
-    def on_train_batch_start(self, batch, batch_idx):
-        return -1 if self.skips and batch_idx == 5 else None
-
-    def training_step(self, batch, batch_idx):
-        loss = super().training_step(batch, batch_idx)
-        if self.current_epoch != self.forgets:
-            self.lr_schedulers().step()
-        return loss
-
-    def configure_optimizers(self):
-        [optimizer] = super().configure_optimizers()
-        return [optimizer], [{"scheduler": ExponentialLR(optimizer, 0.99), "interval": "step"}]
-
-
-@pytest.mark.parametrize(("skips", "arguments"), [(False, {}), (True, {}), (False, {"fast_dev_run": 3})])
-def test_calls_of_a_scheduler_are_counted_in_whole_epochs(skips, arguments):
-    module, callback = Stepping(), MultigridCallback()
-    module.skips = skips
-    fit(module, callback, max_epochs=3, **arguments)
-    of_epoch = 5 if skips else callback.run.plan.batches_per_epoch
-    assert len(module.seen) == (3 if arguments else 3 * of_epoch)
-
-
-@pytest.mark.parametrize("epoch", [0, 2])
-def test_an_epoch_in_which_a_scheduler_was_not_stepped_is_refused(epoch):
-    module = Stepping()
-    module.forgets = epoch
-    with pytest.raises(MisconfigurationException, match=rf"`step` of ExponentialLR 0 time\(s\) in epoch {epoch}"):
-        fit(module, MultigridCallback(), max_epochs=3)
-
-
 def test_the_story_of_a_run_that_ends_within_an_epoch_is_lightnings_too():
     events, _, plan, _ = story(lambda: [], max_epochs=-1, max_steps=60)
     its, *_ = story(lambda: [], plan.batches_per_epoch, max_epochs=-1, max_steps=plan.optimizer_steps)

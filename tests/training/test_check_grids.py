@@ -267,6 +267,42 @@ def test_the_schedule_that_a_refusal_shows_keeps_all_frames():
     fit(module(), MultigridCallback(long_cycle=cycle), train=train())
 
 
+class Levels(nn.Module):
+    """A U-Net of two levels: makes clips four times smaller along some axes, and again as large."""
+
+    def __init__(self, *strides):
+        super().__init__()
+        self.down = nn.Sequential(*(nn.Conv3d(3, 3, strides, strides) for _ in range(2)))
+        self.up = nn.Sequential(*(nn.ConvTranspose3d(3, 3, strides, strides) for _ in range(2)))
+        self.end = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, CLASSES))
+
+    def forward(self, x):
+        return self.end(x + self.up(self.down(x)))
+
+
+@pytest.mark.parametrize(
+    ("strides", "divisors"),
+    [
+        ((1, 2, 2), {"size_divisor": 4}),
+        ((2, 1, 1), {"frames_divisor": 4}),
+        ((2, 2, 2), {"size_divisor": 4, "frames_divisor": 4}),
+    ],
+)
+def test_divisors_that_a_refusal_names_train(strides, divisors):
+    train = DataLoader(clips(frames=12, size=36), 4)
+    named = ", ".join(f"{name}={divisor}" for name, divisor in divisors.items())
+    with pytest.raises(ValueError, match=rf"fails with .* It takes all grids with `MultigridCallback\({named}\)`\. Or"):
+        fit(script(Levels(*strides)), MultigridCallback(), train=train)
+    fit(script(Levels(*strides)), MultigridCallback(**divisors), train=train)
+
+
+def test_no_divisor_is_named_that_leaves_the_baselines_grid_alone():
+    module, train, _ = FAILING["flatten"]
+    with pytest.raises(ValueError, match=r"end with a global pool") as refused:
+        fit(module(), MultigridCallback(), train=train())
+    assert "divisor" not in str(refused.value)
+
+
 HALF = LongCycle(((0.5, 1), (1, 1)))
 
 

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 
+from lightning_multigrid import MultigridCallback
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
 from lightning_multigrid.training.trainer import lightning_internals
 from lightning_multigrid.training.trainer.changes import Changes
@@ -29,6 +30,7 @@ from lightning_multigrid.training.trainer.lightning_internals import (
     loader_seen_as,
     reload_every,
     replace_loader,
+    request_once,
     set_batch_size,
     slurms_checkpoint,
     splits_data,
@@ -70,6 +72,39 @@ def test_splits_data():
     for given in (True, False):
         assert splits_data(trainer(use_distributed_sampler=given)) is given
     assert splits_data(trainer())
+
+
+class Asks(Module):
+    """Makes its loader itself, and asks for the length of the training before Lightning does."""
+
+    asked = 0
+
+    def train_dataloader(self):
+        self.asked += 1
+        return loader()
+
+    def configure_optimizers(self):
+        self.of_script = self.trainer.estimated_stepping_batches
+        return super().configure_optimizers()
+
+
+def test_request_once():
+    """Lightning asks again where the callback does, and gets another loader once that is put in."""
+    for callbacks in ([], [MultigridCallback()], [MultigridCallback()]):
+        module = Asks()
+        trainer(*callbacks, max_epochs=2).fit(module)
+        assert (module.asked, module.of_script) == (1, 2 * len(loader()))
+    host, module = trainer(max_epochs=1), Asks()
+    with Changes() as changes:
+        attach(host, module, changes)
+        source = training_source(host)
+        source.instance = module
+        request_once(host, changes)
+        first = source.dataloader()
+        assert source.dataloader() is first
+        source.instance = other = few()
+        assert source.dataloader() is other
+    assert "dataloader" not in vars(source)
 
 
 def test_training_source():

@@ -42,7 +42,7 @@ class BaselineLR:
         self._epoch = plan.baseline_length  # in which the schedulers count: the checkpoint's, if there is one
         begins = plan.step(Place(epochs_before(trainer), 0)).baseline_epoch
         for clocked in self._schedulers:  # as Lightning's: those of a second `fit` begin with it
-            clocked.ticks = self._epoch.ticks(begins, clocked.interval, clocked.frequency)
+            clocked.ticks = Fraction(self._epoch.ticks(begins, clocked.interval, clocked.frequency))
         # The length of the baseline, which schedulers see while they are ticked.
         self._baseline: dict[str, Any] = {
             "limit_train_batches": trainer.limit_train_batches,
@@ -58,8 +58,8 @@ class BaselineLR:
         decays = plan.schedule.lr_scaling == "sqrt"  # so that a step's decay times its LR grows with the clips
         self._in_step = [LRInStep(one, None if by_hand else refuse, decays) for one in trainer.optimizers]
         self._manual = not self._module.automatic_optimization
-        self._counted = False  # whether the script's calls are counted from the first mini-batch of the epoch
-        self._whole: int | None = None  # that epoch, if the script has not skipped the rest of it
+        self._within = False  # a step, with all that comes before the next one but validations and the epoch's end
+        self._goes_on = False  # the epoch, after the last step that has ended; also where the run is stopped
 
     def start(self, changes: Changes) -> None:
         for one in self._in_step:
@@ -69,31 +69,51 @@ class BaselineLR:
                 changes.subclass(config.scheduler, {"step": self._noting(type(config.scheduler).step)})
         for clocked in self._schedulers:
             if self._manual:
-                clocked.count_calls(self._trainer, changes, self._plan.batches_per_epoch == 1 < self._epoch.batches)
+                kind = type(clocked.scheduler)
+                own = {name: getattr(kind, name) for name in ("step", "step_update") if hasattr(kind, name)}  # timm's
+                calls = {name: self._noting(self._by_hand(clocked, step)) for name, step in own.items()}
+                changes.subclass(clocked.scheduler, calls)
             else:  # Lightning must not tick it, too
                 changes.set_attribute(clocked.config, "frequency", sys.maxsize)
 
     def _noting(self, step: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(step)
-        def stepped(scheduler: Any, *arguments: Any, **named: Any) -> Any:
-            result = step(scheduler, *arguments, **named)
+        def stepped(*arguments: Any, **named: Any) -> Any:
             for one in self._in_step:
-                one.note_lr()
+                one.check()
+            result = step(*arguments, **named)
+            for one in self._in_step:
+                one.note()
             return result
 
         return stepped
 
+    def _by_hand(self, clocked: ClockedScheduler, step: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(step)
+        def call(*arguments: Any, **named: Any) -> None:
+            before = math.floor(clocked.ticks)
+            clocked.ticks += self._ticks_of_call(clocked, given=len(arguments) > 1 or bool(named))
+            for tick in range(before + 1, math.floor(clocked.ticks) + 1):
+                self._tick(clocked, tick, partial(step, *arguments, **named))
+
+        return call
+
+    def _ticks_of_call(self, clocked: ClockedScheduler, given: bool) -> Fraction:
+        if self._within and self._trainer.training:
+            last, batches = self._trainer.is_last_batch, self._plan.batches_per_epoch
+            return clocked.ticks_within(last, Fraction(self._epoch.batches, batches), batches, given)
+        # An epoch that a run is stopped in goes on when the run does, and ends then.
+        return Fraction(not (self._goes_on and self._trainer.training and self._trainer.should_stop))
+
     # --- The clock ---
 
     def begin(self, first: Step) -> None:
-        self._check_calls()
-        self._counted, self._whole = self._manual and first.place.batch == 0, None
-        for clocked in self._schedulers:
-            clocked.calls, clocked.epoch_ended = 0, False
+        self._within = self._goes_on = False
         self._prepare(first)
 
     def check(self, step: Step) -> None:
         """A step begins: refuses parameter groups that can't be scaled."""
+        self._within, self._goes_on = True, False
         for one in self._in_step:
             if step.starts_update:
                 one.used = None
@@ -113,25 +133,19 @@ class BaselineLR:
 
         # To read an LR on a GPU, Python would wait for it: that is done only where it is logged.
         log_values(self._trainer, in_use)
-        if following.place.batch == 0:
-            self.end()
-            self._whole = step.place.epoch if self._counted else None
+        self._goes_on = following.place.batch != 0
+        if not self._goes_on:
+            self._allow_writing()
         self._prepare(following)
 
     def end(self) -> None:
-        """An epoch has ended, so its LR may be written by hand, and schedulers of epochs be stepped."""
-        for clocked in self._schedulers:
-            clocked.epoch_ended = True
+        """An epoch has ended, so its LR may be written by hand."""
+        self._within = False
+        self._allow_writing()
+
+    def _allow_writing(self) -> None:
         for one in self._in_step:
             one.may_be_written = True
-
-    def finish(self) -> None:
-        self._check_calls()
-
-    def _check_calls(self) -> None:
-        if self._whole is not None:
-            for clocked in self._schedulers:
-                clocked.check_calls(self._whole, self._plan.batches_per_epoch)
 
     @property
     def baseline_lr(self) -> float | Tensor:
@@ -141,37 +155,35 @@ class BaselineLR:
 
     def _prepare(self, step: Step) -> None:
         for one in self._in_step:
-            one.check_lr()
-        self.go_to(step.baseline_epoch)
+            one.check()
+        if not self._manual:
+            self.go_to(step.baseline_epoch)
         for one in self._in_step:
             one.scale = step.lr_scale
-            one.note_lr()
+            one.note()
 
     def go_to(self, baseline_epoch: Fraction) -> None:
         """Brings every scheduler to an epoch of the baseline."""
         for clocked in self._schedulers:
             ticks = self._epoch.ticks(baseline_epoch, clocked.interval, clocked.frequency)
-            for tick in range(clocked.ticks + 1, ticks + 1):
-                self._tick(clocked, tick)
+            for tick in range(math.floor(clocked.ticks) + 1, ticks + 1):
+                self._tick(clocked, tick, partial(self._module.lr_scheduler_step, clocked.scheduler, None))
+                clocked.ticks = Fraction(tick)
 
-    def _tick(self, clocked: ClockedScheduler, tick: int) -> None:
+    def _tick(self, clocked: ClockedScheduler, tick: int, step: Callable[[], Any]) -> None:
         at = self._epoch.after_ticks(tick, clocked.interval, clocked.frequency)
         # Lightning ticks before it counts the epoch, and after it has counted the optimizer step.
         steps = self._epoch.ticks(at, "step", frequency=1)
         view = _BaselineView(self._trainer, **self._baseline, current_epoch=math.ceil(at) - 1, global_step=steps)
         with sees(self._modules, view):
-            if self._manual:
-                clocked.step()
-            else:
-                self._module.lr_scheduler_step(clocked.scheduler, None)
-        clocked.ticks = tick
+            step()
 
     # --- Checkpoints ---
 
     def save(self) -> State:
         return {
             "settings": self._settings,
-            "ticks": [one.ticks for one in self._schedulers],
+            "ticks": [[*one.ticks.as_integer_ratio()] for one in self._schedulers],
             "intervals": [one.interval for one in self._schedulers],
             "baseline_epoch_batches": [self._epoch.batches, self._epoch.accumulate],
         }
@@ -192,7 +204,7 @@ class BaselineLR:
                 "those of the checkpoint, or start a new training from its weights."
             )
         for clocked, ticks, interval in zip(self._schedulers, state["ticks"], state["intervals"], strict=True):
-            clocked.ticks, clocked.interval = ticks, interval
+            clocked.ticks, clocked.interval = Fraction(*ticks), interval
         epoch = EpochLength(*state["baseline_epoch_batches"])
         self._refuse_functions(epoch.optimizer_steps, self._epoch.optimizer_steps)
         tell_kept(state["settings"], self._settings)
@@ -231,14 +243,16 @@ def _refusal_of_run(name: str) -> MisconfigurationException:
     )
 
 
-def _refuse_by_hand(module: str, before: float, now: float) -> None:
+def _refuse_by_hand(module: str, name: str, before: Any, now: Any) -> None:
+    what = "the LR" if name == "lr" else f"`{name}` of a parameter group"
+    values = [str(value) if isinstance(value, tuple) else f"{float(value):.6g}" for value in (now, before)]
     raise MisconfigurationException(
-        f"{module}, or a callback, has written the LR within an epoch: {now:.6g}, it was {before:.6g}. If it "
+        f"{module}, or a callback, has written {what} within an epoch: {values[0]}, it was {values[1]}. If it "
         "counts by steps, those of this run are not the baseline's. Write it at the start of an epoch, or leave it to "
         "a scheduler, which is stepped at the baseline's epochs:\n"
         "    def configure_optimizers(self):\n"
         "        optimizer = ...\n"
         "        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: ...)]\n"
         "Or, if it goes by the epoch, or by the share that is done of `trainer.estimated_stepping_batches`, read when "
-        "the LR is written, when it is this run's, say so: `MultigridCallback(lr_by_hand='run')`."
+        "it is written, when that is this run's, say so: `MultigridCallback(lr_by_hand='run')`."
     )

@@ -23,21 +23,21 @@ class LRInStep:
 
     With `decays`, the weight decay of groups whose optimizer takes it from the weights themselves is scaled, too.
 
-    The optimizer may hold others that update for it, as `Lookahead` and SAM do. `refuse_lr` is called with the LR as
-    `note_lr` found it and as it is now, if one was written meanwhile, be it the same number; but not between the last
-    update of an epoch and the first of the next (`may_be_written`). None allows it everywhere.
+    The optimizer may hold others that update for it, as `Lookahead` and SAM do. `refuse` is called with the name of a
+    number of a group, as `note` found it and as it is now, if one was written meanwhile, be it the same number; but not
+    between the last update of an epoch and the first of the next (`may_be_written`). None allows it everywhere.
     """
 
     def __init__(
-        self, optimizer: Optimizer, refuse_lr: Callable[[float, float], None] | None, decays: bool = False
+        self, optimizer: Optimizer, refuse: Callable[[str, Any, Any], None] | None, decays: bool = False
     ) -> None:
-        self.optimizer, self._refuse_lr, self.may_be_written = optimizer, refuse_lr, True
+        self.optimizer, self._refuse, self.may_be_written = optimizer, refuse, True
         self.scale = 1.0  # of the LR
         self.used: float | Tensor | None = None  # the LR in use of the first group, in the last update
         self._optimizers = with_held(optimizer)
         self._updating = False
         self._decays = decays
-        self._baseline: list[_Noted] = []  # the LRs
+        self._noted: list[_Noted] = []  # the numbers of all groups
         self._before: list[_Noted] = []  # during an update with a scale: what is scaled
         self._scaled: list[_Noted] = []  # and as what
 
@@ -54,33 +54,35 @@ class LRInStep:
                     f"{type(one).__name__} can't be replaced ({error}). Give its class a `__dict__`: no `__slots__`."
                 ) from error
 
-    def note_lr(self) -> None:
-        """Notes the LR of each group, after what may change it."""
-        self._baseline = [_Noted(group, "lr") for group in self._groups().values() if group.get("lr") is not None]
+    def note(self) -> None:
+        """Notes the numbers of each group, after what may change them."""
+        groups = self._groups().values()
+        self._noted = [_Noted(group, name) for group in groups for name in group if _is_number(group[name])]
 
-    def check_lr(self) -> None:
-        """Calls `refuse_lr` if the LR of a group was written where it may not be."""
-        if self.may_be_written or self._refuse_lr is None:
+    def check(self) -> None:
+        """Calls `refuse` if a number of a group was written where it may not be."""
+        if self.may_be_written or self._refuse is None:
             return
         groups = self._groups()
-        for noted in self._baseline:
-            now = noted.group.get("lr")
+        for noted in self._noted:
+            now = noted.group.get(noted.name)
             if noted.written and now is not None and id(noted.group) in groups:  # a script may load others
-                self._refuse_lr(float(noted.value), float(now))
+                self._refuse(noted.name, noted.value, now)
 
     def baseline_in_update(self) -> dict[int, dict[str, Any]]:
         """The baseline's LR and weight decay of each group, by its `id`, during an update."""
         found: dict[int, dict[str, Any]] = {}
-        for noted in [*self._baseline, *self._before] if self._updating else ():
+        for noted in self._before:
             found.setdefault(id(noted.group), {})[noted.name] = noted.value
         return found
 
     def _groups(self) -> dict[int, dict[str, Any]]:
         return {id(group): group for one in self._optimizers for group in one.param_groups}  # some hold the same
 
-    def _decoupled(self) -> "list[_Noted]":
-        found = {id(g): g for one in self._optimizers for g in one.param_groups if decays_apart(one, g)}
-        return [_Noted(group, "weight_decay") for group in found.values()] if self._decays else []
+    def _scales(self) -> "list[_Noted]":
+        apart = {id(g) for one in self._optimizers for g in one.param_groups if self._decays and decays_apart(one, g)}
+        names = {"lr"}, {"lr", "weight_decay"}
+        return [noted for noted in self._noted if noted.name in names[id(noted.group) in apart]]
 
     def _with_scale(self, own: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(getattr(own, "__func__", own))
@@ -117,11 +119,11 @@ class LRInStep:
         return run
 
     def _begin(self) -> None:
-        self.check_lr()
-        self.note_lr()
+        self.check()
+        self.note()
         self._updating = True
         if self.scale != 1:
-            self._before = [*self._baseline, *self._decoupled()]
+            self._before = self._scales()
             for noted in self._before:
                 if not isinstance(noted.own, Tensor):
                     noted.group[noted.name] = noted.own * self.scale
@@ -129,14 +131,14 @@ class LRInStep:
             for tensor in tensors.values():  # of a compiled or capturable optimizer, and maybe of several groups
                 tensor.mul_(self.scale)
             self._scaled = [_Noted(noted.group, noted.name) for noted in self._before]
-        self.used = next((noted.value for noted in self._scaled or self._baseline), None)
+        self.used = next((noted.value for noted in self._scaled or self._noted if noted.name == "lr"), None)
 
     def _end(self) -> None:
         for noted in self._before:
             noted.put_back()
         self._before, self._scaled = [], []
         self._updating = False
-        self.note_lr()
+        self.note()
 
     def _refuse_written(self) -> None:
         written = next((noted for noted in self._scaled if not noted.stands), None)
@@ -149,13 +151,18 @@ class LRInStep:
             )
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a setting of a group is a number, or several, as `betas` are."""
+    return isinstance(value, (int, float, tuple, Tensor)) and not isinstance(value, bool)
+
+
 class _Noted:
     """A setting that a parameter group has at some moment: a number, or a tensor that may be changed in place."""
 
     def __init__(self, group: dict[str, Any], name: str) -> None:
         self.group, self.name, self.own = group, name, group[name]
-        self.value = self.own.clone() if isinstance(self.own, Tensor) else self.own
-        self._version = version_of(self.own) if isinstance(self.own, Tensor) else 0
+        self._tensor = isinstance(self.own, Tensor)
+        self.value, self._version = (self.own.clone(), version_of(self.own)) if self._tensor else (self.own, 0)
 
     @property
     def stands(self) -> bool:
@@ -168,9 +175,9 @@ class _Noted:
     @property
     def written(self) -> bool:
         """Whether the group was given another object, or the tensor was changed."""
-        return self.group.get(self.name) is not self.own or not self.stands
+        return self.group.get(self.name) is not self.own or (self._tensor and not self.stands)
 
     def put_back(self) -> None:
         self.group[self.name] = self.own
-        if isinstance(self.own, Tensor):
+        if self._tensor:
             self.own.copy_(self.value)

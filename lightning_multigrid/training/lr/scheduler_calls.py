@@ -1,76 +1,42 @@
-"""Schedulers at the baseline's epochs, and what a script with manual optimization does with them."""
+"""Schedulers at the baseline's epochs, and what a call of one by a script with manual optimization stands for."""
 
-from typing import Any, NoReturn
+from fractions import Fraction
 
-from lightning_multigrid.host import LRSchedulerConfig, MisconfigurationException, Trainer
-from lightning_multigrid.schedule import counted
+from lightning_multigrid.host import LRSchedulerConfig, MisconfigurationException
 from lightning_multigrid.training.script.lr_stages import has_stages
-from lightning_multigrid.training.trainer import lightning_internals as internals
-from lightning_multigrid.training.trainer.changes import Changes
 
 
 class ClockedScheduler:
     """A scheduler, after what it is ticked in the script, and how often it has been ticked.
 
-    The calls by which a script with manual optimization steps it only say when it means to: the scheduler is ticked at
-    the baseline's epochs instead. So the calls must come as regularly as `interval` and `frequency` say, and those of
-    an epoch are counted.
+    With manual optimization, the script ticks it by calls of `step`. A call within a training step stands for as many
+    calls as the step stands for mini-batches of the baseline, any other for itself. What is less than a tick is kept.
     """
 
     def __init__(self, config: LRSchedulerConfig) -> None:
         self.config, self.scheduler = config, config.scheduler
         self.interval: str = config.interval
         self.frequency = config.frequency
-        self.ticks = 0
-        self.calls = 0  # of the script in this epoch, with manual optimization
-        self.epoch_ended = False  # or its last step has; also where the run is stopped within it
+        self.ticks = Fraction(0)
 
-    def count_calls(self, trainer: Trainer, changes: Changes, short: bool) -> None:
-        """Counts the script's calls instead of ticking, until `changes` are undone.
+    def ticks_within(self, last: bool, share: Fraction, batches: int, given: bool) -> Fraction:
+        """Returns the ticks of a call within a training step, which may be the `last` of its epoch.
 
-        In epochs that are `short`, of one mini-batch where the script has several, a call in the mini-batch may mean
-        that or the epoch.
+        There a script may step a scheduler of epochs. A step stands for a `share` of mini-batches, and an epoch has
+        this many `batches`. `given` says that the call has arguments.
         """
-        names = [name for name in ("step", "step_update") if hasattr(self.scheduler, name)]  # timm has both
-
-        def call(_: Any, *arguments: Any, **named: Any) -> None:
-            batch, last = internals.batch_index(trainer), trainer.is_last_batch or self.epoch_ended
-            epoch, given = trainer.current_epoch, bool(arguments or named)
-            first = (epoch, batch, last, self.ticks, self.frequency) == (0, 0, False, 0, 1)
-            if first and not has_stages(self.scheduler):
-                self.interval = "step"  # scripts need not say so to Lightning, but this call does
-            if short and self.interval == "epoch" and not self.epoch_ended:
-                raise MisconfigurationException(
-                    f"The script called `step` of {type(self.scheduler).__name__} in the only mini-batch of epoch "
-                    f"{epoch}, so nothing says whether it does after each mini-batch or after each epoch. If after "
-                    'each mini-batch, let `configure_optimizers` return `{"scheduler": ..., "interval": "step"}`; if '
-                    "after each epoch, call `step()` in `on_train_epoch_end`."
-                )
-            due = (batch + 1) % self.frequency == 0 if self.interval == "step" else last
-            if given or batch < 0 or not due:
-                often = batch + 1 if (epoch, self.calls, self.interval) == (0, 0, "epoch") and not given else None
-                self._refuse(f"after mini-batch {batch} of epoch {epoch}" + " with arguments" * given, often)
-            self.calls += 1
-
-        changes.subclass(self.scheduler, dict.fromkeys(names, call))
-
-    def step(self) -> None:
-        """Ticks a scheduler whose calls are counted."""
-        super(type(self.scheduler), self.scheduler).step()  # type: ignore[misc]  # the script's own
-
-    def check_calls(self, epoch: int, batches: int) -> None:
-        """Refuses a scheduler that the script did not step as often in an epoch as its interval says."""
-        by_step = self.interval == "step"
-        if self.calls != (batches // self.frequency if by_step else (epoch + 1) % self.frequency == 0):
-            self._refuse(f"{self.calls} time(s) in epoch {epoch}")
-
-    def _refuse(self, when: str, often: int | None = None) -> NoReturn:
-        unit = "mini-batch" if self.interval == "step" else "epoch"
-        each = f"each {unit}" if self.frequency == 1 else f"every {counted(self.frequency, unit)}"
-        given = f'"step", "frequency": {often}' if often else '"step" or "epoch", "frequency": ...'
-        raise MisconfigurationException(
-            f"The script called `step` of {type(self.scheduler).__name__} {when}. MultigridCallback steps schedulers "
-            f"at the baseline's epochs, so it must know how often the script does, and expected a call after {each}. "
-            f'Let `configure_optimizers` return `{{"scheduler": ..., "interval": {given}}}`, and call `step()` at the '
-            "end of each such mini-batch or epoch, without arguments."
-        )
+        of_epochs, name = self.interval == "epoch", type(self.scheduler).__name__
+        if given:
+            raise MisconfigurationException(
+                f"The script called `step` of {name} with arguments in a mini-batch, so nothing says whether they "
+                "count the mini-batches of this run. Call it without arguments, or in `on_train_epoch_end`."
+            )
+        if of_epochs and (batches == 1 < share or (not last and has_stages(self.scheduler))):
+            raise MisconfigurationException(
+                f"The script called `step` of {name} in a mini-batch, but did not say so when the training was "
+                'planned. If it does after each mini-batch, let `configure_optimizers` return `{"scheduler": ..., '
+                '"interval": "step"}`; if after each epoch, call `step()` in `on_train_epoch_end`.'
+            )
+        if not last:
+            self.interval = "step"  # scripts need not say so to Lightning, but this call does
+        return share if self.interval == "step" else Fraction(1)

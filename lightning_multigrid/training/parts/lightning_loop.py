@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from lightning_multigrid.host import MisconfigurationException, Trainer, tell
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader, StreamSamples
-from lightning_multigrid.schedule import Plan, Step
+from lightning_multigrid.schedule import Plan, Step, counted
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
 from lightning_multigrid.training.mini_batches import tensors_in
 from lightning_multigrid.training.trainer import lightning_internals as internals
@@ -99,8 +99,13 @@ class LightningLoop:
                 "MultigridCallback scales the LR of the optimizers that `configure_optimizers` returned, but the "
                 "Trainer has other ones now. Keep those."
             )
-        now = trainer.accumulate_grad_batches
-        self._check("accumulates the gradients of so many mini-batches:", self._plan.accumulate, now)
+        now, planned = trainer.accumulate_grad_batches, self._plan.accumulate
+        if now != planned:
+            raise MisconfigurationException(
+                f"`trainer.accumulate_grad_batches` is {now}, and was {planned} when `fit` began. The plan has steps "
+                f"of {counted(planned, 'mini-batch')}, and can't change them. Give the Trainer one number, "
+                f"`accumulate_grad_batches={now}`, and set it nowhere else."
+            )
         if step is self._first:
             batches = self._plan.batches_per_epoch
             if trainer.fast_dev_run:  # type: ignore[attr-defined]

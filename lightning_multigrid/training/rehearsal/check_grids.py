@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import isfinite
 
 import torch
@@ -19,6 +19,7 @@ from lightning_multigrid.training.rehearsal.rules import (
     HOOKS,
     PointsOnPlan,
     check_sum_over_clips,
+    divisors_that_work,
     named,
     refusal,
 )
@@ -70,7 +71,9 @@ def check_grids(
         if all(map(isfinite, first.losses)) and not all(map(isfinite, now.losses)):  # of CTC with few frames, say
             now.error = ValueError("its loss is not finite, as it is on the baseline's grid")
         if now.error is not None:
-            raise refusal(name, grid, _place(module, now), now.error) from now.error
+            works = cache(lambda one: try_step(module, trainer, baseline, read((one,)), one).error is None)
+            divisors = divisors_that_work(shapes, works)
+            raise refusal(name, grid, _place(module, now), now.error, divisors) from now.error
         points = PointsOnPlan()
         for shape, trial in ((baseline, first), (grid, now)):
             points.check(HOOKS, shape, trial.arrived or ())

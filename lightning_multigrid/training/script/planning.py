@@ -125,7 +125,8 @@ def _inferred(
     warmup = stages.warmup_epochs if arguments.warmup_epochs is None else exact(arguments.warmup_epochs)
     baseline = replace(baseline, warmup_epochs=warmup)  # which refuses one that is too long, before it shifts others
     milestones: tuple[Epochs, ...] = stages.milestones if arguments.milestones is None else tuple(arguments.milestones)
-    stepwise = stages.stepwise and bool(stages.milestones)
+    # With manual optimization, schedulers are ticked where the script does, without exceptions.
+    stepwise = stages.stepwise and bool(stages.milestones) and trainer.lightning_module.automatic_optimization
     if arguments.one_pass or not milestones:
         # One long cycle, and then the fine-tuning phase for as many steps. The LR of each epoch stays the script's.
         half = warmup + (exact(baseline.epochs) - warmup) / 2

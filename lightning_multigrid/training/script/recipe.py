@@ -5,7 +5,7 @@ from collections.abc import Sized
 from dataclasses import dataclass
 from fractions import Fraction
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch.utils.data import (
@@ -75,13 +75,25 @@ def _plain_batches(loader: Any) -> BatchSampler | None:
     return batches if kind.__module__.startswith(_PLAIN_LOADERS) or kind.__iter__ is BatchSampler.__iter__ else None
 
 
+def _refuse_other(loaders: Any) -> NoReturn:
+    """Refuses what is no `DataLoader`."""
+    parts = getattr(loaders, "flattened", loaders)  # of a `CombinedLoader`
+    parts = [*parts.values()] if isinstance(parts, dict) else parts if isinstance(parts, (list, tuple)) else []
+    held = sum(isinstance(part, DataLoader) for part in parts)
+    if held > 1:
+        way = "Combine several datasets with `torch.utils.data.ConcatDataset`"
+    elif held:
+        way = "Give the one that it holds, whose mini-batches `training_step` then gets as they are"
+    else:
+        way = "A grid is made of the samples of a dataset: give a `DataLoader` of one, also of an `IterableDataset`"
+    name = type(loaders).__name__
+    raise TypeError(f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {name}. {way}.")
+
+
 def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = None) -> DataLoader[Any]:
     """Returns the user's training loader, over a map-style dataset; refuses one that can't be rebuilt."""
     if not isinstance(loaders, DataLoader):
-        raise TypeError(
-            f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {type(loaders).__name__}. "
-            "Combine several datasets with `torch.utils.data.ConcatDataset`."
-        )
+        _refuse_other(loaders)
     if type(loaders).__iter__ is not DataLoader.__iter__ and not type(loaders).__module__.startswith(_PLAIN_LOADERS):
         raise TypeError(
             f"MultigridCallback makes a loader of its own, but {type(loaders).__name__} iterates in its own way, which "

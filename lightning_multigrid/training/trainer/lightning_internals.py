@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -34,6 +35,18 @@ def training_source(trainer: Trainer) -> Any:
             "the package's requirements name."
         )
     return source
+
+
+def request_once(trainer: Trainer, changes: Changes) -> None:
+    """Makes a script's `train_dataloader()` be called once in a `fit`, until `changes` are undone.
+
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`): it asks `training_source`, and does so before
+    the callback if `configure_optimizers` wants the length. It keeps the answer only as it iterates it.
+    """
+    source = training_source(trainer)
+    given, ask = source.instance, source.dataloader
+    answer = cache(ask)
+    changes.set_attribute(source, "dataloader", lambda: answer() if source.instance is given else ask())
 
 
 def splits_data(trainer: Trainer) -> bool:
