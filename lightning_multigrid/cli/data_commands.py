@@ -29,7 +29,6 @@ from lightning_multigrid.prepare import (
     write_report,
 )
 from lightning_multigrid.sources import (
-    MANIFEST_NAME,
     Manifest,
     ManifestError,
     Source,
@@ -99,7 +98,7 @@ def prepare_videos(
     for split, manifest in splits.items():
         folder = os.path.join(output, split) if split else output
         _prepare_shown(manifest, folder, encoding, **options)
-        written[split] = os.path.join(folder, MANIFEST_NAME)
+        written[split] = folder
     if part is not None:
         say(f"\nPart {part} is done. After the last part, run this without `--part`.")
         return

@@ -48,7 +48,7 @@ def test_prepare_a_folder(source, capsys):
     main(["prepare", *arguments, *SERIAL])
     printed = capsys.readouterr().out
     assert printed.startswith("3 videos prepared: ")
-    assert printed.endswith(f"data:\n  init_args:\n    train: {output / 'manifest.json'}\n")
+    assert printed.endswith(f"data:\n  init_args:\n    train: {output}\n")
     assert VideoList(output).read().classes == ("run", "swim")
     main(["prepare", *arguments, *SERIAL])
     assert capsys.readouterr().out.startswith("0 videos prepared, 3 there before: ")
@@ -73,7 +73,7 @@ data.init_args.train:
         manifest = VideoList(source / "out" / split).read()
         assert len(manifest) == videos
         assert manifest.classes == ("run", "swim")  # those of training, in validation too
-        assert f"\n    {split}: {source / 'out' / split / 'manifest.json'}\n" in printed
+        assert f"\n    {split}: {source / 'out' / split}\n" in printed
 
 
 def test_prepare_writes_planes_and_says_their_bytes(source, capsys):
@@ -101,7 +101,7 @@ def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     main(["prepare", str(source / "both"), f"--output={source / 'out'}", *QUICK])
     shown = capsys.readouterr().out
     for split in ("train", "val"):
-        assert f"\n    {split}: {source / 'out' / split / 'manifest.json'}\n" in shown
+        assert f"\n    {split}: {source / 'out' / split}\n" in shown
         assert VideoList(source / "out" / split).read().classes == ("run", "swim")
 
 

@@ -23,7 +23,7 @@ from lightning_multigrid.decode import TableError, TableStore, VideoError, Video
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.prepare import Encoding, index, prepare
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.manifest_file import load_manifest
+from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 FRAMES = 30
@@ -90,8 +90,8 @@ def test_seconds_count_from_the_files_start(name, tmp_path):
     frames, shown_at = numbered_frames(FRAMES), range(2 * RATE, 2 * RATE + FRAMES)
     write_video(tmp_path / name, frames, rate=RATE, pts=shown_at, audio=True)
     rows = manifest(tmp_path, (0, 1), (2.5, 3.5), (0, 9), name=name)
-    copies = prepare(rows, tmp_path / "small", Encoding(short_side=48)).manifest
-    for opened in (rows, load_manifest(copies)):
+    copies = prepare(rows, tmp_path / "small", Encoding(short_side=48)).folder
+    for opened in (rows, VideoList(copies).read()):
         for row, shown in enumerate((range(1), range(5, 15), range(30))):
             with open_row(opened, row) as video:
                 assert len(video) == len(shown)
@@ -170,7 +170,7 @@ def test_the_last_picture_of_a_recording_stays_as_long_as_its_packet_says(tmp_pa
         builder.add(name, where="", stretch=stretch)
     rows = builder.build()
     prepare(rows, tmp_path / "copies", Encoding(preset="ultrafast"))
-    for opened in (rows, load_manifest(tmp_path / "copies" / "manifest.json")):
+    for opened in (rows, VideoList(tmp_path / "copies").read()):
         for row, shown in enumerate(([29], list(range(20, 30)), list(range(10)))):
             with open_row(opened, row) as video:
                 assert numbers(video.read(range(len(video)))) == shown

@@ -78,7 +78,7 @@ def test_a_prepared_video_holds_its_own_table(server):
 
 
 def test_planes_are_those_of_the_file_at_three_requests_at_most(server):
-    made = prepare(VideoList(server.folder / "list.csv").read(), server.folder / "planes", Planes(32)).manifest
+    made = prepare(VideoList(server.folder / "list.csv").read(), server.folder / "planes", Planes(32)).folder
     name = os.path.relpath(VideoList(made).read().path(0), server.folder)
     with open_video(f"{server.url}/{name}") as remote, open_video(server.folder / name) as local:
         for indices in (range(0, 40, 4), [39, 0, 20]):
@@ -145,12 +145,12 @@ def test_a_list_and_a_prepared_folder_at_urls_are_those_of_the_disk(server, tmp_
     with pytest.raises(ManifestError, match=r"urls.csv, line 1: the URL '.*' leads out of the root"):
         VideoList(tmp_path / "urls.csv").read()
     local = VideoList(server.folder / "prepared").read()
-    for source in (f"{server.url}/prepared", f"{server.url}/prepared/manifest.json"):
+    for source in (f"{server.url}/prepared", f"{server.url}/prepared/metadata.csv"):
         prepared = VideoList(source).read()
         assert prepared.prepared
         names = [unquote(url).removeprefix(server.url) for url in prepared.paths()]
         assert names == [path.removeprefix(str(server.folder)) for path in local.paths()]
-    with pytest.raises(ManifestError, match=r"none/manifest.json can't be read: the server answers 404"):
+    with pytest.raises(ManifestError, match=r"none/metadata.csv can't be read: the server answers 404"):
         VideoList(f"{server.url}/none").read()
     with pytest.raises(ManifestError, match="gs://bucket/list.csv is at gs://; https://, http://, s3://"):
         VideoList("gs://bucket/list.csv").read()
