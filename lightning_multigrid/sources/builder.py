@@ -57,9 +57,7 @@ class ManifestBuilder:
         # With one name twice, labels would mean other classes.
         different = not isinstance(classes, str) and len(set(classes)) == len(classes)
         require(different, "classes", classes, "a sequence of different names")
-        if bad := [
-            name for name in classes if not name or name != name.strip() or {*"\r\n"} & {*name}
-        ]:  # in `classes.txt`
+        if bad := [name for name in classes if not name or name != name.strip() or {*"\r\n"} & {*name}]:
             raise ManifestError(f"The class {quoted(bad[0])} fits no line of a file of classes. Rename it.")
         rate = frame_rate is None or 0 < frame_rate < math.inf
         require(rate, "frame_rate", frame_rate, "above 0 (frames per second), or None")
