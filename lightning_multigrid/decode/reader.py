@@ -4,9 +4,11 @@ import operator
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from fractions import Fraction
 
 import numpy as np
 import torch
+from av.filter import Graph
 from av.video.frame import VideoFrame
 from torch import Tensor
 
@@ -40,6 +42,25 @@ def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[
             raise IndexError(f"`indices` must lie in 0 to {length - 1} in {path}, got {index}.")
         places.setdefault(index, []).append(place)
     return places
+
+
+class _Copies:
+    """Copies of frames, to be held: what a damaged frame shows may depend on which memory its decoder has back."""
+
+    def __init__(self) -> None:
+        self._kind: tuple[object, ...] = ()
+        self._graph = Graph()
+
+    def of(self, frame: VideoFrame) -> VideoFrame:
+        if kind_of(frame) != self._kind:
+            self._kind, self._graph = kind_of(frame), Graph()
+            base = frame.time_base or Fraction(1)
+            source = self._graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=base)
+            self._graph.link_nodes(source, self._graph.add("copy"), self._graph.add("buffersink")).configure()
+        self._graph.push(frame)
+        copy = self._graph.pull()
+        assert isinstance(copy, VideoFrame)
+        return copy
 
 
 class TableError(VideoError):
@@ -89,12 +110,12 @@ class VideoReader(AbstractContextManager["VideoReader"]):
             self.slow = "has a frame table of another FFmpeg"
         if table is None or self.slow:
             self.file.close()
-            held = 0
+            held, copies = 0, _Copies()
             with FullDecode(self.file.path) as decode:
                 for index, frame in enumerate(decode):
                     held += sum(plane.buffer_size for plane in frame.planes)
                     if held <= _HELD_BYTES:
-                        self._held[index] = frame
+                        self._held[index] = copies.of(frame)
                 table = decode.table(entries=False)
             self.file = VideoFile(self.file.path, whole=True)
         elif isinstance(self.file.bytes, RemoteFile) and not table.direct:
