@@ -160,7 +160,7 @@ def test_the_commands_make_of_urls_what_they_make_of_files(server, tmp_path):
     (tmp_path / "list.csv").write_text(ROWS + "none.mp4,1\n")
     remote, tables = VideoList(tmp_path / "list.csv", server.url).read(), tmp_path / "tables"
     none = {f"{server.url}/none.mp4": "cannot be read (the server answers 404 (Not Found))"}
-    assert check(remote, tables).broken == none
+    assert check(remote, tables) == none
     local = VideoList(server.folder / "list.csv").read()
     known = TableStore(tables, local.root).known(local.paths())
     assert known.missing == [local.path(1)]  # tables are known by names below the root, and a URL escapes them
