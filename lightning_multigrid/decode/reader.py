@@ -89,7 +89,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         packets_fed: Packets given to the decoder so far: the cost of decoding, free of noise.
         fallbacks: How often frames did not come out as in the table at once, and were decoded again.
         damage: That of the file.
-        slow: Why its clips are read slowly, for the end of a sentence; empty if they aren't.
+        slow_because: Why its clips are read slowly, for the end of a sentence; empty if they aren't.
         misled: Whether its table does not fit: frames of a file that is not damaged had to be looked for in all of it.
     """
 
@@ -101,14 +101,14 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         self._own = table is None  # it would be in the video itself
         with self.file.faults():
             table = own_table(self.file.bytes) if table is None else table
-        self.slow = ""
+        self.slow_because = ""
         if table is None:
-            self.slow = "has no frame table"
+            self.slow_because = "has no frame table"
         elif table.file_size != self.file.bytes.size:
-            self.slow = "has changed since its frame table was made"
+            self.slow_because = "has changed since its frame table was made"
         elif not table.is_current:
-            self.slow = "has a frame table of another FFmpeg"
-        if table is None or self.slow:
+            self.slow_because = "has a frame table of another FFmpeg"
+        if table is None or self.slow_because:
             self.file.close()
             held, copies = 0, _Copies()
             with FullDecode(self.file.path) as decode:
@@ -119,7 +119,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                 table = decode.table(entries=False)
             self.file = VideoFile(self.file.path, whole=True)
         elif isinstance(self.file.bytes, RemoteFile) and not table.direct:
-            self.slow = (
+            self.slow_because = (
                 "is copied from its URL for each clip, as its container lets no packet be read alone: `prepare` it"
             )
             self.file = VideoFile(self.file.path, whole=True)
@@ -250,7 +250,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         """
         table = self.table
         if attempt == "from the start":
-            self.slow = self.slow or "is decoded otherwise than its frame table says"
+            self.slow_because = self.slow_because or "is decoded otherwise than its frame table says"
             # A frame for which no entry was found has 0. And some damaged files are decoded otherwise each time.
             self.misled = self.misled or (entry > 0 and not table.damage)
             self.packets_fed += len(table.sizes)

@@ -66,13 +66,13 @@ def test_frames_are_those_of_the_file_at_three_requests_at_most(server, name):
         server.forget()
         with VideoReader(url, table) as remote, VideoReader(path, table) as local:
             assert torch.equal(remote.read(frames), local.read(frames))
-            assert (remote.slow, remote.fallbacks) == ("", 0)
+            assert (remote.slow_because, remote.fallbacks) == ("", 0)
         assert 1 <= len(server.ranges) <= 3
 
 
 def test_a_prepared_video_holds_its_own_table(server):
     with VideoReader(f"{server.url}/prepared/videos/a.mp4") as remote:
-        assert remote.slow == ""
+        assert remote.slow_because == ""
         assert torch.equal(remote.read([3, 30]), read_frames(server.folder / "prepared/videos/a.mp4", [3, 30]))
     assert len(server.ranges) == 2
 
@@ -109,7 +109,7 @@ def test_whatever_the_server_does_frames_are_right_or_an_error_names_the_file(se
 def test_what_can_not_be_read_by_ranges_is_copied_and_said(server, name, why):
     table = make_table(server.folder / name) if name == "stream.ts" else None
     with VideoReader(f"{server.url}/{name}", table) as video:
-        assert video.slow.startswith(why)
+        assert video.slow_because.startswith(why)
         assert torch.equal(video.read([15, 2]), read_frames(server.folder / name, [15, 2]))
         assert torch.equal(video.read([7]), read_frames(server.folder / name, [7]))
     copies = [line for line in server.ranges if line.split()[1].startswith("bytes=0-")]
@@ -129,7 +129,7 @@ def test_a_video_that_has_changed_is_never_read_by_its_old_table(server, tmp_pat
     with VideoReader(url, table) as video, pytest.raises(VideoError, match=r"has changed|changed: frame 3 of 20"):
         video.read([3])
     with VideoReader(url, table) as video:
-        assert video.slow == "has changed since its frame table was made"
+        assert video.slow_because == "has changed since its frame table was made"
         assert torch.equal(video.read([3]), read_frames(path, [3]))
     assert store.known([url]).missing == [url]
 
