@@ -469,12 +469,12 @@ def test_planes_that_were_damaged_are_found_and_made_again(tmp_path):
     assert prepare(source, tmp_path / "out", Planes(32)).made == 2
     assert prepare(source, tmp_path / "out", Planes(32)).kept == 2
     rows, tables = VideoList(tmp_path / "out").read(), tmp_path / "tables"
-    assert check(rows, tables).broken == {}
+    assert check(rows, tables) == {}
     whole = Path(rows.path(0)).read_bytes()
     Path(rows.path(0)).write_bytes(whole[:2000] + b"?" + whole[2001:])
-    assert "rows 16 to 31 of frame 0 are not those written" in check(rows, tables).broken[rows.path(0)]
+    assert "rows 16 to 31 of frame 0 are not those written" in check(rows, tables)[rows.path(0)]
     Path(rows.path(0)).write_bytes(whole[:-1])
-    assert "cut short" in check(rows, tables).broken[rows.path(0)]
+    assert "cut short" in check(rows, tables)[rows.path(0)]
     assert prepare(source, tmp_path / "out", Planes(32)).made == 1
     assert Path(rows.path(0)).read_bytes() == whole
 
@@ -484,7 +484,7 @@ def test_files_of_planes_may_be_listed_as_any_videos(tmp_path):
     rows = VideoList(tmp_path / "out" / "videos").read()
     assert [os.path.basename(path) for path in rows.paths()] == ["a.mp4.planes", "b.mp4.planes"]
     assert list(originals(rows)) == []
-    assert check(rows, tmp_path / "tables").broken == {}
+    assert check(rows, tmp_path / "tables") == {}
     assert not (tmp_path / "tables").exists()
 
 
