@@ -313,7 +313,7 @@ class _ConfigCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         assert isinstance(args, list)
-        with told(self.of_command):
+        with told(self.of_command, args):
             self.config = parser.parse_args(args)
         self.ckpt_path = None if self.ours else self.config[self.command].get("ckpt_path")
         if self.ckpt_path is not None:
@@ -443,7 +443,7 @@ def _run(command: str, words: Sequence[str]) -> None:
             says = "A config of `fit`, whose data is taken instead of `source`."
             parser.add_argument("-c", "--config", default=argparse.SUPPRESS, help=says)
         parser.add_function_arguments(_OURS[command], as_group=False, skip={"datamodule"})
-        with told(parser):
+        with told(parser, words):
             given = parser.parse_args(words)
         _OURS[command](**vars(parser.instantiate(given)))
         return

@@ -29,7 +29,6 @@ from lightning_multigrid.prepare import (
     write_report,
 )
 from lightning_multigrid.sources import (
-    MANIFEST_NAME,
     Manifest,
     ManifestError,
     Source,
@@ -99,7 +98,7 @@ def prepare_videos(
     for split, manifest in splits.items():
         folder = os.path.join(output, split) if split else output
         _prepare_shown(manifest, folder, encoding, **options)
-        written[split] = os.path.join(folder, MANIFEST_NAME)
+        written[split] = folder
     if part is not None:
         say(f"\nPart {part} is done. After the last part, run this without `--part`.")
         return
@@ -119,9 +118,7 @@ def check_videos(
     timeout: float = TASK_SECONDS,
     report: str | None = None,
 ) -> None:
-    """Says which videos of a dataset are broken or damaged, and how. Exits with 1 if any is.
-
-    A note names a video that is read, but lacks a part by what its container says.
+    """Says which videos of a dataset are broken, damaged, or cut by what their containers say. Exits with 1 if any is.
 
     It makes the frame tables that videos lack, as `index` does, and reads the answer from them. So `fit` decodes no
     video again, and neither does another `check`, which sees no damage that has come since.
@@ -142,15 +139,13 @@ def check_videos(
     require(in_folder, "--report", report, "in a folder that is there")
     splits, folder = _videos("check", datamodule, source, frame_rate), _folder(datamodule, output)
     broken: dict[str, str] = {}
-    notes: dict[str, str] = {}
     for manifest in splits.values():
-        found = check(manifest, folder, workers, timeout)
-        broken, notes = broken | found.broken, notes | found.notes
+        broken |= check(manifest, folder, workers, timeout)
     if report is not None:
         write_report(report, broken)
-    _name({path: f"note: {lacks}" for path, lacks in notes.items()} | broken)
+    _name(broken)
     checked = {path for manifest in splits.values() for path in manifest.paths()}
-    say(f"{of_videos(len(checked))} checked, {len(broken):,} broken or damaged.")
+    say(f"{of_videos(len(checked))} checked, {len(broken):,} broken, damaged or cut.")
     if broken:
         raise SystemExit(1)
 

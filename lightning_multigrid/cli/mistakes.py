@@ -1,46 +1,48 @@
-"""What jsonargparse says of a mistake in a config or on the command line, without its dumps, and the name meant."""
+"""Mistakes on the command line: which name was meant, and keys that a config says twice. jsonargparse says the rest."""
 
 import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from pydoc import locate
-from textwrap import indent, shorten
+from typing import Any
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
-# Messages of jsonargparse (4.53). Others stay as they are.
-_UNION = re.compile(  # of a value that none of several types takes
-    r"^(?P<margin> *)(?P<bullet>- )?Does not validate against any of the Union subtypes\n"
-    r"(?P=margin)Subtypes: .*\n"
-    r"(?P=margin)Errors:\n"
-    r"(?P<errors>(?:(?P=margin)  .*\n|\n)+)"
-    r"(?P=margin)Given value type: .*\n"
-    r"(?P=margin)Given value: (?P<value>.*(?:\n(?P=margin).*)*)",
-    re.MULTILINE,
-)
-_IN_CLASS = "Problem with given class_path "
-_NO_ARGUMENT = re.compile(rf"{_IN_CLASS}'(?P<of>[\w.]+)':\n *Option '(?P<name>\w+)' is not accepted$", re.MULTILINE)
-_NO_CLASS = re.compile(rf"{_IN_CLASS}'(?P<of>[\w.]+)\.(?P<name>\w+)':\n.* has no attribute '(?P=name)'$", re.MULTILINE)
-_NO_MAPPING = re.compile("Unexpected config: (?P<given>.*)", re.DOTALL)
-_NO_OPTION = re.compile(
-    r"^(?:Option|Subcommand '\w+' does not accept option|Group '([\w.]+)' does not accept option) '([\w.]+)'"
-    r"|^unrecognized arguments: --([\w.]+)"
-)
-
 
 @contextmanager
-def told(parser: ArgumentParser) -> Iterator[None]:
-    """Makes the errors of a parser say what tells a mistake, and which names of its own are nearest."""
+def told(parser: ArgumentParser, words: Sequence[str]) -> Iterator[None]:
+    """Makes the errors of a parser of command-line `words` end with the names that are nearest to unknown ones."""
     try:
         yield
     except ArgumentError as error:
-        said = telling(str(error))
-        raise ArgumentError(None, said + _meant(nearest(said, parser.get_defaults().keys()))) from error
+        known = {"class_path", "init_args", "dict_kwargs", "config"}
+        known.update(*(option.split(".") for option in parser.get_defaults().keys()))  # noqa: SIM118, a Namespace
+        options = [word[2:].partition("=") for word in words if word.startswith("--")]
+        typed = {part for name, _, _ in options for part in name.split(".")}
+        for config in (value for name, _, value in options if name == "config"):
+            with suppress(OSError, ValueError, yaml.YAMLError):
+                _collect(yaml.safe_load(Path(config).read_text("utf-8")), typed, known)
+        near = (get_close_matches(name, known, n=1) for name in sorted(typed - known))
+        raise ArgumentError(None, f"{error}{_meant(chain.from_iterable(near))}") from error
+
+
+def _collect(value: Any, typed: set[str], known: set[str]) -> None:
+    """Adds the names in a config, and those of its classes' arguments and of what their modules hold."""
+    for entry in value if isinstance(value, list) else [value]:
+        if isinstance(entry, dict):
+            typed.update(map(str, entry))
+            module, _, name = str(entry.get("class_path", "")).rpartition(".")
+            with suppress(Exception):  # it can't be imported, or has no signature, as jsonargparse says
+                known.update(dir(locate(module)) if module else ())
+                typed.update([name] if module else ())
+                known.update(signature(locate(f"{module}.{name}")).parameters)  # type: ignore[arg-type]
+            for held in entry.values():
+                _collect(held, typed, known)
 
 
 def refuse_other_texts(config: str) -> None:
@@ -87,39 +89,3 @@ def refuse_other_commands(word: str, commands: Iterable[str]) -> None:
 def _meant(names: Iterable[str]) -> str:
     quoted = [f"`{name}`" for name in dict.fromkeys(names)]
     return f"\nDid you mean {' or '.join(quoted)}?" if quoted else ""
-
-
-def telling(message: str) -> str:
-    """Returns a message without its dumps; of the types that don't take a value, only classes that it names, if any."""
-    if no_mapping := _NO_MAPPING.match(message):
-        given = f"`{text}`" if (text := shorten(no_mapping["given"], 200)) else "an empty one"
-        return (
-            f"A config is a mapping, such as `trainer: {{max_epochs: 10}}`, got {given}. "
-            "`lightning-multigrid init FOLDER` writes a first one for a folder of videos."
-        )
-    return _UNION.sub(_told_of_union, message).replace(":\n\n", ":\n")
-
-
-def _told_of_union(union: re.Match[str]) -> str:
-    lines = re.sub(f"^{union['margin']}  ", "", union["errors"], flags=re.MULTILINE)
-    errors = [error.strip() for error in re.split("^- ", lines, flags=re.MULTILINE)[1:]]
-    of_classes = dict.fromkeys(telling(error.replace("\n  ", "\n")) for error in errors if error.startswith(_IN_CLASS))
-    lost = any("Option 'class_path'" in error for error in of_classes)  # beside a misspelled `init_args`
-    if of_classes and not lost:
-        said = (union["bullet"] or "") + "\n".join(of_classes)
-    else:
-        said = "\n".join([*(f"- {error}" for error in errors), f"Given value: {shorten(union['value'], 200)}"])
-    return indent(said, union["margin"])
-
-
-def nearest(message: str, options: Iterable[str]) -> Iterator[str]:
-    """The accepted names that are nearest to those that a message refuses."""
-    for found in _NO_ARGUMENT.finditer(message):
-        with suppress(TypeError, ValueError):  # it has no signature
-            yield from get_close_matches(found["name"], signature(locate(found["of"])).parameters, n=1)  # type: ignore
-    for found in _NO_CLASS.finditer(message):
-        yield from get_close_matches(found["name"], dir(locate(found["of"])), n=1)
-    for found in _NO_OPTION.finditer(message):
-        name = ".".join(filter(None, found.groups()))
-        known = options if "." in name else {option.partition(".")[0] for option in options}
-        yield from get_close_matches(name, known, n=1)

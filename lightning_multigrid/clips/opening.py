@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lightning_multigrid.decode import (
     Box,
-    Damage,
     FrameTable,
     TableStore,
     Video,
@@ -32,11 +31,11 @@ class Stretch:
     A frame is shown until the next one is, and belongs to the stretch in which the middle of that time lies. So
     stretches without a gap share no frame, even if times are rounded. Where that gives none, the frame shown at `start`
     is the only one. An end after that of the video is its end. A `VideoError` if it begins after the video's end,
-    or the video's rate is unknown. The `rate` is that of the whole video.
+    or the video's rate is unknown. The `rate` is that of the whole `video`.
     """
 
     def __init__(self, video: Video, path: str, seconds: tuple[float, float]) -> None:
-        self.path, self._video = path, video
+        self.path, self.video = path, video
         self.rate, self.height, self.width = video.rate, video.height, video.width
         self._frames = range(len(video))
         if seconds == WHOLE:
@@ -59,16 +58,6 @@ class Stretch:
     def __len__(self) -> int:
         return len(self._frames)
 
-    @property
-    def damage(self) -> Damage:
-        """That of the video, as far as it is known; frames are counted in the whole video."""
-        return self._video.damage
-
-    @property
-    def slow(self) -> str:
-        """Why clips of the video are read slowly, as far as it is known; empty if they aren't."""
-        return self._video.slow
-
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame of the stretch to another one, or to the end of the last."""
         return self.time_in_video(frame) - self.time_in_video(0)
@@ -79,14 +68,14 @@ class Stretch:
 
     def _time(self, frame: int) -> float:
         """The same of a frame of the video."""
-        return self._video.start + self._video.time_of(frame)
+        return self.video.start + self.video.time_of(frame)
 
     def read(
         self, indices: Sequence[int], box: Box | None = None, pixels: Literal["rgb", "yuv"] = "rgb"
     ) -> Tensor | YuvClip:
         """Reads frames as `VideoReader.read` does, or with `yuv` as its `read_yuv` does."""
         of_video = [self._frames[index] for index in indices]
-        return self._video.read_yuv(of_video, box) if pixels == "yuv" else self._video.read(of_video, box)
+        return self.video.read_yuv(of_video, box) if pixels == "yuv" else self.video.read(of_video, box)
 
 
 @contextmanager

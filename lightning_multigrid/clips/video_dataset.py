@@ -189,10 +189,11 @@ def _first_readable(
             reason = error.reason if isinstance(error, VideoError) else f"{type(error).__name__}: {error}"
             broken.append(BrokenVideo(data.manifest.path(row), reason, row != index, index=row))
             continue
-        if video.damage:
-            broken.append(BrokenVideo(video.path, str(video.damage), kept=True))
-        if video.slow and (data.manifest.tables or data.manifest.prepared):  # else as it was asked
-            broken.append(BrokenVideo(video.path, video.slow, kept=True, slow=True))
+        if damage := video.video.damage:
+            broken.append(BrokenVideo(video.path, str(damage), kept=True))
+        because = video.video.slow_because
+        if because and (data.manifest.tables or data.manifest.prepared):  # else as it was asked
+            broken.append(BrokenVideo(video.path, because, kept=True, slow=True))
         return [replace(clip, broken=tuple(broken)) for clip in clips] if broken else clips
     raise BrokenVideosError(
         f"None of {len(broken)} videos of {len(data)} can be read, at least one must be. Check the paths and "

@@ -39,7 +39,7 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
 
     def __init__(self, path: str | os.PathLike[str], rate: float) -> None:
         self._path = on_disk(path)
-        self.rate, self.start, self.damage, self.orientation, self.slow = rate, 0.0, Damage(), Orientation(), ""
+        self.rate, self.start, self.damage, self.orientation, self.slow_because = rate, 0.0, Damage(), Orientation(), ""
         self._names = list_folder(self._path)
         with self._opened(self._names[0]) as image:
             self.width, self.height = image.size

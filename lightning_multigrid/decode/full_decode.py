@@ -276,15 +276,25 @@ class FullDecode(AbstractContextManager["FullDecode"]):
             if declared - found > max(2 * step, declared // 100):
                 return f"its header counts {declared // step} frames, it ends after {found // step}"
         elif kind == "gif":  # what FFmpeg can't tell apart is in the last packet
+            if not self.file.bytes.read(max(0, size - _WINDOW), _WINDOW).rstrip(b"\0").endswith(b";"):
+                return "it ends without the mark of an end"
             last, usual = seen.sizes[-1], float(np.median(seen.sizes))
             if last > max(10 * usual, size / 10):
                 return f"its last frame has {last} bytes, the others have about {usual:.0f}"
+        elif kind == "flv" and not self._last_tag_is_whole():
+            return "its last tag is not all there"
         elif kind in ("flv", "mpegts") and _UNKNOWN not in seen.times and self._stream.time_base:
             times = np.sort(np.array(seen.times)) * float(self._stream.time_base)
             steps = np.diff(times)
             if len(steps) and (longest := steps.max()) > max(_HOLE, 10 * np.median(steps)):
                 return f"it has no frame for {longest:.1f} s from {times[steps.argmax()] - times[0]:.1f} s on"
         return ""
+
+    def _last_tag_is_whole(self) -> bool:
+        """Whether an flv file ends with a tag and, behind it, its length."""
+        end = self.file.bytes.size - 4
+        length = int.from_bytes(self.file.bytes.read(end, 4), "big")
+        return 11 < length <= end and int.from_bytes(self.file.bytes.read(end - length + 1, 3), "big") == length - 11
 
     def _with_entries(self, table: FrameTable) -> FrameTable:
         """The table with its entries, and without a container if a decoder finds as many of them so."""

@@ -124,6 +124,7 @@ def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> It
         packet = Packet(size)
         at = position - first
         packet.update(file.bytes.read(position, size) if group is None else group[at : at + size])
+        packet.is_keyframe = number == numbers[0]  # the entry: else the decoder of PNG adds the frame to another one
         give_number(packet, number)
         yield packet
 

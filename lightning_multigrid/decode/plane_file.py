@@ -136,7 +136,7 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
     """
 
     def __init__(self, path: StrPath) -> None:
-        self.damage, self.orientation, self.slow = Damage(), Orientation(), ""
+        self.damage, self.orientation, self.slow_because = Damage(), Orientation(), ""
         self.file = VideoFile(os.fspath(path))
         try:
             with self.file.faults():

@@ -4,9 +4,11 @@ import operator
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from fractions import Fraction
 
 import numpy as np
 import torch
+from av.filter import Graph
 from av.video.frame import VideoFrame
 from torch import Tensor
 
@@ -42,6 +44,25 @@ def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[
     return places
 
 
+class _Copies:
+    """Copies of frames, to be held: what a damaged frame shows may depend on which memory its decoder has back."""
+
+    def __init__(self) -> None:
+        self._kind: tuple[object, ...] = ()
+        self._graph = Graph()
+
+    def of(self, frame: VideoFrame) -> VideoFrame:
+        if kind_of(frame) != self._kind:
+            self._kind, self._graph = kind_of(frame), Graph()
+            base = frame.time_base or Fraction(1)
+            source = self._graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=base)
+            self._graph.link_nodes(source, self._graph.add("copy"), self._graph.add("buffersink")).configure()
+        self._graph.push(frame)
+        copy = self._graph.pull()
+        assert isinstance(copy, VideoFrame)
+        return copy
+
+
 class TableError(VideoError):
     """The frame table of a file that is not damaged does not fit it."""
 
@@ -68,7 +89,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         packets_fed: Packets given to the decoder so far: the cost of decoding, free of noise.
         fallbacks: How often frames did not come out as in the table at once, and were decoded again.
         damage: That of the file.
-        slow: Why its clips are read slowly, for the end of a sentence; empty if they aren't.
+        slow_because: Why its clips are read slowly, for the end of a sentence; empty if they aren't.
         misled: Whether its table does not fit: frames of a file that is not damaged had to be looked for in all of it.
     """
 
@@ -80,25 +101,25 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         self._own = table is None  # it would be in the video itself
         with self.file.faults():
             table = own_table(self.file.bytes) if table is None else table
-        self.slow = ""
+        self.slow_because = ""
         if table is None:
-            self.slow = "has no frame table"
+            self.slow_because = "has no frame table"
         elif table.file_size != self.file.bytes.size:
-            self.slow = "has changed since its frame table was made"
+            self.slow_because = "has changed since its frame table was made"
         elif not table.is_current:
-            self.slow = "has a frame table of another FFmpeg"
-        if table is None or self.slow:
+            self.slow_because = "has a frame table of another FFmpeg"
+        if table is None or self.slow_because:
             self.file.close()
-            held = 0
+            held, copies = 0, _Copies()
             with FullDecode(self.file.path) as decode:
                 for index, frame in enumerate(decode):
                     held += sum(plane.buffer_size for plane in frame.planes)
                     if held <= _HELD_BYTES:
-                        self._held[index] = frame
+                        self._held[index] = copies.of(frame)
                 table = decode.table(entries=False)
             self.file = VideoFile(self.file.path, whole=True)
         elif isinstance(self.file.bytes, RemoteFile) and not table.direct:
-            self.slow = (
+            self.slow_because = (
                 "is copied from its URL for each clip, as its container lets no packet be read alone: `prepare` it"
             )
             self.file = VideoFile(self.file.path, whole=True)
@@ -229,7 +250,7 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         """
         table = self.table
         if attempt == "from the start":
-            self.slow = self.slow or "is decoded otherwise than its frame table says"
+            self.slow_because = self.slow_because or "is decoded otherwise than its frame table says"
             # A frame for which no entry was found has 0. And some damaged files are decoded otherwise each time.
             self.misled = self.misled or (entry > 0 and not table.damage)
             self.packets_fed += len(table.sizes)

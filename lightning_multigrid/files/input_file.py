@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from io import BufferedReader
 from unicodedata import normalize
 
 from lightning_multigrid.files.arguments import StrPath
@@ -54,6 +55,10 @@ class InputFile:
         """Returns the bytes at a place, fewer where the file ends; an OSError if they can't be read."""
         left = self.size - position
         return os.pread(self._descriptor, min(size, left), position) if left > 0 else b""
+
+    def stream(self) -> BufferedReader:
+        """Returns the file as a stream, which is closed on its own."""
+        return open(os.dup(self._descriptor), "rb")
 
 
 class Cursor:

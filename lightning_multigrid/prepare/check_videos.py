@@ -30,15 +30,8 @@ _LOOKED_AT = 32  # videos, to know what all are like
 _USUAL_RATE = 30.0  # frames per second, where a file doesn't say
 
 
-class Checked(NamedTuple):
-    """Paths of videos, each with what is said of it."""
-
-    broken: dict[str, str]  # can't be read, or are damaged, or end before a stretch of them begins
-    notes: dict[str, str]  # are read, but their container says that something is missing
-
-
-def check(manifest: Manifest, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> Checked:
-    """Finds the broken and damaged videos of a manifest.
+def check(manifest: Manifest, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> dict[str, str]:
+    """Finds the faults of a manifest's videos: what is broken, damaged or cut, or ends before a stretch of it begins.
 
     Their frame tables tell it, and those that are missing are made and kept, as by `index`: a training that follows
     decodes no video again. Prepared videos and folders of frames, which need no tables there, are decoded each time.
@@ -49,6 +42,9 @@ def check(manifest: Manifest, folder: StrPath, workers: int = 0, timeout: float 
         workers: Processes; 0 works in this one.
         timeout: Seconds after which a video counts as broken (not with 0 workers).
 
+    Returns:
+        The paths of videos with a fault, each with what it is.
+
     Raises:
         OutputError: If tables can't be written.
         ValueError: If an argument is outside its range.
@@ -57,43 +53,36 @@ def check(manifest: Manifest, folder: StrPath, workers: int = 0, timeout: float 
     starts: dict[str, list[float]] = {}
     for row, path in enumerate(manifest.paths()):
         starts.setdefault(path, []).append(manifest.stretch(row)[0])
-    broken = index([(manifest.root, originals(manifest))], folder, workers, timeout).broken
+    faults = index([(manifest.root, originals(manifest))], folder, workers, timeout).broken
     store = TableStore(folder, manifest.root)
-    results = {path: _of_table(path, starts[path], store) for path in originals(manifest) if path not in broken}
-    rest = {path: starts[path] for path in starts if path not in results and path not in broken}
+    for path in set(originals(manifest)).difference(faults):
+        table = store.find(path)
+        faults[path] = _fault(table, starts[path]) if table else "changed while it was checked. Check it again"
+    rest = {path: begins for path, begins in starts.items() if path not in faults}
     tasks = run_tasks(partial(_of_decode, manifest.frame_rate), rest.items(), workers, timeout)
     for (path, _), result in shown("check", tasks, len(rest)):
-        if isinstance(result, TaskFailure):
-            broken[path] = result.reason
-        else:
-            results[path] = result
-    broken |= {path: fault for path, (fault, _) in results.items() if fault}
-    return Checked(broken, {path: lacks for path, (_, lacks) in results.items() if lacks and path not in broken})
+        faults[path] = result.reason if isinstance(result, TaskFailure) else result
+    return {path: faults[path] for path in starts if faults[path]}
 
 
-def _of_table(path: str, starts: Sequence[float], store: TableStore) -> tuple[str, str]:
-    table = store.find(path)
-    if table is None:
-        return "changed while it was checked. Check it again", ""
-    return _fault(table, starts), table.lacks
-
-
-def _of_decode(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> tuple[str, str]:
+def _of_decode(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> str:
     path, starts = task
     with open_whole(path, frame_rate) as decode:
         for _ in decode:
             pass
         if not isinstance(decode, FullDecode):
-            return _fault(decode, starts), ""
+            return _fault(decode, starts)
         own, found = own_table(decode.file.bytes), decode.table(entries=False)
         whole = own is None or not own.is_current or np.array_equal(own.checksums, found.checksums)
-        return _fault(found, starts) if whole else "changed since `prepare` made it. Remove it, and run `prepare`", ""
+        return _fault(found, starts) if whole else "changed since `prepare` made it. Remove it, and run `prepare`"
 
 
 def _fault(video: FrameTable | FrameFolder | PlaneFile, starts: Sequence[float]) -> str:
     """What is wrong with a video whose stretches start there, in s; empty if nothing is."""
     if video.damage:
         return str(video.damage)
+    if isinstance(video, FrameTable) and video.lacks:
+        return f"seems to be cut: {video.lacks}"
     end = video.start + video.time_of(len(video)) if video.rate else 0.0
     late = [start for start in starts if start and start >= end]
     if not late:

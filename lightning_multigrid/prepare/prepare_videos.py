@@ -1,10 +1,10 @@
 """Writes a dataset anew so that it is read several times faster: every video small and known to be readable.
 
 The output folder holds `videos/`, named as the sources are. Each says at its end what it was made from, by which the
-same command knows later what is done; `manifest.json`, which `VideoDataModule` takes; `report.csv`, which says what was
-broken and why. Part K of N makes some of the videos, and a report of its own. A video has its name only once it is
-whole and on the disk, so several may work on one folder: each takes the videos in an order of its own, and looks for
-the prepared one before it makes it.
+same command knows later what is done. Beside them are `metadata.csv`, their list, with `classes.txt`, and `report.csv`,
+which says what was broken and why. Part K of N makes some of the videos, and a report of its own. A video has its name
+only once it is whole and on the disk, so several may work on one folder: each takes the videos in an order of its own,
+and looks for the prepared one before it makes it.
 """
 
 import errno
@@ -42,7 +42,7 @@ from lightning_multigrid.prepare.check_videos import bytes_of_planes
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
 from lightning_multigrid.prepare.progress import Progress
 from lightning_multigrid.prepare.transcode import ENCODER, Encoding, Planes, TranscodeJob, transcode
-from lightning_multigrid.sources import MANIFEST_NAME, Manifest, renamed, save_manifest
+from lightning_multigrid.sources import Manifest, save_list
 
 REPORT_NAME = "report.csv"
 
@@ -54,7 +54,7 @@ _VERSION = 7
 class Summary:
     """What a `prepare` did."""
 
-    manifest: str  # that of the prepared videos, for `VideoDataModule`; a part doesn't write it
+    folder: str  # with the list of the prepared videos, for `VideoDataModule`; a part doesn't write it
     report: str  # CSV of the broken videos
     made: int  # videos that it made
     kept: int  # videos that were there before, or that another process made
@@ -80,7 +80,7 @@ def prepare(
         output: Folder for all that is written. Nothing outside it is touched, whatever the manifest says.
         encoding: How videos are encoded, or stored as planes.
         part: Do only part K of N, given as `K/N`: every N-th video. A `prepare` of all then does what is left, and
-            writes the manifest.
+            writes the list.
         workers: Processes; 0 works in this one.
         timeout: Seconds after which a video counts as broken (not with 0 workers).
         max_bad_fraction: Largest share of all videos that may be broken, in [0, 1]; no matter for a part.
@@ -149,10 +149,8 @@ def prepare(
                     f"{name} in {folder} is not what this `prepare` made of {source}: another one, with other settings "
                     "or of another source, writes there at the same time. Give each an `output` of its own."
                 )
-        path = os.path.join(root, MANIFEST_NAME)
         if good and part is None:
-            rows = [good.get(source) for source in sources]
-            save_manifest(renamed(manifest, rows, path, folder), path)
+            save_list(manifest, root, [f"videos/{good[source]}" if source in good else None for source in sources])
     if part is None and (len(broken) > max_bad_fraction * len(names) or not good):
         first = "; ".join(f"{path}: {reason}" for path, reason in islice(broken.items(), 3))
         raise BrokenVideosError(
@@ -161,7 +159,7 @@ def prepare(
             f"paths and `root`, repair or remove the videos, or raise `max_bad_fraction`. The first: {printable(first)}"
         )
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
-    return Summary(path, report, made, len(good) - made, broken, size)
+    return Summary(root, report, made, len(good) - made, broken, size)
 
 
 def _room_for_name(path: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,10 +57,13 @@ class ManifestBuilder:
         # With one name twice, labels would mean other classes.
         different = not isinstance(classes, str) and len(set(classes)) == len(classes)
         require(different, "classes", classes, "a sequence of different names")
+        if bad := [name for name in classes if not name or name != name.strip() or {*"\r\n"} & {*name}]:
+            raise ManifestError(f"The class {quoted(bad[0])} fits no line of a file of classes. Rename it.")
         rate = frame_rate is None or 0 < frame_rate < math.inf
         require(rate, "frame_rate", frame_rate, "above 0 (frames per second), or None")
         self._root = folder.rstrip("/") if self._remote else os.path.abspath(folder)
-        self._classes = tuple(classes)
+        self._prefix = os.path.join(self._root, "")
+        self._classes, self._beyond = tuple(classes), len(classes) or math.inf
         self._multi_label = multi_label
         self._frame_rate = frame_rate
         self._outside = allow_outside_root
@@ -78,18 +82,17 @@ class ManifestBuilder:
         path: str,
         labels: Sequence[int] = (),
         *,
-        where: str,
+        where: str | int,
         spans: Sequence[tuple[float, float]] = (),
         stretch: tuple[float, float] = (0.0, math.inf),
     ) -> None:
-        """Adds a checked video from `where` ("line 3"), or its `stretch` [start, end) in s.
+        """Adds a checked video from `where` (the number of a line, or words), or its `stretch` [start, end) in s.
 
         `spans` has [start, end) of each label in s of the video; without them, labels hold for all of it.
         """
         name = self._checked_path(path, where)
         self._check_labels(labels, where)
-        spans = spans or [(0.0, math.inf)] * len(labels)
-        if len(spans) != len(labels):
+        if spans and len(spans) != len(labels):
             raise self.error(where, f"{len(labels)} labels with {len(spans)} spans. Give every label its span, or none")
         start, end = stretch
         if not 0 <= start < end:
@@ -104,10 +107,14 @@ class ManifestBuilder:
         self._path_offsets.append(len(self._paths))
         self._labels.extend(labels)
         self._label_offsets.append(len(self._labels))
-        self._spans.extend(chain.from_iterable(spans))
+        self._spans.extend(chain.from_iterable(spans) if spans else (0.0, math.inf) * len(labels))
         self._stretches.extend(stretch)
 
-    def build(self) -> Manifest:
+    def build(self, names: Sequence[str] = ()) -> Manifest:
+        """Returns the manifest, once.
+
+        `names` are the classes that labels count if they were not known before; sorted, they are the classes.
+        """
         rows = len(self._path_offsets) - 1
         if not rows and self._missing:
             raise ManifestError(
@@ -121,19 +128,21 @@ class ManifestBuilder:
         if self._missing:
             counts = f"{self._missing:,} of the {self._missing + rows:,} videos"
             _log.warning("%s listed in %s are not on disk and are left out.", counts, self._origin)
-        columns = (self._paths, self._path_offsets, self._labels, self._label_offsets)
-        # Copies, as the builder may still move its memory.
-        times = (np.array(seconds).reshape(-1, 2) for seconds in (self._spans, self._stretches))
-        stored = Rows(*map(torch.from_numpy, (*map(np.array, columns), *times)))
-        return Manifest(
-            self._origin, self._root, self._classes, self._multi_label, self._frame_rate, self._missing, stored
-        )
+        labels, classes = _seen(self._labels), self._classes or tuple(sorted(names))
+        if not self._classes and names:
+            places = {name: place for place, name in enumerate(classes)}
+            labels = np.array([places[name] for name in names], labels.dtype)[labels]
+        spans, stretches = (_seen(seconds).reshape(-1, 2) for seconds in (self._spans, self._stretches))
+        columns = _seen(self._paths), _seen(self._path_offsets), labels, _seen(self._label_offsets), spans, stretches
+        stored = Rows(*map(torch.from_numpy, columns))
+        return Manifest(self._origin, self._root, classes, self._multi_label, self._frame_rate, self._missing, stored)
 
-    def error(self, where: str, what: str) -> ManifestError:
+    def error(self, where: str | int, what: str) -> ManifestError:
         """Returns the error for a row; `what` says what is wrong, then how to go on."""
-        return ManifestError(f"{self._origin}, {where}: {what}.")
+        place = f"line {where}" if isinstance(where, int) else where
+        return ManifestError(f"{self._origin}, {place}: {what}.")
 
-    def _checked_path(self, path: str, where: str) -> str:
+    def _checked_path(self, path: str, where: str | int) -> str:
         if not path or "\0" in path or ("://" in path and not is_url(path)) or _HALF_PAIR.search(path):
             raise self.error(
                 where, f"{quoted(path)} is not the path of a file. Correct an empty field, and save the list as UTF-8"
@@ -142,8 +151,8 @@ class ManifestBuilder:
             return self._checked_url(path, where)
         # The path is kept in its normal form, so that the path that was judged is the one that is opened.
         name = os.path.normpath(path)
-        if name.startswith(prefix := os.path.join(self._root, "")):
-            return name[len(prefix) :]
+        if name.startswith(self._prefix):
+            return name[len(self._prefix) :]
         inside = self._absolute if os.path.isabs(name) else self._outside or name.split(os.sep, 1)[0] != os.pardir
         if not inside:
             raise self.error(
@@ -153,7 +162,7 @@ class ManifestBuilder:
             )
         return name_in_url(self._root, name) if self._remote and not os.path.isabs(name) else name
 
-    def _checked_url(self, url: str, where: str) -> str:
+    def _checked_url(self, url: str, where: str | int) -> str:
         if self._remote and (name := name_below(self._root, url)) is not None:
             return name
         if fault := url_fault(url):
@@ -171,11 +180,10 @@ class ManifestBuilder:
         folder, base = os.path.split(os.path.join(self._root, name))
         return self._names_in is not None and base in self._names_in(folder)
 
-    def _check_labels(self, labels: Sequence[int], where: str) -> None:
-        beyond = len(self._classes) or math.inf
+    def _check_labels(self, labels: Sequence[int], where: str | int) -> None:
         for label in labels:
-            if not 0 <= label < beyond:
-                raise self.error(where, f"label {label} is not from 0 to {beyond - 1}. Number classes from 0")
+            if not 0 <= label < self._beyond:
+                raise self.error(where, f"label {label} is not from 0 to {self._beyond - 1}. Number classes from 0")
         if self._multi_label:
             return
         if len(labels) > 1:
@@ -201,14 +209,10 @@ def _check_root(url: str, *, of_frames: bool, existing_only: bool) -> None:
         raise ManifestError(f"`{name}` is for files on a disk, and `root` is {quoted(url)}. Leave it out.")
 
 
-def renamed(manifest: Manifest, paths: Sequence[str | None], origin: StrPath, root: StrPath) -> Manifest:
-    """Returns the manifest with other `paths`, of video files, without the rows of None."""
-    builder = ManifestBuilder(origin, root, classes=manifest.classes, multi_label=manifest.multi_label)
-    for row, path in enumerate(paths):
-        if path is not None:
-            labels, spans = manifest.spans(row)
-            builder.add(path, labels, where=f"row {row}", spans=spans, stretch=manifest.stretch(row))
-    return builder.build()
+def _seen(data: "array[Any] | bytearray") -> np.ndarray[Any, Any]:
+    """The memory of an array, not copied: nothing can be added to it any more."""
+    kind = data.typecode if isinstance(data, array) else "B"
+    return np.frombuffer(data, kind) if data else np.zeros(0, kind)
 
 
 def _names_in(folder: str) -> frozenset[str]:

@@ -6,63 +6,277 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from lightning_multigrid.files import VIDEO_SUFFIXES, quoted
-from lightning_multigrid.sources.text import ManifestError, csv_rows, read_text
+from lightning_multigrid.sources.text import ManifestError, csv_rows, open_text
 
-# The columns that hold paths and labels, in any capitals; the first of these that a header has.
+# The columns that hold paths, labels and so on, in any capitals; of each kind the first that a header has.
 _PATHS = ("path", "file_name", "filename", "filepath", "file_path", "video_path", "video", "file", "clip")
 _LABELS = ("label", "labels", "class", "class_name", "category", "action")
-_STRETCH = ("start", "end")
-_UNLABELLED = {*_PATHS, *_STRETCH}  # a header without labels has no other columns
+_COLUMNS = (_PATHS, _LABELS, ("start",), ("end",), ("spans",))
+_UNLABELLED = {*_PATHS, "start", "end"}  # a header without labels has no other columns
 _SPLITS = ("split", "subset", "partition", "fold")  # columns that say which rows are of training
 
 _SEPARATORS = "\t, ;"
+_NUMBER = re.compile("[0-9]{1,9}", re.ASCII)
 _NUMBERS = re.compile(r"[0-9]{1,9}(\s*[;,]\s*[0-9]{1,9})*", re.ASCII)
-_NO_UTF_8 = re.compile("[\ud800-\udfff]")  # as which `read_text` returns such bytes
+_NO_UTF_8 = re.compile("[\ud800-\udfff]")  # as which `open_text` reads such bytes
 _METADATA = ("metadata.csv", "metadata.jsonl")  # of a video folder of Hugging Face
+_HEAD = 1 << 16  # characters by which the separator is found
+_MOST_KEPT = 1 << 14  # labels
+WHOLE = 0.0, math.inf
 
 
 class Row(NamedTuple):
-    """A video of a list, from `where` ("line 3"): its labels as numbers or as names, and its stretch in seconds."""
+    """A video of a list as it stands in a `line`: text, or values of JSON; what it lacks is empty."""
 
-    where: str
+    line: int
     path: str
-    labels: list[int] | list[str]
-    stretch: tuple[float, float]
+    label: Any
+    start: Any
+    end: Any
+    spans: Any
 
 
-def read_list(path: str, classes: Sequence[str] = (), *, multi_label: bool, folders: bool) -> list[Row]:
-    """Reads the rows of a list, whose labels are all numbers or all names.
+class ListFile:
+    """A list of videos, whose rows may be read once, until `close`.
+
+    Attributes:
+        columns: Their names, in small letters; empty if they have none.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.columns: list[str] = []
+        if path.lower().endswith(".json"):
+            raise ManifestError(
+                f"{path} is JSON, and a list has a row for each video: `path label`, or an object of JSON with "
+                "`file_name` and `label` if its name ends in `.jsonl`. Write one of these."
+            )
+        self._rows = self._of_json() if path.lower().endswith(".jsonl") else self._of_csv()
+        self._first = next(self._rows, None)  # by now, the names of the columns are read
+
+    def __iter__(self) -> Iterator[Row]:
+        return chain([] if self._first is None else [self._first], self._rows)
+
+    def close(self) -> None:
+        self._rows.close()
+
+    def error(self, line: int, what: str) -> ManifestError:
+        """Returns the error of a row; `what` says what is wrong, then how to go on."""
+        return ManifestError(f"{self.path}, line {line}: {what}.")
+
+    def _of_csv(self) -> Generator[Row, None, None]:
+        with open_text(self.path) as file:
+            head = file.read(_HEAD)
+            separator = _separator(head)
+            lines = chain(io.StringIO(head + file.readline(), newline=""), file)
+            width, chosen, splits = 2, itemgetter(0, 1, 2, 2, 2), dict[str, Any]()
+            of_splits: list[int] = []
+            for number, (line, row) in enumerate(csv_rows(self.path, lines, separator)):
+                while not row[-1]:  # spaces at the end of a line do not make fields
+                    row.pop()
+                if number == 0 and _is_header(names := [name.lower() for name in row]):
+                    self.columns, width = names, len(names)
+                    self._check_columns(line)
+                    places = (next((names.index(n) for n in kind if n in names), width) for kind in _COLUMNS)
+                    chosen = itemgetter(*places)
+                    of_splits = [names.index(name) for name in _SPLITS if name in names]
+                    continue
+                if len(row) > width:
+                    raise self._too_wide(line, row, separator)
+                row += [""] * (width + 1 - len(row))
+                for place in of_splits:
+                    self._check_split(line, self.columns[place], row[place], splits)
+                yield Row(line, *chosen(row))
+
+    def _of_json(self) -> Generator[Row, None, None]:
+        splits: dict[str, Any] = {}
+        with open_text(self.path) as file:
+            for line, text in enumerate(file, start=1):
+                if not text.strip():
+                    continue
+                try:
+                    record = json.loads(text)
+                except (ValueError, RecursionError) as error:  # numbers too long, brackets too deep
+                    raise self.error(line, f"no JSON: {error}. Write an object of JSON on each line") from error
+                if not isinstance(record, dict):
+                    said = f"{quoted(text.strip())} is no object of JSON"
+                    raise self.error(line, f"{said}. Write one with `file_name` and `label` on each line")
+                fields = {name.lower(): value for name, value in record.items()}
+                self.columns = self.columns or list(fields)
+                for name in filter(fields.__contains__, _SPLITS):
+                    self._check_split(line, name, fields[name], splits)
+                fields = {name: "" if value is None else value for name, value in fields.items()}
+                path, *others = [next((fields[name] for name in kind if name in fields), "") for kind in _COLUMNS]
+                yield Row(line, path if isinstance(path, str) else "", *others)
+
+    def _check_columns(self, line: int) -> None:
+        if twice := [name for name in chain(*_COLUMNS) if self.columns.count(name) > 1]:
+            raise self.error(line, f"two columns are named `{twice[0]}`. Rename the one that does not count")
+        if ("start" in self.columns) != ("end" in self.columns):
+            raise self.error(line, "stretches need two columns, `start` and `end`; their fields may be empty")
+
+    def _check_split(self, line: int, name: str, value: Any, splits: dict[str, Any]) -> None:
+        """Refuses a row of another split than those before, in a column such as `split`; `splits` has theirs."""
+        if splits.setdefault(name, value) != value:
+            raise self.error(
+                line,
+                f"`{name}` is {quoted(str(value))}, and {quoted(str(splits[name]))} in a row before; all rows "
+                f"would be of one split. Give a list of each split, or leave the column `{name}` out",
+            )
+
+    def _too_wide(self, line: int, row: Sequence[str], separator: str) -> ManifestError:
+        named = f"{len(self.columns)} are named" if self.columns else "`path label` or `path` is required"
+        return self.error(
+            line,
+            f"{len(row)} fields ({quoted(', '.join(row))}), as it was split at {separator!r}; {named}. Put a path that "
+            "holds the separator in double quotes, let the first row name the columns (`path,label`, for stretches "
+            "`path,label,start,end`), and read official annotation files with `Kinetics` and so on",
+        )
+
+
+class Labels:
+    """Makes numbers of the labels of a list, row by row: they are all numbers from 0, or all names of classes.
 
     In a list without a header, a name must follow the path of a video file, because a field may also be a part of a
-    path that holds the separator. With `folders`, where paths have no suffix, names need a header. `classes` are those
-    that are known; without `multi_label`, only one of them may hold a `;`.
+    path that holds the separator. With `folders`, where paths have no suffix, names need a header.
+
+    Args:
+        rows: The list.
+        classes: Those that are known, in the order of their numbers.
+        counted: Whether the numbers of the list count these classes, or perhaps others than those of training.
+        multi_label: Whether a row may have several; without it, only a name of `classes` may hold a `;`.
+        folders: Whether paths are folders.
+
+    Attributes:
+        names: The classes, as numbers count them. Those that the list names are in the order in which they came.
     """
-    rows: list[Row] = []
-    first: Row | None = None  # with a label
-    for where, named, fields in _records(path):
-        error, label = _error_at(path, where), fields["label"]
-        labels = _labels(error, label, classes, multi_label)
-        stretch = _seconds(error, fields["start"], 0.0), _seconds(error, fields["end"], math.inf)
-        row = Row(where, fields["path"], labels, stretch)
-        if labels and isinstance(labels[0], str):
-            sure = named or (not folders and row.path.lower().endswith(VIDEO_SUFFIXES))
-            if not sure or str(label).lower().endswith(VIDEO_SUFFIXES):
-                raise error(_what_label(label))
-        if labels and first is None:
-            first = row
-        elif labels and first is not None and type(labels[0]) is not type(first.labels[0]):
-            raise error(
-                f"the label {quoted(str(label))} is not of the kind of {quoted(str(first.labels[0]))} in "
-                f"{first.where}: labels are all numbers from 0, or all names. Correct it, or rename the classes "
-                "whose names are numbers"
+
+    def __init__(
+        self, rows: ListFile, classes: Sequence[str], *, counted: bool, multi_label: bool, folders: bool
+    ) -> None:
+        self.names = list(classes)
+        self._known, self._multi_label, self._rows, self._folders = bool(classes), multi_label, rows, folders
+        self._ids = {name: number for number, name in enumerate(classes)}
+        numbers = () if counted else (name for name in classes if _NUMBER.fullmatch(name))
+        self._numbered = {int(name): self._ids[name] for name in numbers}
+        self._first: tuple[int, Any, type] | None = None  # line, label and kind of the first
+        self._kept: dict[str, list[int]] = {}
+
+    def of(self, row: Row) -> list[int]:
+        """The numbers of a row's labels."""
+        line, path, label, *_ = row
+        if label == "":
+            return []
+        found = self._kept.get(label) if isinstance(label, str) else None
+        if found is None:
+            found = self._numbers(line, label)
+            if isinstance(label, str) and len(self._kept) < _MOST_KEPT:
+                self._kept[label] = found
+        unsure = not self._rows.columns and self._first is not None and self._first[2] is str
+        if unsure and (self._folders or not path.lower().endswith(VIDEO_SUFFIXES)):
+            raise self._no_label(line, label)
+        return found
+
+    def _numbers(self, line: int, label: Any) -> list[int]:
+        labels = self._read(line, label)
+        if not labels:
+            return []
+        if isinstance(labels[0], str) and str(label).lower().endswith(VIDEO_SUFFIXES):
+            raise self._no_label(line, label)
+        self._first = self._first or (line, label, type(labels[0]))
+        if type(labels[0]) is not self._first[2]:
+            raise self._rows.error(
+                line,
+                f"the label {quoted(str(label))} is not of the kind of {quoted(str(self._first[1]))} in line "
+                f"{self._first[0]}: labels are all numbers from 0, or all names. Correct it, or rename the classes "
+                "whose names are numbers",
             )
-        rows.append(row)
-    return rows
+        return [self._number(line, label) for label in labels]
+
+    def _number(self, line: int, label: int | str) -> int:
+        if isinstance(label, str):
+            if label not in self._ids and self._known:
+                raise self._rows.error(
+                    line,
+                    f"{quoted(label)} is not among the {len(self._ids):,} classes, such as {quoted(self.names[0])}. "
+                    "Correct it, give the training split a video of it, or name all classes in a file for `classes` of "
+                    "`VideoList`",
+                )
+            if label not in self._ids:
+                self._ids[label] = len(self.names)
+                self.names.append(label)
+            return self._ids[label]
+        if self._numbered.get(label, label) != label:
+            raise self._rows.error(
+                line,
+                f"the label {label} may be the class {quoted(self.names[self._numbered[label]])} of training or its "
+                f"class {label}, counted from 0. Give the `VideoList` of this list the `classes` that its numbers "
+                "count",
+            )
+        return label
+
+    def _read(self, line: int, label: Any) -> list[Any]:
+        """The labels of a field, or of a value of JSON: numbers or names."""
+        if isinstance(label, list):
+            parts = [self._read(line, part) for part in label]
+            if any(len(part) != 1 or type(part[0]) is not type(parts[0][0]) for part in parts):
+                raise self._no_label(line, label)
+            return [part[0] for part in parts]
+        if isinstance(label, int) and not isinstance(label, bool):
+            label = str(label)
+        if not isinstance(label, str):
+            raise self._no_label(line, label)
+        if _NUMBERS.fullmatch(label):
+            return [int(part) for part in re.findall("[0-9]+", label)]
+        known = self._known and label in self._ids
+        if ";" in label and not self._multi_label and not known:
+            raise self._rows.error(
+                line,
+                f"the label {quoted(label)} is several names, one is required. Pass `multi_label=True` to `VideoList`, "
+                "or give it the names of the classes as `classes`, if this is one of them",
+            )
+        if _NO_UTF_8.search(label):
+            raise self._rows.error(line, f"the label {quoted(label)} is not in UTF-8. Save the list as UTF-8")
+        between = ";" if ";" in label else ","  # names such as "Male speech, man speaking" hold a comma
+        names = [name.strip() for name in label.split(between)] if self._multi_label and not known else [label]
+        if any(len(name.splitlines()) != 1 or "\0" in name or _is_number(name) for name in names):
+            raise self._no_label(line, label)
+        return names
+
+    def _no_label(self, line: int, label: Any) -> ManifestError:
+        return self._rows.error(
+            line,
+            f"the label {quoted(str(label))} is not a number from 0, several such as `1;5`, or a name behind the path "
+            "of a video. Put a path that holds a separator in double quotes, let the first row name the columns "
+            "(`path,label`), or use a folder per class",
+        )
+
+
+def times(rows: ListFile, row: Row) -> tuple[tuple[float, float], list[tuple[float, float]]]:
+    """The stretch of a row, in seconds of its video, and the span of each label; none if labels hold for all of it."""
+    line, _, _, start, end, spans = row
+    if start == end == spans == "":
+        return WHOLE, []
+    stretch = []
+    for moment, absent in zip((start, end), WHOLE, strict=True):
+        try:
+            stretch.append(absent if moment == "" else float(moment))
+        except (ValueError, TypeError, OverflowError):
+            said = f"the start or end {quoted(str(moment))} is no number of seconds. Write it like `12.5`"
+            raise rows.error(line, said) from None
+    try:
+        pairs = [(float(low), float(high)) for low, high in map(str.split, spans.split(";"))] if spans else []
+    except (ValueError, AttributeError):
+        said = f"the spans {quoted(str(spans))} are not the start and the end of each label in seconds"
+        raise rows.error(line, f"{said}. Write them like `1.5 3;0 12.25`") from None
+    return (stretch[0], stretch[1]), pairs
 
 
 def metadata_in(folder: str) -> str | None:
@@ -70,16 +284,11 @@ def metadata_in(folder: str) -> str | None:
     found = [path for name in _METADATA if os.path.isfile(path := os.path.join(folder, name))]
     if len(found) > 1:
         raise ManifestError(f"{folder} holds {' and '.join(_METADATA)}. Give one of them as the list.")
-    return next((path for path in found if _has_labels(path)), None)
-
-
-def _has_labels(path: str) -> bool:
-    text = read_text(path)
-    if path.endswith(".jsonl"):
-        header = next((list(record) for _, record in _json_records(path)), [])
-    else:
-        header = next((row for _, row in csv_rows(path, text, _separator(text))), [])
-    return _names_labels([name.lower() for name in header])
+    for path in found:
+        with closing(ListFile(path)) as rows:
+            if _names_labels(rows.columns):
+                return path
+    return None
 
 
 def _is_header(names: Sequence[str]) -> bool:
@@ -92,144 +301,12 @@ def _names_labels(header: Sequence[str]) -> bool:
     return not any(set(names).isdisjoint(header) for names in (_PATHS, _LABELS))
 
 
-def _records(path: str) -> Iterator[tuple[str, bool, dict[str, Any]]]:
-    """Yields where each row is, whether its columns are named, and its path, label, start and end, or None."""
-    splits: dict[str, Any] = {}
-    if path.lower().endswith(".jsonl"):
-        for where, record in _json_records(path):
-            fields = {name.lower(): value for name, value in record.items()}
-            _one_split(_error_at(path, where), fields, splits)
-            yield where, True, _fields(fields)
-        return
-    if path.lower().endswith(".json"):
-        raise ManifestError(
-            f"{path} is JSON, and a list has a row for each video: `path label`, or an object of JSON with `file_name` "
-            "and `label` if its name ends in `.jsonl`. Write one of these."
-        )
-    header: list[str] = []
-    text = read_text(path)
-    separator = _separator(text)
-    for number, (line, row) in enumerate(csv_rows(path, text, separator)):
-        where = f"line {line}"
-        error = _error_at(path, where)
-        while not row[-1]:  # spaces at the end of a line do not make fields
-            row.pop()
-        names = [name.lower() for name in row]
-        if number == 0 and _is_header(names):
-            header = names
-            if twice := [name for name in (*_PATHS, *_LABELS, *_STRETCH) if header.count(name) > 1]:
-                raise error(f"two columns are named `{twice[0]}`. Rename the one that does not count")
-            if ("start" in header) != ("end" in header):
-                raise error("stretches need two columns, `start` and `end`; their fields may be empty")
-            continue
-        if len(row) > (len(header) or 2):
-            raise error(
-                f"{len(row)} fields ({quoted(', '.join(row))}), as it was split at {separator!r}; "
-                f"{f'{len(header)} are named' if header else '`path label` or `path` is required'}. Put a path that "
-                "holds the separator in double quotes, let the first row name the columns (`path,label`, "
-                "for stretches `path,label,start,end`), and read official annotation files with `Kinetics` and so on"
-            )
-        fields = dict(zip(header or ("path", "label"), row, strict=False))
-        _one_split(error, fields, splits)
-        yield where, bool(header), _fields(fields)
-
-
-def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The path, label, start and end of a row whose columns have names; None where it has none."""
-    chosen = {"path": _PATHS, "label": _LABELS, "start": ("start",), "end": ("end",)}
-    found = {kind: next((fields[name] for name in names if name in fields), None) for kind, names in chosen.items()}
-    return {**found, "path": found["path"] if isinstance(found["path"], str) else ""}
-
-
-def _one_split(error: Callable[[str], ManifestError], fields: Mapping[str, Any], splits: dict[str, Any]) -> None:
-    """Refuses a row that is of another split than those before, in a column such as `split`; `splits` has theirs."""
-    for name in _SPLITS:
-        if name in fields and splits.setdefault(name, fields[name]) != fields[name]:
-            raise error(
-                f"`{name}` is {quoted(str(fields[name]))}, and {quoted(str(splits[name]))} in a row before; all rows "
-                f"would be of one split. Give a list of each split, or leave the column `{name}` out"
-            )
-
-
-def _json_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"line {number}"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # numbers may be too long, and brackets deeper than the stack
-            raise _error_at(path, where)(f"no JSON: {error}. Write an object of JSON on each line") from error
-        if not isinstance(record, dict):
-            raise _error_at(path, where)(
-                f"{quoted(line.strip())} is no object of JSON. Write one with `file_name` and `label` on each line"
-            )
-        yield where, record
-
-
-def _labels(
-    error: Callable[[str], ManifestError], label: Any, classes: Sequence[str], multi_label: bool
-) -> list[int] | list[str]:
-    """Returns the labels of a field, or of a value of JSON."""
-    if label is None or label == "":
-        return []
-    if isinstance(label, list):
-        parts = [_labels(error, part, classes, False) for part in label]
-        if any(len(part) != 1 or type(part[0]) is not type(parts[0][0]) for part in parts):
-            raise error(_what_label(label))
-        return [part[0] for part in parts]  # type: ignore[return-value]
-    if isinstance(label, int) and not isinstance(label, bool):
-        label = str(label)
-    if not isinstance(label, str):
-        raise error(_what_label(label))
-    if _NUMBERS.fullmatch(label):
-        return [int(part) for part in re.findall("[0-9]+", label)]
-    if ";" in label and not multi_label and label not in classes:
-        raise error(
-            f"the label {quoted(label)} is several names, one is required. Pass `multi_label=True` to `VideoList`, or "
-            "give it the names of the classes as `classes`, if this is one of them"
-        )
-    if _NO_UTF_8.search(label):
-        raise error(f"the label {quoted(label)} is not in UTF-8. Save the list as UTF-8")
-    between = ";" if ";" in label else ","  # names such as "Male speech, man speaking" hold a comma
-    names = [name.strip() for name in label.split(between)] if multi_label and label not in classes else [label]
-    if any(len(name.splitlines()) != 1 or "\0" in name or _is_number(name) for name in names):
-        raise error(_what_label(label))
-    return names
-
-
-def is_label(name: str) -> bool:
-    """Whether a list would take the name of a class for the number of one."""
-    return re.fullmatch("[0-9]{1,9}", name) is not None
-
-
 def _is_number(text: str) -> bool:
     """Whether it is any number, also one that is no label, or none (`nan`)."""
     with suppress(ValueError):
         float(text)
         return True
     return False
-
-
-def _what_label(label: Any) -> str:
-    return (
-        f"the label {quoted(str(label))} is not a number from 0, several such as `1;5`, or a name behind the path of a "
-        "video. Put a path that holds a separator in double quotes, let the first row name the columns (`path,label`), "
-        "or use a folder per class"
-    )
-
-
-def _seconds(error: Callable[[str], ManifestError], moment: Any, absent: float) -> float:
-    if moment is None or moment == "":
-        return absent
-    with suppress(ValueError, TypeError, OverflowError):
-        return float(moment)
-    raise error(f"the start or end {quoted(str(moment))} is no number of seconds. Write it like `12.5`")
-
-
-def _error_at(path: str, where: str) -> Callable[[str], ManifestError]:
-    """Returns what makes the error of a row; it is told what is wrong, then how to go on."""
-    return lambda what: ManifestError(f"{path}, {where}: {what}.")
 
 
 def _separator(text: str) -> str:

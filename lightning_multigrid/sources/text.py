@@ -4,9 +4,10 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader, BytesIO
+from typing import Any, TextIO
 
 from lightning_multigrid.files import InputFile, is_url, read_remote, url_fault
 
@@ -15,25 +16,27 @@ class ManifestError(ValueError):
     """A list, a folder or an annotation file that can't be read as videos and labels."""
 
 
+@contextmanager
+def open_text(path: str) -> Iterator[TextIO]:
+    """Opens a UTF-8 text; line ends are kept, and bytes that are no UTF-8, as a file may be named so."""
+    if is_url(path) and (fault := url_fault(path)):
+        raise ManifestError(f"{path} {fault}.")
+    try:
+        data = BufferedReader(BytesIO(read_remote(path))) if is_url(path) else InputFile(path).stream()
+        with io.TextIOWrapper(data, "utf-8-sig", "surrogateescape", newline="") as text:
+            if b"\0" in data.peek():
+                what = "is no text in UTF-8, but perhaps in UTF-16: it holds zeros. Save it as UTF-8"
+                raise ManifestError(f"{path} {what}.")
+            yield text
+    except OSError as error:
+        where = "" if is_url(path) else f" (looked for in {os.path.abspath(os.curdir)})"
+        raise ManifestError(f"{path} can't be read: {error.strerror}{where}.") from error
+
+
 def read_text(path: str) -> str:
-    """Returns the UTF-8 text of a file; line ends are kept, and bytes that are no UTF-8, as a file may be named so."""
-    if is_url(path):
-        if fault := url_fault(path):
-            raise ManifestError(f"{path} {fault}.")
-        try:
-            data = read_remote(path)
-        except OSError as error:
-            raise ManifestError(f"{path} can't be read: {error.strerror}.") from error
-    else:
-        try:
-            with closing(InputFile(path)) as file:
-                data = file.read(0, file.size)
-        except OSError as error:
-            where = f"looked for in {os.path.abspath(os.curdir)}"
-            raise ManifestError(f"{path} can't be read: {error.strerror} ({where}).") from error
-    if b"\0" in data:
-        raise ManifestError(f"{path} is no text in UTF-8, but perhaps in UTF-16: it holds zeros. Save it as UTF-8.")
-    return data.decode("utf-8-sig", "surrogateescape")
+    """Returns the text of a file, as `open_text` opens it."""
+    with open_text(path) as file:
+        return file.read()
 
 
 def read_json(path: str) -> Any:
@@ -45,13 +48,13 @@ def read_json(path: str) -> Any:
         raise ManifestError(f"{path} is not JSON: {error}. Download or make the file again.") from error
 
 
-def csv_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the rows of a file's text that are not blank, each with the number of its last line.
+def csv_rows(path: str, lines: Iterable[str], separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the rows of a file's lines that are not blank, each with the number of its last line.
 
     White space around fields is dropped. Double quotes may enclose a field, and are then doubled inside; others than
     these are refused.
     """
-    reader = csv.reader(io.StringIO(text, ""), delimiter=separator, strict=True, skipinitialspace=True)
+    reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=True)
     with _csv_errors(path, reader):
         for row in reader:
             if any(fields := [field.strip(" \t") for field in row]):
@@ -60,8 +63,7 @@ def csv_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, list[s
 
 def csv_table(path: str, *required: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the records below a header that has the `required` columns, each with the number of its last line."""
-    reader = csv.DictReader(io.StringIO(read_text(path), ""))
-    with _csv_errors(path, reader):
+    with open_text(path) as file, _csv_errors(path, reader := csv.DictReader(file)):
         if absent := set(required).difference(reader.fieldnames or ()):
             raise ManifestError(f"{path} has no column {', '.join(sorted(absent))}. Give the official annotation file.")
         for row in reader:

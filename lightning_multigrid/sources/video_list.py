@@ -1,17 +1,23 @@
 """The user's own videos: a list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote."""
 
+import math
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 
-from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, is_url, path_argument, quoted
+from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, is_url, new_file, path_argument, quoted, write_csv
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.class_folders import class_names, no_videos, tell_left_out, videos_below
-from lightning_multigrid.sources.list_file import Row, is_label, metadata_in, read_list
+from lightning_multigrid.sources.list_file import Labels, ListFile, metadata_in, times
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.manifest_file import load_manifest, prepared_manifest
 from lightning_multigrid.sources.text import ManifestError, read_text
+
+LIST_NAME, CLASSES_NAME = "metadata.csv", "classes.txt"  # of a folder that `prepare` wrote
+_WRITTEN = ("file_name", "label", "start", "end", "prepared")
+_OLDER = "manifest.json"  # which `prepare` wrote once
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,11 @@ class VideoList:
     Videos may be at *URLs* of `https://`, `http://`, `s3://` and `hf://`: below a `root` that is one, in a list whose
     rows are URLs below that root, and in a list or a prepared folder that is at a URL itself.
 
-    A *prepared* folder, or the `manifest.json` in it, has its own classes and labels. Arguments that say
-    otherwise are refused.
+    Where a video may have several labels, a column `spans` has the start and the end of each in seconds of the video,
+    like `1.5 3;0 12.25`; an empty field means all of it.
+
+    A *prepared* folder holds such a list, `metadata.csv`, and `classes.txt`, whose lines its labels count. Arguments
+    that say otherwise are refused.
 
     Args:
         source: The list, the folder that holds a folder per class or videos, or the prepared folder.
@@ -78,109 +87,112 @@ class VideoList:
         A `ManifestError` that names the line if something can't be read; a TypeError if an argument is of a wrong kind.
         """
         source = path_argument("source", self.source)
+        listed = _list_in(source)
         own = read_classes(self.classes) if isinstance(self.classes, str | os.PathLike) else tuple(self.classes)
-        classes = own or classes
-        if (prepared := prepared_manifest(source)) is not None:
-            return self._prepared(prepared, own, classes)
-        if os.path.isdir(source) and (listed := metadata_in(source)) is not None:
-            source = listed
-        is_folder = os.path.isdir(source)
-        if is_folder and self.root is not None:
-            raise ManifestError(f"`root` is for lists, and {source} is a folder. Leave `root` out.")
-        if source.lower().endswith(VIDEO_SUFFIXES) and not is_folder:
+        if listed is None:
+            return self._read_folder(source, own or tuple(classes))
+        if listed.lower().endswith(VIDEO_SUFFIXES):
             raise ManifestError(f"{source} is a video. Give the folder that it is in, or a list of `path label`.")
+        with closing(ListFile(listed)) as rows:
+            return self._read_list(rows, own, classes)
+
+    def _read_list(self, rows: ListFile, own: tuple[str, ...], classes: Sequence[str]) -> Manifest:
+        source, root = rows.path, self.root
+        prepared = [name for name in rows.columns if name != "spans"] == [*_WRITTEN]
+        if prepared:
+            root = os.path.dirname(source) or os.curdir
+            beside = read_classes(os.path.join(root, CLASSES_NAME), may_be_empty=True)
+            if own not in ((), beside) or self.frame_rate is not None or self.root is not None:
+                raise ManifestError(
+                    f"{source} is what `prepare` wrote, with its own `root` and `classes`, and no `frame_rate`, and "
+                    "the arguments say otherwise. Leave them out, or prepare the videos anew with them."
+                )
+            own = beside
+        known, several = own or classes, self.multi_label or "spans" in rows.columns
         frames = self.frame_rate is not None
-        folders = class_names(source, frames=frames) if is_folder else []
-        rows = [] if is_folder else read_list(source, classes, multi_label=self.multi_label, folders=frames)
-        # In the order of their names, as the folders are.
-        names = sorted({label for row in rows for label in row.labels if isinstance(label, str)})
-        root = source if is_folder else self.root
-        if is_folder and not folders and frames:  # the folder is the only video
-            root = os.path.dirname(os.path.abspath(source))
-        builder = ManifestBuilder(
+        labels = Labels(rows, known, counted=bool(own), multi_label=several, folders=frames)
+        builder = self._builder(source, root, known, multi_label=several)
+        for row in rows:
+            stretch, spans = times(rows, row)
+            builder.add(row.path, labels.of(row), where=row.line, spans=spans, stretch=stretch)
+        return replace(builder.build(labels.names), prepared=prepared)
+
+    def _builder(
+        self, source: str, root: StrPath | None, classes: Sequence[str], *, multi_label: bool
+    ) -> ManifestBuilder:
+        return ManifestBuilder(
             source,
             root,
-            classes=classes or folders or names,
-            multi_label=self.multi_label,
+            classes=classes,
+            multi_label=multi_label,
             frame_rate=self.frame_rate,
             existing_only=self.existing_only,
             allow_outside_root=self.allow_outside_root,
         )
+
+    def _read_folder(self, source: str, classes: tuple[str, ...]) -> Manifest:
+        if self.root is not None:
+            raise ManifestError(f"`root` is for lists, and {source} is a folder. Leave `root` out.")
+        frames = self.frame_rate is not None
+        folders = class_names(source, frames=frames)
+        # Without folders, a folder of images is the only video.
+        root = source if folders or not frames else os.path.dirname(os.path.abspath(source))
+        builder = self._builder(source, root, classes or folders, multi_label=self.multi_label)
+        labels = {name: label for label, name in enumerate(classes or folders)}
         left_out = Counter[str]()
-        if folders:
-            _add_folders(builder, source, folders, classes or folders, frames=frames, left_out=left_out)
-        elif is_folder:
-            _add_videos(builder, source, (), frames=frames, left_out=left_out)
-        else:
-            _add_rows(builder, rows, classes or names, of_training=not own)
+        for name in folders or [""]:
+            if name and name not in labels:
+                raise ManifestError(
+                    f"{source} has a folder {quoted(name)}, which is not among the {len(labels):,} `classes`. "
+                    "Give the classes of the training split, or move the folder away."
+                )
+            folder = os.path.join(os.path.abspath(source), name) if name else os.path.abspath(source)
+            videos = list(videos_below(folder, frames=frames, left_out=left_out))
+            if not videos:
+                raise no_videos(folder, frames=frames)
+            for path in videos:
+                builder.add(path, [labels[name]] if name else [], where=path)
         if not frames:
             tell_left_out(source, left_out)
         return builder.build()
 
-    def _prepared(self, path: str, own: tuple[str, ...], classes: Sequence[str]) -> Manifest:
-        """Reads the manifest of a prepared folder; its own classes and labels come before those of training."""
-        manifest = load_manifest(path, classes, existing_only=self.existing_only)
-        other_classes = own and manifest.classes != own
-        other_labels = self.multi_label and not manifest.multi_label
-        if other_classes or other_labels or self.root is not None or self.frame_rate is not None:
-            raise ManifestError(
-                f"{path} has its own `root`, `classes` and `multi_label`, and no `frame_rate`, and the arguments say "
-                "otherwise. Leave them out, or prepare the videos anew with them."
-            )
-        return manifest
+
+def save_list(manifest: Manifest, folder: StrPath, names: Sequence[str | None]) -> None:
+    """Writes the list of what was prepared of a manifest into a folder, and the classes that its labels count.
+
+    Hugging Face's `datasets` reads it as a folder of videos. Where videos may have several labels, the column `spans`
+    has the start and the end of each in seconds, like `1.5 3;0 12.25`.
+
+    Args:
+        manifest: What was prepared.
+        folder: Where the prepared videos are.
+        names: Those of the prepared videos below the folder, for each row of the manifest; None leaves a row out.
+    """
+    several = ["spans"] * manifest.multi_label
+    written = [[*_WRITTEN[:-1], *several, _WRITTEN[-1]]]
+    for row, name in enumerate(names):
+        if name is not None:
+            labels, spans = manifest.spans(row)
+            stretch = [str(seconds) if 0 < seconds < math.inf else "" for seconds in manifest.stretch(row)]
+            timed = ";".join(f"{start} {end}" for start, end in spans)
+            written.append([name, ";".join(map(str, labels)), *stretch, *[timed for _ in several], "yes"])
+    with new_file(os.path.join(folder, CLASSES_NAME)) as file:
+        file.write("".join(f"{name}\n" for name in manifest.classes).encode("utf-8", "surrogateescape"))
+    write_csv(os.path.join(folder, LIST_NAME), written)
 
 
-def _add_folders(
-    builder: ManifestBuilder,
-    source: str,
-    folders: Sequence[str],
-    classes: Sequence[str],
-    *,
-    frames: bool,
-    left_out: Counter[str],
-) -> None:
-    labels = {name: label for label, name in enumerate(classes)}
-    for name in folders:
-        if name not in labels:
-            raise ManifestError(
-                f"{source} has a folder {quoted(name)}, which is not among the {len(classes):,} `classes`. "
-                "Give the classes of the training split, or move the folder away."
-            )
-        folder = os.path.join(os.path.abspath(source), name)
-        _add_videos(builder, folder, [labels[name]], frames=frames, left_out=left_out)
-
-
-def _add_videos(
-    builder: ManifestBuilder, folder: str, labels: Sequence[int], *, frames: bool, left_out: Counter[str]
-) -> None:
-    videos = list(videos_below(os.path.abspath(folder), frames=frames, left_out=left_out))
-    if not videos:
-        raise no_videos(folder, frames=frames)
-    for path in videos:
-        builder.add(path, labels, where=path)
-
-
-def _add_rows(builder: ManifestBuilder, rows: Sequence[Row], classes: Sequence[str], *, of_training: bool) -> None:
-    ids = {name: label for label, name in enumerate(classes)}
-    # Who gives a list its `classes` says what its numbers count.
-    numbered = {int(name): label for name, label in ids.items() if of_training and is_label(name)}
-    for where, path, labels, stretch in rows:
-        for label in labels:
-            if isinstance(label, str) and label not in ids:
-                raise builder.error(
-                    where,
-                    f"{quoted(label)} is not among the {len(ids):,} classes, such as {quoted(classes[0])}. Correct it, "
-                    "give the training split a video of it, or name all classes in a file for `classes` of `VideoList`",
-                )
-        known = [ids[label] if isinstance(label, str) else label for label in labels]
-        for label in labels:
-            if isinstance(label, int) and numbered.get(label, label) != label:
-                raise builder.error(
-                    where,
-                    f"the label {label} may be the class {quoted(classes[numbered[label]])} of training or its class "
-                    f"{label}, counted from 0. Give the `VideoList` of this list the `classes` that its numbers count",
-                )
-        builder.add(path, known, where=where, stretch=stretch)
+def _list_in(source: str) -> str | None:
+    """Returns the list that a source is or holds; None for another folder."""
+    if is_url(source) and not os.path.splitext(source)[1]:  # nothing there is looked for: it is a prepared folder
+        return f"{source.rstrip('/')}/{LIST_NAME}"
+    listed = metadata_in(source) if not is_url(source) and os.path.isdir(source) else source
+    older = (os.path.isfile(os.path.join(source, name)) for name in (_OLDER, "report.csv"))
+    if os.path.basename(listed or "") == _OLDER or (listed is None and all(older)):
+        raise ManifestError(
+            f"{source} was prepared by an older version, whose `{_OLDER}` is not read. Run `lightning-multigrid "
+            "prepare` again, which keeps the finished videos."
+        )
+    return listed
 
 
 def holds_frames(source: StrPath) -> bool:
@@ -189,19 +201,21 @@ def holds_frames(source: StrPath) -> bool:
     They are in a folder with images and no videos below it, and in a list whose first path is a folder.
     """
     source = path_argument("source", source)
-    if is_url(source) or prepared_manifest(source) is not None:
+    if is_url(source):
         return False
-    if os.path.isdir(source) and metadata_in(source) is None:
+    if (listed := _list_in(source)) is None:
         return not any(videos_below(source, frames=False)) and any(videos_below(source, frames=True))
-    return os.path.isdir(VideoList(source, allow_outside_root=True, multi_label=True).read().path(0))
+    with closing(ListFile(listed)) as rows:
+        first = next(iter(rows), None)
+    return first is not None and os.path.isdir(os.path.join(os.path.dirname(listed), first.path))
 
 
-def read_classes(path: StrPath) -> tuple[str, ...]:
+def read_classes(path: StrPath, *, may_be_empty: bool = False) -> tuple[str, ...]:
     """Returns the names of the classes that a file has on its lines, in the order of their labels."""
     path = path_argument("classes", path)
-    names = tuple(filter(None, map(str.strip, read_text(path).splitlines())))
+    names = tuple(filter(None, map(str.strip, re.split("[\r\n]", read_text(path)))))
     if twice := [name for name in names if names.count(name) > 1]:
         raise ManifestError(f"{path} names the class {quoted(twice[0])} twice. Leave one of its lines out.")
-    if not names:
+    if not names and not may_be_empty:
         raise ManifestError(f"{path} names no class. Write one on each line, in the order of their labels.")
     return names

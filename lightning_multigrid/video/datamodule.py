@@ -192,6 +192,7 @@ class VideoDataModule(LightningDataModule):
         self.drop_last = drop_last
         self.index = index
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
+        self._just_read: dict[Split, Manifest] = {}  # by `prepare_data`, for the `setup` that follows
         self._classes: tuple[str, ...] = ()
         self._broken = BrokenVideos(max_bad_fraction)
 
@@ -217,6 +218,7 @@ class VideoDataModule(LightningDataModule):
             manifests = self.manifests("train", "val")
             for split, manifest in manifests.items():
                 self._num_classes_of(split, manifest, manifests.get("train"))  # refused before hours of decoding
+            self._just_read = manifests
             make_tables(manifests.values(), self.index)
         else:  # each video that is read once is decoded once without a table, too
             read = self._read(_SPLITS[self.trainer.state.fn.value][0], classes=())
@@ -236,8 +238,9 @@ class VideoDataModule(LightningDataModule):
                 f"`{needed}` is None, but its videos are needed. Give a list of `path label`, a folder per class, or a "
                 f"source such as `Kinetics`, as `{needed}`; on the command line, `--data.{needed} FOLDER`."
             )
+        read, self._just_read = self._just_read, {}
         try:
-            train = self._read("train", classes=())
+            train = read.get("train") or self._read("train", classes=())
         except ManifestError:  # a machine that predicts need not have these videos
             if stage != "predict":  # else labels count the classes of the split, wrongly if it lacks one
                 raise
@@ -246,7 +249,7 @@ class VideoDataModule(LightningDataModule):
         for split in _SPLITS[stage]:
             # Prediction does not use labels, so they may be of unknown classes.
             classes = train.classes if train and split != "predict" else ()
-            manifest = train if split == "train" else self._read(split, classes)
+            manifest = train if split == "train" else read.get(split) or self._read(split, classes)
             if manifest is None:
                 continue
             if manifest.frame_rate is not None and not isinstance(self.sources[split], VideoSource):

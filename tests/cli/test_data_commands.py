@@ -48,7 +48,7 @@ def test_prepare_a_folder(source, capsys):
     main(["prepare", *arguments, *SERIAL])
     printed = capsys.readouterr().out
     assert printed.startswith("3 videos prepared: ")
-    assert printed.endswith(f"data:\n  init_args:\n    train: {output / 'manifest.json'}\n")
+    assert printed.endswith(f"data:\n  init_args:\n    train: {output}\n")
     assert VideoList(output).read().classes == ("run", "swim")
     main(["prepare", *arguments, *SERIAL])
     assert capsys.readouterr().out.startswith("0 videos prepared, 3 there before: ")
@@ -73,7 +73,7 @@ data.init_args.train:
         manifest = VideoList(source / "out" / split).read()
         assert len(manifest) == videos
         assert manifest.classes == ("run", "swim")  # those of training, in validation too
-        assert f"\n    {split}: {source / 'out' / split / 'manifest.json'}\n" in printed
+        assert f"\n    {split}: {source / 'out' / split}\n" in printed
 
 
 def test_prepare_writes_planes_and_says_their_bytes(source, capsys):
@@ -88,7 +88,7 @@ def test_prepare_writes_planes_and_says_their_bytes(source, capsys):
     main(["index", str(source / "out"), *SERIAL])
     printed = capsys.readouterr().out
     assert printed.startswith(
-        "3 videos checked, 0 broken or damaged.\nNothing to do: prepared videos need no frame tables"
+        "3 videos checked, 0 broken, damaged or cut.\nNothing to do: prepared videos need no frame tables"
     )
 
 
@@ -97,11 +97,11 @@ def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     for split in ("train", "val"):
         (source / split).rename(source / "both" / split)
     main(["check", str(source / "both"), *SERIAL])
-    assert capsys.readouterr().out == "4 videos checked, 0 broken or damaged.\n"
+    assert capsys.readouterr().out == "4 videos checked, 0 broken, damaged or cut.\n"
     main(["prepare", str(source / "both"), f"--output={source / 'out'}", *QUICK])
     shown = capsys.readouterr().out
     for split in ("train", "val"):
-        assert f"\n    {split}: {source / 'out' / split / 'manifest.json'}\n" in shown
+        assert f"\n    {split}: {source / 'out' / split}\n" in shown
         assert VideoList(source / "out" / split).read().classes == ("run", "swim")
 
 
@@ -163,7 +163,7 @@ def test_official_annotations(source, capsys):
     (source / "classInd.txt").write_text("1 run\n2 swim\n")
     arguments = [f"--source.annotations={source / 'trainlist01.txt'}", f"--source.videos={source / 'train'}"]
     main(["check", "--source=lightning_multigrid.sources.UCF101", *arguments, *SERIAL])
-    assert capsys.readouterr().out == "1 video checked, 0 broken or damaged.\n"
+    assert capsys.readouterr().out == "1 video checked, 0 broken, damaged or cut.\n"
 
 
 def test_check_says_what_is_broken(source, capsys):
@@ -171,7 +171,7 @@ def test_check_says_what_is_broken(source, capsys):
     with pytest.raises(SystemExit, match="1"):
         main(["check", f"--source={source / 'train'}", f"--report={source / 'broken.csv'}", *SERIAL])
     printed = capsys.readouterr()
-    assert printed.out == "4 videos checked, 1 broken or damaged.\n"
+    assert printed.out == "4 videos checked, 1 broken, damaged or cut.\n"
     assert f"{source / 'train' / 'run' / 'e.mp4'}: no video, or damaged" in printed.err
     main(["index", str(source / "val"), *SERIAL])
     assert capsys.readouterr().out.startswith("Frame tables of 1 video made. ")
@@ -181,15 +181,16 @@ def test_check_says_what_is_broken(source, capsys):
         assert [row[0] for row in csv.reader(file)] == ["path", str(source / "train" / "run" / "e.mp4")]
 
 
-def test_check_notes_what_a_container_lacks(source, capsys):
+def test_check_names_what_a_container_lacks(source, capsys):
     path = write_video(source / "val" / "swim" / "e.gif", numbered_frames(60), codec="gif", pix_fmt="rgb8")
     data = path.read_bytes()
     path.write_bytes(data[: int(0.3 * len(data))] + data[int(0.65 * len(data)) :])
     for _ in range(2):
-        main(["check", str(source / "val"), *SERIAL])
+        with pytest.raises(SystemExit, match="1"):
+            main(["check", str(source / "val"), *SERIAL])
         printed = capsys.readouterr()
-        assert f"{path}: note: its last frame has " in printed.err
-        assert printed.out == "2 videos checked, 0 broken or damaged.\n"
+        assert f"{path}: seems to be cut: its last frame has " in printed.err
+        assert printed.out == "2 videos checked, 1 broken, damaged or cut.\n"
 
 
 @pytest.mark.parametrize(

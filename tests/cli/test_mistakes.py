@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.cli.mistakes import refuse_other_texts, telling
+from lightning_multigrid.cli.mistakes import refuse_other_texts
 
 ROOT = Path(__file__).parents[2]
+SOURCES = "lightning_multigrid.sources"
 
 
 def said(capsys, words):
@@ -29,35 +30,24 @@ def write_config(tmp_path, *, data=(), callback="MultigridCallback", **arguments
     return f"--config={path}"
 
 
-IN_DATA = "Parser key \"data\":\n  Problem with given class_path 'lightning_multigrid.VideoDataModule':\n"
-IN_CALLBACKS = 'Parser key "trainer.callbacks":\n  Problem with given class_path \'lightning_multigrid.Multigrid'
-
-
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "meant"),
     [
-        ({"data": {"batchsize": 1}}, f"{IN_DATA}    Option 'batchsize' is not accepted\nDid you mean `batch_size`?\n"),
-        ({"data": {"nothing": 1}}, f"{IN_DATA}    Option 'nothing' is not accepted\n"),
+        ({"data": {"batchsize": 1}}, "batch_size"),
         (
             {"data": {"train": {"class_path": "lightning_multigrid.sources.VideoList", "init_args": {"rot": "x"}}}},
-            f'{IN_DATA}    Parser key "train":\n'
-            "      Problem with given class_path 'lightning_multigrid.sources.VideoList':\n"
-            "        Option 'rot' is not accepted\nDid you mean `root`?\n",
+            "root",
         ),
-        (
-            {"precise_bn_batch": 10},
-            f"{IN_CALLBACKS}Callback':\n    Option 'precise_bn_batch' is not accepted\n"
-            "Did you mean `precise_bn_batches`?\n",
-        ),
-        (
-            {"callback": "MultigridCallbak"},
-            f"{IN_CALLBACKS}Callbak':\n    module 'lightning_multigrid' has no attribute 'MultigridCallbak'\n"
-            "Did you mean `MultigridCallback`?\n",
-        ),
+        ({"precise_bn_batch": 10}, "precise_bn_batches"),
+        ({"callback": "MultigridCallbak"}, "MultigridCallback"),
+        ({"data": {"nothing": 1}}, None),
     ],
 )
-def test_a_mistake_in_a_config(tmp_path, given, message, capsys):
-    assert said(capsys, ["plan", write_config(tmp_path, **given)]) == f"error: {message}"
+def test_a_mistake_in_a_config(tmp_path, given, meant, capsys):
+    """The rest is what jsonargparse says."""
+    told = said(capsys, ["plan", write_config(tmp_path, **given)])
+    assert told.startswith('error: Parser key "')
+    assert told.partition("\nDid you mean ")[2] == (f"`{meant}`?\n" if meant else "")
 
 
 @pytest.mark.parametrize(
@@ -91,56 +81,27 @@ def test_a_config_of_aliases_is_read_in_no_time_and_may_merge_twice(tmp_path, ca
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("text", "given"), [("", "an empty one"), ("# Later\n- a\n", "`# Later - a`")])
-def test_a_config_that_is_no_mapping(tmp_path, text, given, capsys):
-    (tmp_path / "config.yaml").write_text(text)
-    expected = f"error: A config is a mapping, such as `trainer: {{max_epochs: 10}}`, got {given}. `lightning-multigrid"
-    assert said(capsys, ["plan", f"--config={tmp_path / 'config.yaml'}"]).startswith(expected)
-
-
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("word", "meant"),
     [
-        (["--data.batchsize=4"], f"{IN_DATA}    Option 'batchsize' is not accepted\nDid you mean `batch_size`?\n"),
-        (
-            ["--data.batch_size=four"],
-            f"{IN_DATA}    Parser key \"batch_size\":\n      Expected a <class 'int'>. Got value: four\n",
-        ),
-        (
-            ["--model.schedule=cosin"],
-            "Parser key \"model\":\n  Problem with given class_path 'lightning_multigrid.VideoClassifier':\n"
-            '    Parser key "schedule":\n'
-            "      Expected a typing.Literal['steps', 'cosine', 'constant']. Got value: cosin\n",
-        ),
-        (
-            ["--trainer.max_epoch=3"],
-            "unrecognized arguments: --trainer.max_epoch=3\nDid you mean `trainer.max_epochs`?\n",
-        ),
-        (
-            ["--trainer.max_epochs=many"],
-            "Parser key \"trainer.max_epochs\":\n  - Expected a <class 'int'>\n  - Expected a <class 'NoneType'>\n"
-            "  Given value: many\n",
-        ),
-        (
-            ["--data=nosuch.Data"],
-            'Parser key "data":\n  - Expected a path but nosuch.Data either not accessible or invalid\n'
-            "  - Problem with given class_path 'nosuch.Data':\n    No module named 'nosuch'\n",
-        ),
+        ("--data.batchsize=4", "\nDid you mean `batch_size`?\n"),
+        ("--data.batch_size=four", "Expected a <class 'int'>. Got value: four\n"),
+        ("--model.schedule=cosin", "Got value: cosin\n"),
+        ("--trainer.max_epoch=3", "unrecognized arguments: --trainer.max_epoch=3\nDid you mean `max_epochs`?\n"),
     ],
 )
-def test_a_mistake_on_the_command_line(tmp_path, words, message, capsys):
-    assert said(capsys, ["fit", write_config(tmp_path), *words]) == f"error: {message}"
+def test_a_mistake_on_the_command_line(tmp_path, word, meant, capsys):
+    told = said(capsys, ["fit", write_config(tmp_path), word])
+    assert meant in told
+    assert ("Did you mean" in told) == ("Did you mean" in meant)
 
 
 def test_options_of_the_config_and_of_commands_without_one(tmp_path, capsys):
     path = tmp_path / "config.yaml"
-    path.write_text("trainer: {max_epoch: 3}")
-    for command in ("plan", "fit"):
-        assert "\nDid you mean `trainer.max_epochs`?\n" in said(capsys, [command, f"--config={path}"])
-    path.write_text("trainr: {max_epochs: 3}")
-    assert "\nDid you mean `trainer.max_epochs`?\n" in said(capsys, ["fit", f"--config={path}"])
-    path.write_text("trainer_: 3")
-    assert "\nDid you mean `trainer`?\n" in said(capsys, ["fit", f"--config={path}"])
+    for text, meant in {"trainer: {max_epoch: 3}": "max_epochs", "trainr: {max_epochs: 3}": "trainer"}.items():
+        path.write_text(text)
+        for command in ("plan", "fit"):
+            assert said(capsys, [command, f"--config={path}"]).endswith(f"\nDid you mean `{meant}`?\n")
     assert "\nDid you mean `frame_rate`?\n" in said(capsys, ["init", "videos", "--framerate=3"])
 
 
@@ -152,14 +113,3 @@ def test_a_trainer_that_is_none(given, tmp_path, capsys):
         main(["plan", f"--config={path}"])
     told = "error: `trainer` must be the arguments of a Trainer, such as `{max_epochs: 10}`, got "
     assert capsys.readouterr().err.endswith(f"{told}{given}.\n")
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "Problems parsing config: while parsing a flow node\n\n  in line 3",
-        'Parser key "data":\n  Does not validate against any of the Union subtypes\n  In another form: 3',
-    ],
-)
-def test_other_messages_stay_as_they_are(message):
-    assert telling(message) == message

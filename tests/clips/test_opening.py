@@ -23,7 +23,7 @@ from lightning_multigrid.decode import TableError, TableStore, VideoError, Video
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.prepare import Encoding, index, prepare
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.manifest_file import load_manifest
+from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 FRAMES = 30
@@ -78,7 +78,7 @@ def test_a_stretch_has_the_frames_that_are_shown_within_it(folder, images, stret
         assert numbers(video.read(range(len(video)))) == list(shown)
         assert video.time_of(0) == 0
         assert video.time_of(len(video)) == pytest.approx(len(shown) / RATE)
-        assert (video.rate, video.height, video.width, bool(video.damage)) == (RATE, 48, 64, False)
+        assert (video.rate, video.height, video.width, bool(video.video.damage)) == (RATE, 48, 64, False)
         assert video.time_in_video(0) == shown[0] / RATE
         with pytest.raises(IndexError):
             video.read([0, len(video)])
@@ -90,8 +90,8 @@ def test_seconds_count_from_the_files_start(name, tmp_path):
     frames, shown_at = numbered_frames(FRAMES), range(2 * RATE, 2 * RATE + FRAMES)
     write_video(tmp_path / name, frames, rate=RATE, pts=shown_at, audio=True)
     rows = manifest(tmp_path, (0, 1), (2.5, 3.5), (0, 9), name=name)
-    copies = prepare(rows, tmp_path / "small", Encoding(short_side=48)).manifest
-    for opened in (rows, load_manifest(copies)):
+    copies = prepare(rows, tmp_path / "small", Encoding(short_side=48)).folder
+    for opened in (rows, VideoList(copies).read()):
         for row, shown in enumerate((range(1), range(5, 15), range(30))):
             with open_row(opened, row) as video:
                 assert len(video) == len(shown)
@@ -170,7 +170,7 @@ def test_the_last_picture_of_a_recording_stays_as_long_as_its_packet_says(tmp_pa
         builder.add(name, where="", stretch=stretch)
     rows = builder.build()
     prepare(rows, tmp_path / "copies", Encoding(preset="ultrafast"))
-    for opened in (rows, load_manifest(tmp_path / "copies" / "manifest.json")):
+    for opened in (rows, VideoList(tmp_path / "copies").read()):
         for row, shown in enumerate(([29], list(range(20, 30)), list(range(10)))):
             with open_row(opened, row) as video:
                 assert numbers(video.read(range(len(video)))) == shown
@@ -238,7 +238,7 @@ def test_a_video_is_opened_with_its_table(indexed):
         with open_row(rows, row) as video:
             assert numbers(video.read([bisect_left(range(FRAMES), shown) - 10 * row])) == [shown]
     with open_row(rows, 0) as video:
-        assert video._video.table.entries[27] == 25  # the reader's own would begin with the first packet
+        assert video.video.table.entries[27] == 25  # the reader's own would begin with the first packet
     assert frame_table(replace(rows, tables=""), 0) is None
     assert frame_table(replace(rows, tables=str(Path(rows.path(0)).parent / "none")), 0) is None
 
@@ -259,7 +259,7 @@ def test_a_table_that_does_not_fit_is_made_again_by_the_next_index(indexed):
         assert store.known([path]).missing == []  # it fits as far as it was read
         with pytest.raises(TableError, match=told) if told else nullcontext(), open_row(rows, 0) as video:
             assert numbers(video.read([28 if told is None else 27])) == [28]
-            assert video.slow == "is decoded otherwise than its frame table says"
+            assert video.video.slow_because == "is decoded otherwise than its frame table says"
         assert store.known([path]).missing == [path]
         assert [index([(rows.root, [path])], rows.tables).made for _ in range(2)] == [1, 0]
         assert store.find(path).to_bytes() == table.to_bytes()

@@ -129,7 +129,7 @@ def test_a_table_with_values_of_no_video_is_damaged(folder, tmp_path, monkeypatc
         with (tmp_path / "a.mp4").open("r+b") as file:
             append_table(file, wrong)
         with VideoReader(tmp_path / "a.mp4") as video:
-            assert video.slow == "has no frame table"
+            assert video.slow_because == "has no frame table"
             assert number_of(video.read([7])[0].numpy()) == 7
 
 

@@ -692,3 +692,13 @@ def test_damage_makes_no_noise(folder, tmp_path):
     run = subprocess.run([sys.executable, "-c", script, str(bad)], capture_output=True, text=True, check=True)
     assert run.stderr == ""
     assert run.stdout.startswith("damaged (")
+
+
+def test_png_in_quicktime_is_decoded_once(tmp_path):
+    """A packet says that it is a keyframe: FFmpeg's decoder adds another one to the frame before."""
+    path = write_video(tmp_path / "a.mov", frames := numbered_frames(12), codec="png", pix_fmt="rgb24")
+    table = make_table(path)
+    for order in ([3, 7], [9, 0, 3]):
+        with VideoReader(path, table) as video:
+            assert (video.read(order).numpy() == np.stack([frames[index] for index in order])).all()
+            assert (video.fallbacks, video.packets_fed) == (0, len(order))

@@ -66,19 +66,19 @@ def test_frames_are_those_of_the_file_at_three_requests_at_most(server, name):
         server.forget()
         with VideoReader(url, table) as remote, VideoReader(path, table) as local:
             assert torch.equal(remote.read(frames), local.read(frames))
-            assert (remote.slow, remote.fallbacks) == ("", 0)
+            assert (remote.slow_because, remote.fallbacks) == ("", 0)
         assert 1 <= len(server.ranges) <= 3
 
 
 def test_a_prepared_video_holds_its_own_table(server):
     with VideoReader(f"{server.url}/prepared/videos/a.mp4") as remote:
-        assert remote.slow == ""
+        assert remote.slow_because == ""
         assert torch.equal(remote.read([3, 30]), read_frames(server.folder / "prepared/videos/a.mp4", [3, 30]))
     assert len(server.ranges) == 2
 
 
 def test_planes_are_those_of_the_file_at_three_requests_at_most(server):
-    made = prepare(VideoList(server.folder / "list.csv").read(), server.folder / "planes", Planes(32)).manifest
+    made = prepare(VideoList(server.folder / "list.csv").read(), server.folder / "planes", Planes(32)).folder
     name = os.path.relpath(VideoList(made).read().path(0), server.folder)
     with open_video(f"{server.url}/{name}") as remote, open_video(server.folder / name) as local:
         for indices in (range(0, 40, 4), [39, 0, 20]):
@@ -109,7 +109,7 @@ def test_whatever_the_server_does_frames_are_right_or_an_error_names_the_file(se
 def test_what_can_not_be_read_by_ranges_is_copied_and_said(server, name, why):
     table = make_table(server.folder / name) if name == "stream.ts" else None
     with VideoReader(f"{server.url}/{name}", table) as video:
-        assert video.slow.startswith(why)
+        assert video.slow_because.startswith(why)
         assert torch.equal(video.read([15, 2]), read_frames(server.folder / name, [15, 2]))
         assert torch.equal(video.read([7]), read_frames(server.folder / name, [7]))
     copies = [line for line in server.ranges if line.split()[1].startswith("bytes=0-")]
@@ -129,7 +129,7 @@ def test_a_video_that_has_changed_is_never_read_by_its_old_table(server, tmp_pat
     with VideoReader(url, table) as video, pytest.raises(VideoError, match=r"has changed|changed: frame 3 of 20"):
         video.read([3])
     with VideoReader(url, table) as video:
-        assert video.slow == "has changed since its frame table was made"
+        assert video.slow_because == "has changed since its frame table was made"
         assert torch.equal(video.read([3]), read_frames(path, [3]))
     assert store.known([url]).missing == [url]
 
@@ -145,12 +145,12 @@ def test_a_list_and_a_prepared_folder_at_urls_are_those_of_the_disk(server, tmp_
     with pytest.raises(ManifestError, match=r"urls.csv, line 1: the URL '.*' leads out of the root"):
         VideoList(tmp_path / "urls.csv").read()
     local = VideoList(server.folder / "prepared").read()
-    for source in (f"{server.url}/prepared", f"{server.url}/prepared/manifest.json"):
+    for source in (f"{server.url}/prepared", f"{server.url}/prepared/metadata.csv"):
         prepared = VideoList(source).read()
         assert prepared.prepared
         names = [unquote(url).removeprefix(server.url) for url in prepared.paths()]
         assert names == [path.removeprefix(str(server.folder)) for path in local.paths()]
-    with pytest.raises(ManifestError, match=r"none/manifest.json can't be read: the server answers 404"):
+    with pytest.raises(ManifestError, match=r"none/metadata.csv can't be read: the server answers 404"):
         VideoList(f"{server.url}/none").read()
     with pytest.raises(ManifestError, match="gs://bucket/list.csv is at gs://; https://, http://, s3://"):
         VideoList("gs://bucket/list.csv").read()
@@ -160,7 +160,7 @@ def test_the_commands_make_of_urls_what_they_make_of_files(server, tmp_path):
     (tmp_path / "list.csv").write_text(ROWS + "none.mp4,1\n")
     remote, tables = VideoList(tmp_path / "list.csv", server.url).read(), tmp_path / "tables"
     none = {f"{server.url}/none.mp4": "cannot be read (the server answers 404 (Not Found))"}
-    assert check(remote, tables).broken == none
+    assert check(remote, tables) == none
     local = VideoList(server.folder / "list.csv").read()
     known = TableStore(tables, local.root).known(local.paths())
     assert known.missing == [local.path(1)]  # tables are known by names below the root, and a URL escapes them

@@ -31,7 +31,7 @@ def manifest(folder, names, stretches=((0, math.inf),), frame_rate=None):
 
 
 def broken_in(rows, tables):
-    return check(rows, tables).broken
+    return check(rows, tables)
 
 
 @pytest.fixture
@@ -155,13 +155,29 @@ def test_a_file_whose_middle_is_missing_is_named_where_its_container_tells(tmp_p
     """FFmpeg reads on as if nothing had been there; whether it conceals something is told by the damage."""
     path = write_video(tmp_path / name, numbered_frames(60), **options)
     rows = manifest(tmp_path, [name])
-    assert check(rows, tables) == ({}, {})
+    assert check(rows, tables) == {}
     data = path.read_bytes()
     path.write_bytes(data[: int(0.3 * len(data))] + data[int(0.65 * len(data)) :])
     table = make_table(path)
     assert re.fullmatch(told, table.lacks)
-    damaged = {str(path): str(table.damage)} if table.damage else {}
-    assert check(rows, tables) == (damaged, {} if damaged else {str(path): table.lacks})
+    fault = str(table.damage) if table.damage else f"seems to be cut: {table.lacks}"
+    assert check(rows, tables) == {str(path): fault}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kept", "told"),
+    [
+        ("a.avi", {"codec": "mjpeg", "pix_fmt": "yuvj420p"}, 0.8, r"its header counts 60 frames, it ends after [45]\d"),
+        ("a.gif", {"codec": "gif", "pix_fmt": "rgb8"}, -1, "it ends without the mark of an end"),
+        ("a.flv", {"codec": "flv1"}, 0.8, "its last tag is not all there"),
+        ("a.flv", {"codec": "flv1"}, -2, "its last tag is not all there"),
+    ],
+)
+def test_a_file_that_is_cut_is_named(tmp_path, tables, name, options, kept, told):
+    path = write_video(tmp_path / name, numbered_frames(60), **options)
+    data = path.read_bytes()
+    path.write_bytes(data[: kept if kept < 0 else int(kept * len(data))])
+    assert re.search(told + "|cut short|damaged", check(manifest(tmp_path, [name]), tables)[str(path)])
 
 
 def test_a_video_that_pauses_lacks_nothing(tmp_path, tables):
@@ -169,12 +185,12 @@ def test_a_video_that_pauses_lacks_nothing(tmp_path, tables):
     pts = [number + (200 if number > 30 else 0) for number in range(60)]
     for name, codec in (("a.avi", "mpeg4"), ("b.mp4", "libx264")):
         write_video(tmp_path / name, numbered_frames(60), codec=codec, pts=pts)
-    assert check(manifest(tmp_path, ["a.avi", "b.mp4"]), tables) == ({}, {})
+    assert check(manifest(tmp_path, ["a.avi", "b.mp4"]), tables) == {}
 
 
 def test_no_whole_file_lacks_anything(tmp_path, tables):
     names = [written(tmp_path, name).name for name in CODINGS]
-    assert check(manifest(tmp_path, names), tables) == ({}, {})
+    assert check(manifest(tmp_path, names), tables) == {}
 
 
 @pytest.mark.parametrize("name", ["a.webm", "a.mkv", "a.mp4", "a.ts"])

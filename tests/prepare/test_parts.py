@@ -33,7 +33,7 @@ def whole(source, tmp_path_factory):
 def test_after_all_parts_nothing_is_left_to_do(source, whole, tmp_path, order):
     for number in order:
         prepare(source, tmp_path, FAST, part=f"{number}/3")
-        assert not (tmp_path / "manifest.json").exists()
+        assert not (tmp_path / "metadata.csv").exists()
     merged = prepare(source, tmp_path, FAST, max_bad_fraction=0.5)
     assert contents(tmp_path) == whole
     assert (merged.made, merged.kept, len(merged.broken)) == (0, 5, 2)

@@ -30,8 +30,6 @@ from lightning_multigrid.prepare.check_videos import bytes_of_planes, check
 from lightning_multigrid.prepare.prepare_videos import names_of, prepare
 from lightning_multigrid.prepare.tables import originals
 from lightning_multigrid.prepare.transcode import Encoding, Planes
-from lightning_multigrid.sources.builder import renamed
-from lightning_multigrid.sources.manifest_file import load_manifest
 from lightning_multigrid.sources.official import Charades
 from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.broken_files import broken_files
@@ -66,7 +64,7 @@ def test_every_video_comes_out_under_its_name(tmp_path, workers):
     summary = prepare(source, tmp_path / "out", FAST, workers=workers)
     assert (summary.made, summary.kept, summary.broken) == (len(STRANGE), 0, {})
     made = VideoList(tmp_path / "out").read()
-    assert [os.path.relpath(made.path(row), made.root) for row in range(len(made))] == STRANGE
+    assert made.paths() == [str(tmp_path / "out" / "videos" / name) for name in STRANGE]
     assert [made.label(row) for row in range(len(made))] == [0, 1, 0, 1, 0, 1, 0, 1]
     assert made.classes == ("run", "swim")
     assert first_numbers(made) == first_numbers(source)
@@ -77,7 +75,7 @@ def test_every_video_comes_out_under_its_name(tmp_path, workers):
 def test_a_prepared_folder_may_be_copied(tmp_path):
     prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
     subprocess.run(["cp", "-r", tmp_path / "out", tmp_path / "copy"], check=True)  # with new times
-    copy = load_manifest(tmp_path / "copy" / "manifest.json")
+    copy = VideoList(tmp_path / "copy").read()
     assert copy.path(0) == str(tmp_path / "copy" / "videos" / "a.mp4")
     with VideoReader(copy.path(0)) as video:
         assert (len(video), bool(video.table.made_from)) == (20, True)
@@ -158,8 +156,9 @@ def test_too_many_broken_ones_are_an_error_and_the_good_ones_are_there(tmp_path)
     with pytest.raises(BrokenVideosError, match=r"1 of the 2 videos can't be used, .*`max_bad_fraction=0.25`.*report"):
         prepare(source, tmp_path / "out", FAST)
     assert len(VideoList(tmp_path / "out").read()) == 1
+    (tmp_path / "in" / "b.csv").write_text("b.mp4 1\n")
     with pytest.raises(BrokenVideosError, match="1 of the 1 videos can't be used"):
-        prepare(renamed(source, [None, "b.mp4"], "x", tmp_path / "in"), tmp_path / "none", FAST, max_bad_fraction=1)
+        prepare(VideoList(tmp_path / "in" / "b.csv").read(), tmp_path / "none", FAST, max_bad_fraction=1)
 
 
 def times(folder):
@@ -470,12 +469,12 @@ def test_planes_that_were_damaged_are_found_and_made_again(tmp_path):
     assert prepare(source, tmp_path / "out", Planes(32)).made == 2
     assert prepare(source, tmp_path / "out", Planes(32)).kept == 2
     rows, tables = VideoList(tmp_path / "out").read(), tmp_path / "tables"
-    assert check(rows, tables).broken == {}
+    assert check(rows, tables) == {}
     whole = Path(rows.path(0)).read_bytes()
     Path(rows.path(0)).write_bytes(whole[:2000] + b"?" + whole[2001:])
-    assert "rows 16 to 31 of frame 0 are not those written" in check(rows, tables).broken[rows.path(0)]
+    assert "rows 16 to 31 of frame 0 are not those written" in check(rows, tables)[rows.path(0)]
     Path(rows.path(0)).write_bytes(whole[:-1])
-    assert "cut short" in check(rows, tables).broken[rows.path(0)]
+    assert "cut short" in check(rows, tables)[rows.path(0)]
     assert prepare(source, tmp_path / "out", Planes(32)).made == 1
     assert Path(rows.path(0)).read_bytes() == whole
 
@@ -485,7 +484,7 @@ def test_files_of_planes_may_be_listed_as_any_videos(tmp_path):
     rows = VideoList(tmp_path / "out" / "videos").read()
     assert [os.path.basename(path) for path in rows.paths()] == ["a.mp4.planes", "b.mp4.planes"]
     assert list(originals(rows)) == []
-    assert check(rows, tmp_path / "tables").broken == {}
+    assert check(rows, tmp_path / "tables") == {}
     assert not (tmp_path / "tables").exists()
 
 

@@ -72,6 +72,13 @@ def test_operations_are_counted(script, tmp_path, capsys):
     assert copying > 1.2
 
 
+def test_lists_are_read_in_little_memory(script, tmp_path, capsys):
+    file = tmp_path / "lists.json"
+    script("benchmark_lists")["main"](["--rows", "20000", "--json", str(file)])
+    assert json.loads(file.read_text())["mebibytes"] < 50
+    assert capsys.readouterr().out.startswith("20,000 rows (0.7 MB): ")
+
+
 def test_speedup(script, tmp_path, capsys):
     file = tmp_path / "speedup.json"
     arguments = ["--device", "cpu", "--clips", "2", "--size", "32", "--frames", "8", "--rounds", "2", "--warm-up", "1"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_multigrid.sources.builder import ManifestBuilder, renamed
+from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.text import ManifestError
 
 
@@ -44,16 +44,6 @@ def test_a_spawned_worker_gets_it_as_shared_memory():
     received = pickle.loads(ForkingPickler.dumps(build([("a.mp4", [1]), ("b.mp4", [0])])))
     assert rows_of(received) == [("/data/a.mp4", (1,)), ("/data/b.mp4", (0,))]
     assert all(column.is_shared() for column in received.rows)
-
-
-def test_a_builder_may_go_on_after_a_manifest_was_built():
-    builder = ManifestBuilder("list.csv", "/data")
-    builder.add("a.mp4", [0], where="line 1")
-    first = builder.build()
-    for line in range(2, 5000):
-        builder.add("b.mp4", [0], where=f"line {line}")
-    assert rows_of(first) == [("/data/a.mp4", (0,))]
-    assert len(builder.build()) == 4999
 
 
 @pytest.mark.parametrize("index", [-1, 2, 10**12])
@@ -252,7 +242,7 @@ def test_a_clip_has_the_labels_whose_spans_share_a_moment_with_it(actions, data)
     builder.add("a", labels, spans=spans, where="row 1")
     builder.add("a", labels, where="row 2")
     builder.add("a", labels, spans=spans, stretch=(start, end), where="row 3")
-    manifest = renamed(builder.build(), ["b", "c", "d"], "other.csv", "/other")
+    manifest = builder.build()
     seen = {label for label, first, last in actions if set(range(start, end)) & set(range(first, last))}
     assert manifest.labels_between(0, start, end) == tuple(sorted(seen))
     assert manifest.labels_between(1, start, end) == tuple(sorted(set(labels)))

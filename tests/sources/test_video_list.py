@@ -12,8 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torchvision.datasets.folder import make_dataset
 
+from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.text import ManifestError
-from lightning_multigrid.sources.video_list import VideoList, holds_frames
+from lightning_multigrid.sources.video_list import VideoList, holds_frames, save_list
+from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.annotations import read_or_refused, rows_of
 from tests.helpers.mutations import fuzzed, mutate
 
@@ -549,6 +551,8 @@ SAMPLES = [
     b"a.mp4\nb.mp4\nc.mp4\n",
     b"file_name,label\r\na.mp4,run\r\nb.mp4,brush hair\r\n",
     b'{"file_name": "a.mp4", "label": "run"}\n{"file_name": "b.mp4", "label": ["jump", "run"], "start": 1, "end": 2}\n',
+    b"file_name,label,start,end,prepared\nvideos/a.mp4,1,0.5,2,yes\nvideos/b.mp4,0,,,yes\n",
+    b"file_name,label,start,end,spans,prepared\nvideos/a.mp4,1;0,,,0.5 1;0 2,yes\nvideos/b.mp4,,,,,yes\n",
 ]
 
 
@@ -610,12 +614,15 @@ def test_a_pipe_is_no_list(tmp_path):
 
 @fuzzed(50_000)
 def test_mutated_lists_are_read_or_refused(tmp_path, numbers):
+    (tmp_path / "classes.txt").write_text("run\njump\n")
     for seed in numbers:
         rng, sample = random.Random(seed), random.Random(seed).choice(SAMPLES)
         path = tmp_path / ("list.jsonl" if sample[:1] == b"{" else "list.csv")
         path.write_bytes(mutate(sample, rng))
-        # A given root, so that absolute paths are judged, too.
-        read_or_refused(lambda path=path, rng=rng: VideoList(path, path.parent, multi_label=rng.random() < 0.5).read())
+        # A given root, so that absolute paths are judged, too; a prepared list has its own.
+        root = None if b"prepared" in sample and b"prepared" in path.read_bytes() else path.parent
+        arguments = {"root": root, "multi_label": rng.random() < 0.5}
+        read_or_refused(lambda path=path, arguments=arguments: VideoList(path, **arguments).read())
 
 
 def test_names_of_files_that_are_no_utf_8_are_read_as_they_are(tmp_path):
@@ -631,3 +638,122 @@ def test_a_row_may_be_a_stretch_of_its_video(tmp_path):
     manifest = VideoList(tmp_path / "list.csv").read()
     assert [manifest.stretch(row) for row in range(3)] == [(1.5, 3), (0, float("inf")), (4, float("inf"))]
     assert [manifest.label(row) for row in range(3)] == [0, 1, 2]
+
+
+PREPARED = ["a.mp4", "run/b c.mp4", "run/line\nbreak.mp4", "-dash.mp4", 'run/"été", 漢.mp4', "\udcff.mp4", "...mp4"]
+
+
+def prepared(folder, *, multi_label=False, spans=False, classes=("run; fast", "10")):
+    """A manifest, and what it is when it is prepared into the folder."""
+    builder = ManifestBuilder(folder / "list.csv", classes=classes, multi_label=multi_label)
+    for row, path in enumerate(PREPARED):
+        labels = [row % 2, 1, 0][: row % 4] if multi_label else [row % 2]
+        stretch = (row / 3, row + 1) if spans else (0, float("inf"))
+        of_labels = [(row / 7, row + 0.5)] * len(labels) if spans else []
+        builder.add(path, labels, where="", spans=of_labels, stretch=stretch)
+    manifest = builder.build()
+    save_list(manifest, folder, [f"videos/{path}" for path in PREPARED])
+    return manifest
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("spans", [False, True])
+@pytest.mark.parametrize("classes", [(), ("run; fast", "10")])
+def test_the_list_of_prepared_videos_says_what_the_manifest_said(tmp_path, multi_label, spans, classes):
+    (tmp_path / "here").mkdir()
+    given = prepared(tmp_path / "here", multi_label=multi_label, spans=spans and multi_label, classes=classes)
+    (tmp_path / "here").rename(moved := tmp_path / "moved")
+    for source in (moved, moved / "metadata.csv"):
+        found = VideoList(source).read()
+        assert found.paths() == [f"{moved}/videos/{path}" for path in PREPARED]
+        assert (found.classes, found.multi_label, found.prepared) == (classes, multi_label, True)
+        for row in range(len(given)):
+            assert (found.spans(row), found.stretch(row)) == (given.spans(row), given.stretch(row))
+
+
+def test_what_is_not_prepared_is_left_out_of_the_list(tmp_path):
+    save_list(prepared(tmp_path), tmp_path, [None, "videos/b.mp4", *[None] * 5])
+    assert rows_of(VideoList(tmp_path).read()) == [("videos/b.mp4", (1,))]
+
+
+@pytest.mark.parametrize("name", ["high\njump", " run", ""])
+def test_a_class_that_fits_no_line_of_a_file_of_classes(read, name):
+    with pytest.raises(ManifestError, match=r"The class '.*' fits no line of a file of classes\. Rename it"):
+        read("a.mp4 0\n", classes=("swim", name))
+
+
+def test_the_data_module_takes_a_prepared_folder_beside_a_list(tmp_path):
+    prepared(tmp_path)
+    (tmp_path / "list.csv").write_text("path,label\nb.mp4,run; fast\n")
+    read = VideoDataModule(train=str(tmp_path), val=str(tmp_path / "list.csv")).manifests()
+    assert (read["train"].classes, read["val"].label(0)) == (("run; fast", "10"), 0)
+
+
+def test_a_prepared_list_without_classes_takes_those_of_training(tmp_path):
+    prepared(tmp_path, classes=())
+    assert VideoList(tmp_path).read(("x", "y")).classes == ("x", "y")
+    with pytest.raises(ManifestError, match="label 1 is not from 0 to 0"):
+        VideoList(tmp_path).read(("x",))
+
+
+@pytest.mark.parametrize(("name", "value"), [("root", "x"), ("classes", ("10", "run; fast")), ("frame_rate", 5.0)])
+def test_arguments_that_say_otherwise_than_what_is_prepared_are_refused(tmp_path, name, value):
+    prepared(tmp_path)
+    with pytest.raises(ManifestError, match=r"is what `prepare` wrote, with its own .* and the arguments say"):
+        VideoList(tmp_path / "metadata.csv", **{name: value}).read()
+    assert len(VideoList(tmp_path, classes=("run; fast", "10"), multi_label=True).read()) == len(PREPARED)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ("videos/a.mp4", "/etc/passwd", r"line 2: the path '/etc/passwd' leads out of the root"),
+        ("videos/a.mp4", "../a.mp4", r"line 2: the path '\.\./a\.mp4' leads out of the root"),
+        ("a.mp4,0", "a.mp4,2", "line 2: label 2 is not from 0 to 1"),
+        ("a.mp4,0", "a.mp4,0;1", r"line 2: 2 labels \(0, 1\), one is required"),
+    ],
+)
+def test_prepared_lists_that_lie(tmp_path, old, new, match):
+    prepared(tmp_path)
+    (tmp_path / "metadata.csv").write_bytes(
+        (tmp_path / "metadata.csv").read_bytes().replace(old.encode(), new.encode())
+    )
+    with pytest.raises(ManifestError, match=match):
+        VideoList(tmp_path).read()
+
+
+@pytest.mark.parametrize("spans", ["soon", "1", "1 2 3", "1 2;", "1,2"])
+def test_what_are_no_spans(tmp_path, spans):
+    (tmp_path / "list.csv").write_text(f'path,label,spans\na.mp4,3;1,1.5 3;0 12.25\nb.mp4,3,"{spans}"\n')
+    with pytest.raises(ManifestError, match=r"line 3: the spans '.*' are not the start and the end of each label"):
+        VideoList(tmp_path / "list.csv").read()
+    (tmp_path / "list.csv").write_text("path,label,spans\na.mp4,3;1,1.5 3;0 12.25\nb.mp4,3,\n")
+    found = VideoList(tmp_path / "list.csv").read()
+    assert found.spans(0) == ([3, 1], [(1.5, 3), (0, 12.25)])
+    assert (found.labels_between(0, 0, 1), found.labels_between(1, 90, 91)) == ((1,), (3,))
+
+
+def test_what_an_older_version_prepared_is_refused(tmp_path):
+    touch(tmp_path, "manifest.json", "report.csv", "videos/run/a.mp4")
+    for source in (tmp_path, tmp_path / "manifest.json", "https://host/prepared/manifest.json"):
+        with pytest.raises(ManifestError, match=r"was prepared by an older version, .* Run `lightning-multigrid"):
+            VideoList(source).read()
+
+
+def test_hugging_face_reads_a_prepared_folder(tmp_path, monkeypatch):
+    """Names, labels and times, as the independent reader of such folders sees them."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    prepared(tmp_path, multi_label=True, spans=True)
+    names = ["a.mp4", "run/b c.mp4", "-dash.mp4"]
+    rows = [f"videos/{path}" if path in names else None for path in PREPARED]
+    save_list(manifest := VideoList(tmp_path).read(), tmp_path, rows)
+    touch(tmp_path, *filter(None, rows))
+    data = datasets.load_dataset("videofolder", data_dir=str(tmp_path), cache_dir=str(tmp_path / "cache"))["train"]
+    found = {row["video"]["path"]: row for row in data.cast_column("video", datasets.Video(decode=False))}
+    assert sorted(found) == sorted(f"{tmp_path}/{row}" for row in rows if row)
+    for row, path in enumerate(manifest.paths()):
+        if path in found:
+            labels, _ = manifest.spans(row)
+            assert str(found[path]["label"] or "") == ";".join(map(str, labels))
+            assert (found[path]["start"] or 0, found[path]["end"]) == manifest.stretch(row)

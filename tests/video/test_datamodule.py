@@ -14,6 +14,7 @@ from lightning_multigrid.clips.views import Views
 from lightning_multigrid.decode import TableStore, VideoError
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.video_file import BrokenVideosError
+from lightning_multigrid.files import InputFile
 from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.pixels import resample_clips
 from lightning_multigrid.prepare import index_before_fit
@@ -551,6 +552,17 @@ def test_a_fit_decodes_each_video_once_and_a_second_one_none(source, decoded, ca
         assert len(decoded) == len(set(decoded)) == 9
         assert missing(data, source / "tables") == 0
     assert sum("Frame tables of 9 videos made" in record.message for record in caplog.records) == 1
+
+
+def test_a_fit_reads_each_list_once(source, tmp_path, monkeypatch):
+    for split in ("train", "val"):
+        videos = sorted((source / split).rglob("*.mp4"))
+        write_list(tmp_path / f"{split}.csv", ["path,label", *(f"{path},{path.parent.name}" for path in videos)])
+    opened = []
+    own = InputFile.stream
+    monkeypatch.setattr(InputFile, "stream", lambda self: opened.append(self.size) or own(self))
+    fit(data_of(source, train=tmp_path / "train.csv", val=tmp_path / "val.csv", index=str(tmp_path / "tables")))
+    assert sorted(opened) == sorted((tmp_path / f"{split}.csv").stat().st_size for split in ("train", "val"))
 
 
 def test_labels_are_refused_before_videos_are_decoded_for_their_tables(source, decoded):
