@@ -7,7 +7,6 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
 
 import torch
 from torch import Tensor
@@ -55,16 +54,16 @@ class Clip:
 class ClipBatch:
     """Clips on their way to the device, moved and pinned like a tensor: flat bytes, and what they mean.
 
-    Not a dataclass: Lightning's half and double precision look into dataclasses, and refuse frozen ones. The `pieces`
-    are the bytes of the crops, one flat tensor from each worker that read a part, which is cheap to hand over.
-    `formats`, `labels`, `indices` (of the videos in the dataset), `flips`, `seeds` and `views` have an entry for each
-    clip; `size` is the height and width to resample to, in pixels (S).
+    Not a dataclass: Lightning's half and double precision look into dataclasses, and refuse frozen ones. `data` are the
+    bytes of all crops, one flat tensor, which is cheap to hand over. `formats`, `labels`, `indices` (of the videos in
+    the dataset), `flips`, `seeds` and `views` have an entry for each clip; `size` is the height and width to resample
+    to, in pixels (S).
     `resample_clips(batch.crops(), batch.size, flips=batch.flips)` makes training clips the model's input.
     """
 
     def __init__(self, clips: Sequence[Clip]) -> None:
         crops = PackedCrops.of([clip.crop for clip in clips])
-        self.pieces: tuple[Tensor, ...] = (_joined(crops.pieces),)
+        self.data = _joined(crops.pieces)
         self.formats = crops.formats
         self.labels = tuple(clip.labels for clip in clips)
         self.indices = tuple(clip.index for clip in clips)
@@ -79,11 +78,11 @@ class ClipBatch:
 
     @property
     def device(self) -> torch.device:
-        return self.pieces[0].device
+        return self.data.device
 
     def crops(self) -> PackedCrops:
         """The crops, T x h x w x 3 each or YUV planes, as views of the bytes."""
-        return PackedCrops(self.pieces, self.formats)
+        return PackedCrops([self.data], self.formats)
 
     def class_ids(self) -> Tensor:
         """The single label of each clip: B, int64, on the device of the pixels."""
@@ -98,25 +97,17 @@ class ClipBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The mini-batch on a device. A pinned one is copied while the device computes, and never blocks."""
-        if torch.device(device).type == "cuda" and self.pieces[0].is_pinned():
-            return self._with(_copied_aside(self.pieces, torch.device(device)))
-        return self._with(tuple(piece.to(device, non_blocking=non_blocking) for piece in self.pieces))
+        if torch.device(device).type == "cuda" and self.data.is_pinned():
+            return self._with(_copied_aside(self.data, torch.device(device)))
+        return self._with(self.data.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
         """The mini-batch in memory from which the device copies on its own; the loader calls this."""
-        return self._with(tuple(piece.pin_memory() for piece in self.pieces))
+        return self._with(self.data.pin_memory())
 
-    @staticmethod
-    def join(batches: "Sequence[ClipBatch]") -> "ClipBatch":
-        """Joins the parts of a mini-batch that several workers read, without copying the pixels."""
-        joined = copy.copy(batches[0])
-        for name in ("pieces", "formats", "labels", "indices", "flips", "seeds", "views", "broken"):
-            setattr(joined, name, tuple(chain.from_iterable(getattr(batch, name) for batch in batches)))
-        return joined
-
-    def _with(self, pieces: tuple[Tensor, ...]) -> Self:
+    def _with(self, data: Tensor) -> Self:
         batch = copy.copy(self)
-        batch.pieces = pieces
+        batch.data = data
         return batch
 
 
@@ -131,20 +122,19 @@ def _joined(data: tuple[Tensor, ...]) -> Tensor:
 _copy_stream = cache(torch.cuda.Stream)  # of a device
 
 
-def _copied_aside(pieces: Sequence[Tensor], device: torch.device) -> tuple[Tensor, ...]:
+def _copied_aside(data: Tensor, device: torch.device) -> Tensor:
     """Copies pinned bytes on a stream of their own, beside the steps that the device has still to compute.
 
-    What the device is asked to do after this call waits for the copies.
+    What the device is asked to do after this call waits for the copy.
     """
     device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
     stream, current = _copy_stream(device), torch.cuda.current_stream(device)
     with torch.cuda.stream(stream):
-        copies = tuple(piece.to(device, non_blocking=True) for piece in pieces)
+        copied = data.to(device, non_blocking=True)
     current.wait_stream(stream)
-    for piece in copies:
-        piece.record_stream(current)  # else its memory could be given to the next copy while it is still in use
-    return copies
+    copied.record_stream(current)  # else its memory could be given to the next copy while it is still in use
+    return copied
 
 
 collate_clips = ClipBatch
-"""The `collate_fn` of `VideoDataset`, for clips of equal frames and size; `MultigridLoader` says what `join` is for."""
+"""The `collate_fn` of `VideoDataset`, for clips of equal frames and size."""

@@ -77,10 +77,10 @@ def in_worker(loader: DataLoader[Any], dataset: Any, job: Callable[[], Any]) -> 
 class MultigridLoader(DataLoader[Any]):
     """Loads the mini-batches of a `MultigridSampler`.
 
-    If the `collate_fn` has a method `join`, which makes one mini-batch of several, all workers read each mini-batch
-    together, one piece each, so that only a few are buffered in total. Without `join` it may need all samples, so a
-    single worker reads them. `prefetch_factor` counts what one worker reads: pieces or mini-batches. Mini-batches that
-    share a read are made together, and wait here for their steps.
+    A worker reads a whole mini-batch, as in any `DataLoader`. Only of a stream all workers read each mini-batch
+    together, one piece each, so that they go through their shares equally fast: its `collate_fn` has a method `join`,
+    which makes one mini-batch of several. `prefetch_factor` counts what one worker reads: mini-batches or pieces.
+    Mini-batches that share a read are made together, and wait here for their steps.
 
     Of the loader `like`, the `collate_fn`, workers, pinning and so on are used; its order and batch size are not. The
     training loop `loop` knows where it is; None starts where the sampler says. Nothing of an epoch is read before it

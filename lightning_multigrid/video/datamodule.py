@@ -110,7 +110,7 @@ class VideoDataModule(LightningDataModule):
             videos of small classes come several times, each time as another clip, and of large classes a pass has a
             part, and the next pass goes on with the others.
         num_workers: Processes that decode. Those of training live as long as it; evaluation starts its own.
-        prefetch_factor: Pieces of mini-batches that each process of training reads ahead; None is torch's 2.
+        prefetch_factor: Mini-batches that each process of training reads ahead; None is torch's 2.
         timeout: Seconds after which a mini-batch that does not come is an error, as on a drive that hangs; 0 waits.
         drop_last: Leave out the clips of an epoch that make no whole mini-batch of the baseline.
         max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].

@@ -14,7 +14,7 @@ def clip(side, *labels, index=0, frames=2, size=4, broken=0):
 def test_a_mini_batch_gives_the_crops_back():
     clips = [clip(5, 7, index=3), clip(8, 1, index=4), clip(2, 0, index=9)]
     batch = collate_clips(clips)
-    assert batch.pieces[0].shape == (2 * 3 * (5 * 6 + 8 * 9 + 2 * 3),)
+    assert batch.data.shape == (2 * 3 * (5 * 6 + 8 * 9 + 2 * 3),)
     assert all(torch.equal(a, b.crop) for a, b in zip(batch.crops(), clips, strict=True))
     assert (len(batch), batch.formats[0].frames, batch.size) == (3, 2, 4)
     assert (batch.flips, batch.indices, batch.labels) == ((True, False, False), (3, 4, 9), ((7,), (1,), (0,)))
@@ -43,7 +43,7 @@ def test_a_mini_batch_moves_as_a_whole_and_the_original_stays():
 def test_a_pinned_mini_batch_arrives_on_the_gpu():
     clips = [clip(5, 1), clip(8, 2)]
     pinned = collate_clips(clips).pin_memory()
-    assert pinned.pieces[0].is_pinned()
+    assert pinned.data.is_pinned()
     moved = pinned.to("cuda")
     assert all(torch.equal(crop.cpu(), c.crop) for crop, c in zip(moved.crops(), clips, strict=True))
     assert moved.class_ids().device.type == "cuda"

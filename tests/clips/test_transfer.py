@@ -1,4 +1,4 @@
-"""From the worker to the device: mini-batches in pieces, several clips of a visit, and processes that die."""
+"""From the worker to the device: mini-batches, several clips of a visit, and processes that die."""
 
 import gc
 import os
@@ -23,6 +23,7 @@ from lightning_multigrid.loading.loader import MultigridLoader
 from lightning_multigrid.loading.order import order_of, shuffled_order
 from lightning_multigrid.loading.requests import ClipRequest, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading.streams import CollateAtOnce
 from lightning_multigrid.pixels.yuv import YuvFormat
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
@@ -73,11 +74,10 @@ def loader_of(data, workers, repeats, collate_fn=collate_clips):
 
 
 def contents(batch):
-    whole = torch.cat(batch.pieces).numpy().tobytes()
-    return whole, {**vars(batch), "pieces": None}
+    return batch.data.numpy().tobytes(), {**vars(batch), "data": None}
 
 
-# --- Pieces ---
+# --- Mini-batches ---
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,9 @@ def test_mini_batches_are_the_same_for_any_number_of_workers(folder, repeats, wo
                 step.shape.frames,
                 step.shape.size,
             )
-            if repeats == 1:
-                assert [len(batch.pieces) for batch in batches] == [min(max(number, 1), clips) for number in workers]
 
 
-def test_a_mini_batch_of_pieces_is_the_whole_one():
+def test_a_mini_batch_keeps_its_crops_on_another_device():
     clips = [
         Clip(torch.full((2, side, side + 1, 3), side, dtype=torch.uint8), 4, side % 2 == 0, (side,), 10 * side)
         for side in range(3, 8)
@@ -110,9 +108,7 @@ def test_a_mini_batch_of_pieces_is_the_whole_one():
     data = torch.arange(48, dtype=torch.uint8)
     clips.insert(2, Clip(YuvFormat(2, 4, 4).view(data), 4, True, (9,), 9))
     whole = collate_clips(clips)
-    pieces = collate_clips.join([collate_clips(clips[:1]), collate_clips(clips[1:4]), collate_clips(clips[4:])])
-    assert contents(pieces) == contents(whole)
-    for batch in (whole, pieces, pieces.to("cpu")):
+    for batch in (whole, whole.to("cpu")):
         crops = list(batch.crops())
         assert torch.equal(crops[2].data, data)
         assert [crop.shape[1] for crop in crops if isinstance(crop, torch.Tensor)] == [3, 4, 5, 6, 7]
@@ -134,14 +130,15 @@ def test_pieces_are_nearly_equal_and_part_no_visit():
 def test_a_timeout_is_for_what_a_worker_reads():
     # Mini-batches have up to 32 clips, the baseline's 2.
     data, sampler = TensorDataset(torch.zeros(1)), MultigridSampler(Plan(SCHEDULE, 203), range)
-    for workers, collate_fn, times in ((2, list, 16), (2, collate_clips, 8), (32, collate_clips, 1)):
+    stream = CollateAtOnce(list)
+    for workers, collate_fn, times in ((2, list, 16), (2, collate_clips, 16), (2, stream, 8), (32, stream, 1)):
         like = DataLoader(data, num_workers=workers, timeout=7, collate_fn=collate_fn)
         assert MultigridLoader(data, sampler, like).timeout == 7 * times
 
 
 def test_workers_hand_over_bytes_in_shared_memory(folder):
     [batch, *_] = loader_of(videos(folder), workers=2, repeats=1)
-    assert all(piece.is_shared() for piece in batch.pieces)
+    assert batch.data.is_shared()
 
 
 # --- Repeats ---
