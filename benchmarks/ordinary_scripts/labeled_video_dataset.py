@@ -4,6 +4,7 @@ python labeled_video_dataset.py alone|line|recommended
 """
 
 import sys
+from pathlib import Path
 
 import lightning as L
 import torch
@@ -86,7 +87,8 @@ if __name__ == "__main__":
     L.seed_everything(0, workers=True)
     callbacks = [Measured()]
     if VARIANT == "line":
-        callbacks += [MultigridCallback(clips_per_epoch=128)]  # a stream has no length
+        clips = len([*Path("videos/train").glob("*/*.mp4")])  # a stream has no length
+        callbacks += [MultigridCallback(clips_per_epoch=clips)]
     elif VARIANT == "recommended":
         callbacks += [MultigridCallback()]
     trainer = L.Trainer(max_epochs=12, callbacks=callbacks, check_val_every_n_epoch=3, logger=False)
