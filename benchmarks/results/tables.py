@@ -152,6 +152,24 @@ def planes(report: Report) -> Rows:
         yield {"short side": f"{row['side']}", "frames": f"{row['frames']}"} | cells | {"copy / planes": f"{times:.1f}"}
 
 
+def ordinary_scripts(report: Report) -> Rows:
+    """CPU seconds of each variant against its script alone; those of `prepare`, which is run once, stand apart."""
+    alone: dict[str, float] = {}
+    for row in report["rows"]:
+        first = alone.setdefault(row["script"], row["cpu"])
+        cells = {"script": row["script"], "variant": row["variant"], "wall clock, s": f"{row['wall']:.0f}"}
+        cells |= {"CPU s": f"{row['cpu']:.0f}", "of alone": f"**{row['cpu'] / first:.2f}**"}
+        cells |= {"reads": f"{row['reads']:,}" if "reads" in row else "-", "steps": f"{row['steps']}"}
+        cells["top-1 %"] = f"{100 * row['accuracy']:.0f}"
+        if row.get("compiling", 0) >= 1:
+            cells["compiling, s"] = f"{row['compiling']:.0f}"
+        if "prepare" in row:
+            cells["`prepare`, CPU s"] = f"{row['prepare']['cpu']:.0f}"
+        if row["said"]:
+            cells["said at step"] = f"{row['said_at']}" if row["said_at"] else "yes"
+        yield cells
+
+
 KINDS: dict[str, tuple[str, Callable[[Report], Rows]]] = {
     "speedup": ("Baseline against multigrid, compute alone (`benchmark_speedup.py`)", speedup),
     "norm": ("BatchNorm over sub-mini-batches (`benchmark_norm.py`)", norm),
@@ -164,6 +182,10 @@ KINDS: dict[str, tuple[str, Callable[[Report], Rows]]] = {
     "prepare": ("Settings of `prepare` against its default (`benchmark_prepare.py`)", prepare),
     "planes": ("CPU ms of a clip, and in brackets wall-clock ms (`benchmark_planes.py`)", planes),
     "fit": ("A real `fit` on prepared videos (`benchmark_fit.py`)", fit),
+    "ordinary_scripts": (
+        "Ordinary scripts: CPU seconds of a whole command (`ordinary_scripts/run.py`)",
+        ordinary_scripts,
+    ),
     "overhead": ("What the callback costs (`benchmark_overhead.py`)", overhead),
 }
 
