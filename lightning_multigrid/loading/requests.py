@@ -31,6 +31,12 @@ class ClipRequest:
     moment: int = 0
 
 
+class Requests(list[ClipRequest]):
+    """The requests of a mini-batch, or of a piece of one. `number` counts those of an epoch, from 0."""
+
+    number = 0
+
+
 @runtime_checkable
 class ClipDataset(Protocol):
     """A map-style dataset that decodes only what a request needs.

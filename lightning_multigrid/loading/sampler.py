@@ -16,14 +16,14 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate as cumulative
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 from torch.utils.data import DistributedSampler, SequentialSampler
 
 from lightning_multigrid.loading.order import Order, Pass, draw_pass, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed
-from lightning_multigrid.loading.requests import ClipRequest, visits
+from lightning_multigrid.loading.requests import ClipRequest, Requests, visits
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle, Step
 
 _KEPT = 3  # passes: a mini-batch may span two, and precise BatchNorm asks for others
@@ -100,11 +100,11 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
     def __len__(self) -> int:
         return self.plan.batches_per_epoch
 
-    def __iter__(self) -> Iterator[list[ClipRequest]]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Requests]:  # type: ignore[override]
         return self._lists(self.steps, self.pieces)  # those of now, whatever the start is at the first `next`
 
-    def _lists(self, steps: Iterator[Step], pieces: int) -> Iterator[list[ClipRequest]]:
-        read = set[int]()
+    def _lists(self, steps: Iterator[Step], pieces: int) -> Iterator[Requests]:
+        read, numbers = set[int](), count()
         for step in steps:
             if step.moments > 1:
                 if step.offset in read:
@@ -112,7 +112,10 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
                 read.add(step.offset)
             for part in _cut(self.requests(step), pieces, turn=step.offset // self.plan.world):
                 # Those of a sample stand together, so that it is read once.
-                yield [replace(one, moment=moment) for one in part for moment in range(step.moment, step.moments)]
+                moments = range(step.moment, step.moments)
+                asked = Requests(replace(one, moment=moment) for one in part for moment in moments)
+                asked.number = next(numbers)
+                yield asked
 
     def requests(self, step: Step) -> list[ClipRequest]:
         """This rank's requests for a step."""

@@ -1,4 +1,5 @@
 import os
+import time
 
 import pytest
 import torch
@@ -182,3 +183,21 @@ def test_loaders_of_one_sampler_cut_it_each_in_its_own_way():
     sampler = make()
     two, none = (loader_of(sampler, workers, collate_fn=Joining()) for workers in (2, 0))
     assert [next(iter(loader)).pieces for loader in (two, none, two)] == [2, 1, 2]
+
+
+class Slow(Clips):
+    """Takes as long for each clip, whatever its size, as a dataset does that is read whole."""
+
+    def read_clip(self, request):
+        time.sleep(0.002)
+        return super().read_clip(request)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_the_worker_that_is_free_reads_the_next_mini_batch_and_they_come_in_order():
+    """By turns, one of three workers would read all the smallest clips of the short cycle."""
+    loader = MultigridLoader(Slow(), make(), DataLoader(DATA, num_workers=3, collate_fn=list))
+    read = list(loader)
+    assert [[request for request, _ in batch] for batch in read] == requests_of(make())
+    smallest = {pid for batch in read for request, pid in batch if request.size == 16}
+    assert len(smallest) > 1
