@@ -32,7 +32,7 @@ def arguments(call: object) -> str:
 
 def lines_of(name: str, thing: object) -> Iterator[str]:
     """A function, or a class with the methods and properties that it defines itself, one on each line."""
-    if not callable(thing) or inspect.isclass(thing) and issubclass(thing, Exception):
+    if not callable(thing) or (inspect.isclass(thing) and issubclass(thing, Exception)):
         yield name
         return
     yield name + arguments(thing)
