@@ -4,10 +4,10 @@
 
 The first is the script of `docs/faster.md`, as it is and after each of the page's diffs. The others are in this folder,
 as people write them: with PyAV, torchcodec, JPEG frames, pytorchvideo, a processor of Hugging Face, and torchvision's
-r3d_18, which a GPU compiles. Recommended are `VideoClips` from planes. The videos are H.264 of 340 x 256 pixels, made by
-`made_videos.py` in FOLDER. Each variant is a program of its own, with caches of its own: frame tables are made within
-it. What `prepare` takes stands apart. CPU seconds are those of the program and of its workers. A script whose library
-is not installed is left out.
+r3d_18, which a GPU compiles. Recommended are `VideoClips` from planes. The videos are H.264 of 340 x 256 pixels, which
+`made_videos.py` makes in FOLDER. Each variant is a program of its own, with caches of its own: frame tables are made
+within it. What `prepare` takes stands apart. CPU seconds are those of the program and of its workers. A script whose
+library is not installed is left out.
 """
 
 import argparse
