@@ -20,9 +20,9 @@ from lightning_multigrid.loading.reduction import Change
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, length_of, visits
 from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
 from lightning_multigrid.loading.samples import Follow, SampleParts, all_parts
-from lightning_multigrid.loading.streams import StreamSamples
+from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
 
-__all__ = ["Change", "ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler"]
+__all__ = ["Change", "ClipDataset", "ClipRequest", "CollateAtOnce", "FixedClips", "MultigridLoader", "MultigridSampler"]
 __all__ += [
     "Follow",
     "OrderSampler",

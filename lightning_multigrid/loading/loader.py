@@ -40,7 +40,7 @@ def stream_loader(loader: DataLoader[Any], clips: int) -> DataLoader[Any]:
     """Returns a loader of a stream as one that `MultigridLoader` understands; `clips` is a pass's on all devices."""
     # For a look; `MultigridLoader` keeps the workers of the training as long as the run.
     changes: dict[str, Any] = {"sampler": None, "generator": None, "persistent_workers": False}
-    if loader.num_workers > 1 and not hasattr(loader.collate_fn, "join"):
+    if loader.num_workers > 1 and not isinstance(loader.collate_fn, CollateAtOnce):
         # Samples would be pinned one by one, and mini-batches are copies of them.
         changes |= {"collate_fn": CollateAtOnce(loader.collate_fn), "pin_memory": False}
     return same_loader(loader, dataset=StreamSamples(loader.dataset, clips), **changes)  # type: ignore[arg-type]
@@ -79,9 +79,9 @@ class MultigridLoader(DataLoader[Any]):
     """Loads the mini-batches of a `MultigridSampler`.
 
     A worker reads a whole mini-batch, as in any `DataLoader`. Only of a stream all workers read each mini-batch
-    together, one piece each, so that they go through their shares equally fast: its `collate_fn` has a method `join`,
-    which makes one mini-batch of several. `prefetch_factor` counts what one worker reads: mini-batches or pieces.
-    Mini-batches that share a read are made together, and wait here for their steps.
+    together, one piece each, so that they go through their shares equally fast, and `CollateAtOnce` joins the pieces.
+    `prefetch_factor` counts what one worker reads: mini-batches or pieces. Mini-batches that share a read are made
+    together, and wait here for their steps.
 
     Of the loader `like`, the `collate_fn`, workers, pinning and so on are used; its order and batch size are not. The
     training loop `loop` knows where it is; None starts where the sampler says. Nothing of an epoch is read before it
@@ -93,7 +93,7 @@ class MultigridLoader(DataLoader[Any]):
     def __init__(
         self, dataset: ClipDataset, sampler: MultigridSampler, like: DataLoader[Any], loop: Loop | None = None
     ) -> None:
-        self._join: Callable[[list[Any]], Any] | None = getattr(like.collate_fn, "join", None)
+        self._join = like.collate_fn.join if isinstance(like.collate_fn, CollateAtOnce) else None
         self.pieces = max(1, like.num_workers) if self._join else 1  # the most that a mini-batch is read in
         # `like.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
         schedule = sampler.plan.schedule
@@ -186,7 +186,7 @@ class MultigridLoader(DataLoader[Any]):
             pieces = waiting[step.offset].pop(0)
             if not waiting[step.offset]:
                 del waiting[step.offset]
-            if self._join is None or self.pieces == 1:
+            if self._join is None:
                 [mini_batch] = pieces
             else:
                 # A stream's `collate_fn` runs here, and may draw.

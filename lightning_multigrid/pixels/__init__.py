@@ -5,9 +5,9 @@ as many operations for many clips as for a few, on bytes in `packed.py` and on p
 """
 
 from lightning_multigrid.pixels.augment import Augmentation
-from lightning_multigrid.pixels.packed import PackedCrops, PixelFormat, RgbFormat
+from lightning_multigrid.pixels.packed import PackedCrops
 from lightning_multigrid.pixels.resample import MEAN, STD, check_normalisation, resample_clips
 from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat, to_device
 
-__all__ = ["MEAN", "STD", "Augmentation", "PackedCrops", "PixelFormat", "RgbFormat", "YuvClip", "YuvFormat"]
+__all__ = ["MEAN", "STD", "Augmentation", "PackedCrops", "YuvClip", "YuvFormat"]
 __all__ += ["check_normalisation", "resample_clips", "to_device"]

@@ -127,8 +127,8 @@ class MultigridSchedule:
 
     @cached_property
     def is_baseline(self) -> bool:
-        """Whether this is the baseline itself: each mini-batch on its grid, and one pass over the data for an epoch."""
-        return self.epoch_factor == 1 and self.grids == [self.baseline.shape]
+        """Whether this is the baseline itself: its grid alone, one pass over the data for an epoch, and its LR."""
+        return self.epoch_factor == 1 and self.grids == [self.baseline.shape] and not self.holds_lr
 
     # --- Phases, passes and the LR's clock ---
 
@@ -173,6 +173,11 @@ class MultigridSchedule:
         """How many passes over the data have been made at an epoch, from 0; by shares, without rounding to steps."""
         return _interpolated(self._passes, exact(epoch))
 
+    @property
+    def holds_lr(self) -> bool:
+        """Whether the LR stays that of the last stage but one until the middle of the fine-tuning."""
+        return self.stepwise and self.fine_tuning and bool(self.baseline.milestones)
+
     def baseline_epoch(self, epoch: Epochs) -> Fraction:
         """The baseline's epoch whose LR an epoch has, both from 0: the same one, but for two rules.
 
@@ -181,7 +186,7 @@ class MultigridSchedule:
         """
         now = min(exact(epoch), exact(self.baseline.epochs))
         if self.stepwise:
-            if self.fine_tuning and self.baseline.milestones:
+            if self.holds_lr:
                 last = exact(self.baseline.milestones[-1])
                 if last <= now < (last + exact(self.baseline.epochs)) / 2:
                     return last - _MOMENT

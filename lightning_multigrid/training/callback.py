@@ -71,7 +71,7 @@ class MultigridCallback(Arguments, Callback):
         precise_bn_batches: Where a validation begins, and at the end, re-estimate BatchNorm's running statistics as
             those of the training data, on this many mini-batches of each device on the baseline's grid. They run
             through `training_step` and forward hooks of a copy of the module. A checkpoint after a validation has these
-            statistics; one within an epoch, as of `every_n_train_steps`, has the moving average.
+            statistics; others, as of `every_n_train_steps` or of a script without validations, have the moving average.
         layout: Axes of a clip of the dataset, for instance `THWC`. By default `CTHW`, and `TCHW` is recognised.
         clips: Names of the clips of a sample, if it holds several; or a dict of their axes by name, in which letters
             other than C, T, H and W stand for axes that stay. A name is a key of a dict, an index of a tuple, or an

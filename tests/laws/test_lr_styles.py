@@ -7,6 +7,7 @@ from functools import partial
 from itertools import count, cycle, product
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -328,7 +329,7 @@ class OtherNumber(Module):
 
 NUMBERS = {
     "weight_decay": lambda step: 0.04 + 0.01 * step,
-    "betas": lambda step: (0.9 - 0.01 * step, 0.999),
+    "betas": lambda step: [0.9 - 0.01 * step, 0.999],
     "eps": lambda step: 1e-8 * (1 + step),
 }
 
@@ -511,6 +512,13 @@ def test_an_lr_in_a_tensor_may_be_written_replaced_loaded_and_added(way):
     expected = [[lr * scale for lr in lrs] for lrs, scale in zip(groups, scaled, strict=True)]
     assert [pytest.approx(lrs) for lrs in expected] == module.used
     assert [float(group["lr"]) for group in host.optimizers[0].param_groups] == pytest.approx(groups[-1])
+    assert len(set(scaled)) > 2
+
+
+def test_an_lr_of_numpy_is_scaled_as_any_other():
+    module = Module(optimizer=lambda parameters: SGD(parameters, lr=np.float32(0.1)))
+    scaled = scales(fit(module, MultigridCallback()))
+    assert module.lrs == pytest.approx([0.1 * scale for scale in scaled])
     assert len(set(scaled)) > 2
 
 

@@ -112,14 +112,12 @@ def test_crops_resampled_together_are_those_resampled_alone(kind: slice, size: i
 
 @pytest.mark.parametrize("make", [random_crop, partial(random_yuv, top=0, left=1)], ids=["rgb", "yuv"])
 def test_any_number_of_crops_takes_as_many_operations(make: Callable[[int, int, int], Tensor | YuvClip]) -> None:
-    """On a GPU each costs about the same, however small. Workers send crops packed: here as by three of them."""
+    """On a GPU each costs about the same, however small. A worker sends crops packed."""
     numbers = set()
     for clips in (3, 9, 128):
         crops = [make(2, 20 + clip % 5, 21) for clip in range(clips)]
-        parts = [PackedCrops.of(crops[clips * part // 3 : clips * (part + 1) // 3]) for part in range(3)]
-        whole = PackedCrops(
-            [torch.cat(part.pieces) for part in parts], [format for part in parts for format in part.formats]
-        )
+        apart = PackedCrops.of(crops)
+        whole = PackedCrops([torch.cat(apart.pieces)], apart.formats)
         with Operations() as operations:
             clip = resample_clips(whole, 16, flips=[True] * clips, together=True)
         numbers.add(operations.number)

@@ -217,6 +217,9 @@ def test_the_schedule_of_the_baseline_has_its_optimizer_steps_and_saves_nothing(
     assert not re.search("instead|fewer|Multigrid", str(plan))
     assert not replace(schedule, epoch_factor=1.5).is_baseline
     assert not replace(schedule, short_cycle=ShortCycle((0.5, 1))).is_baseline
+    steps = replace(schedule, baseline=replace(schedule.baseline, milestones=(1,)))  # whose LR waits in the fine-tuning
+    assert not steps.is_baseline
+    assert replace(steps, fine_tuning=False).is_baseline
 
 
 @pytest.mark.parametrize(

@@ -73,16 +73,20 @@ def test_a_training_that_never_reaches_its_last_phase_is_warned_about():
         fit(Module(), MultigridCallback(milestones=[0.9]), max_epochs=1, accumulate_grad_batches=7)
 
 
+WITHOUT_STAGES = " So the plan is that for an LR without stages: one long cycle, then a fine half."
+
+
 @pytest.mark.parametrize(
-    ("milestones", "late", "plan"),
+    ("callback", "milestones", "late", "plan"),
     [
-        ([2, 4, 6], "4, 6", ""),
-        ([5], "5", " So the plan is that for an LR without stages: one long cycle, then a fine half."),
+        (MultigridCallback, [2, 4, 6], "4, 6", ""),
+        (MultigridCallback, [5], "5", WITHOUT_STAGES),
+        (MultigridCallback.baseline, [5], "5", ""),
     ],
 )
-def test_milestones_that_the_training_does_not_reach_are_named(milestones, late, plan, caplog):
+def test_milestones_that_the_training_does_not_reach_are_named(callback, milestones, late, plan, caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(Module(lambda optimizer, _: MultiStepLR(optimizer, milestones)), MultigridCallback(), max_epochs=4)
+        fit(Module(lambda optimizer, _: MultiStepLR(optimizer, milestones)), callback(), max_epochs=4)
     assert f"Milestones of the LR that the training does not reach: epoch {late}.{plan}" in caplog.messages
 
 

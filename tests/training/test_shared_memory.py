@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
+from lightning_multigrid.loading import CollateAtOnce
 from lightning_multigrid.training.rehearsal import shared_memory
 from tests.helpers.tiny import Module, clips, fit
 
@@ -17,14 +18,6 @@ MIB = 1 << 20
 # Two workers read two mini-batches each ahead, and one is in use. The coarse ones have 8 clips, and the bytes of the
 # baseline's 4, beside the labels.
 NEEDED = (2 * 2 + 1) * (4 * 3 * 8 * 32 * 32 * 4 + 8 * 8)
-
-
-class Joined(list):
-    """Samples of a mini-batch that all workers read together."""
-
-    @staticmethod
-    def join(parts):
-        return default_collate([sample for part in parts for sample in part])
 
 
 def told(monkeypatch, tmp_path, free, share_reads=False, **arguments):
@@ -56,7 +49,7 @@ def test_mini_batches_that_share_a_read_are_made_together_and_wait(monkeypatch, 
 
 
 def test_what_all_workers_read_together_is_read_ahead_once(monkeypatch, tmp_path):
-    arguments = {"num_workers": 4, "prefetch_factor": 3, "collate_fn": Joined}
+    arguments = {"num_workers": 4, "prefetch_factor": 3, "collate_fn": CollateAtOnce(default_collate)}
     needed = NEEDED * (3 + 1) // 5
     assert told(monkeypatch, tmp_path, needed, **arguments) == []
     [text] = told(monkeypatch, tmp_path, needed - 1, **arguments)

@@ -245,7 +245,7 @@ def _refusal_of_run(name: str) -> MisconfigurationException:
 
 def _refuse_by_hand(module: str, name: str, before: Any, now: Any) -> None:
     what = "the LR" if name == "lr" else f"`{name}` of a parameter group"
-    values = [str(value) if isinstance(value, tuple) else f"{float(value):.6g}" for value in (now, before)]
+    values = [str(value) if isinstance(value, (tuple, list)) else f"{float(value):.6g}" for value in (now, before)]
     raise MisconfigurationException(
         f"{module}, or a callback, has written {what} within an epoch: {values[0]}, it was {values[1]}. If it "
         "counts by steps, those of this run are not the baseline's. Write it at the start of an epoch, or leave it to "

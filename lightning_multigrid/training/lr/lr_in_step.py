@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from numbers import Real
 from types import MethodType
 from typing import Any
 
@@ -57,7 +58,7 @@ class LRInStep:
     def note(self) -> None:
         """Notes the numbers of each group, after what may change them."""
         groups = self._groups().values()
-        self._noted = [_Noted(group, name) for group in groups for name in group if _is_number(group[name])]
+        self._noted = [_Noted(group, name) for group in groups for name in group if _is_number(name, group[name])]
 
     def check(self) -> None:
         """Calls `refuse` if a number of a group was written where it may not be."""
@@ -151,9 +152,9 @@ class LRInStep:
             )
 
 
-def _is_number(value: Any) -> bool:
-    """Whether a setting of a group is a number, or several, as `betas` are."""
-    return isinstance(value, (int, float, tuple, Tensor)) and not isinstance(value, bool)
+def _is_number(name: str, value: Any) -> bool:
+    """Whether what a group holds is a number, also one of NumPy, or several, as `betas` are."""
+    return isinstance(value, (Real, tuple, list, Tensor)) and not isinstance(value, bool) and name != "params"
 
 
 class _Noted:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from lightning_multigrid.host import LightningModule, Trainer
-from lightning_multigrid.loading import ClipRequest, MultigridLoader, in_worker, seeded, sendable
+from lightning_multigrid.loading import ClipRequest, CollateAtOnce, MultigridLoader, in_worker, seeded, sendable
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.mini_batches import after_hooks
 from lightning_multigrid.training.rehearsal.copies import held_by
@@ -46,7 +46,7 @@ def _collated(clips: Any, collate: Callable[[list[Any]], Any], shapes: Sequence[
                 sample = clips.read_clip(ClipRequest(getattr(clips, "first", 0), shape.frames, shape.size, seed=0))
             with seeded(0):
                 batch = collate([copied(sample) for _ in range(shape.clips)])
-                made[shape] = collate.join([batch]) if hasattr(collate, "join") else batch
+                made[shape] = collate.join([batch]) if isinstance(collate, CollateAtOnce) else batch
         except Exception as error:  # of the user's dataset
             made[shape] = sendable(error)
     return made

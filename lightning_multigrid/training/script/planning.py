@@ -119,7 +119,7 @@ def _inferred(
         after = ", ".join(f"{float(milestone):g}" for milestone in stages.late if milestone < NEVER)
         which = f"epoch {after}" if after else "those of a scheduler whose `frequency` is above the steps of an epoch"
         says = f"Milestones of the LR that the training does not reach: {which}."
-        if not (stages.milestones or arguments.milestones):
+        if arguments.fine_tuning and not (stages.milestones or arguments.milestones):
             says += " So the plan is that for an LR without stages: one long cycle, then a fine half."
         tell(says)
     warmup = stages.warmup_epochs if arguments.warmup_epochs is None else exact(arguments.warmup_epochs)
@@ -140,9 +140,8 @@ def _inferred(
 
 def _tell_held_lr(schedule: MultigridSchedule, trainer: Trainer, recipe: Recipe) -> None:
     """Says that a given schedule holds the LR, where the script's may change it smoothly."""
-    baseline = schedule.baseline
-    held = schedule.stepwise and schedule.fine_tuning and baseline.milestones
-    if held and not lr_stages(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs)).stepwise:
+    baseline, configs = schedule.baseline, trainer.lr_scheduler_configs
+    if schedule.holds_lr and not lr_stages(configs, recipe.epoch, Fraction(baseline.epochs)).stepwise:
         start, end = float(baseline.milestones[-1]), float(baseline.epochs)
         tell(
             f"The schedule is `stepwise`: from epoch {start:g} to {(start + end) / 2:g}, in the first half of the "
