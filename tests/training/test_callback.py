@@ -653,5 +653,5 @@ def test_other_refusals():
     with pytest.raises(ValueError, match="`epoch_factor` must be positive, got -1"):
         MultigridCallback(epoch_factor=-1)
     for argument in ({"epoch_factor": 2}, {"milestones": [1]}, {"long_cycle": LongCycle(((1, 1),))}):
-        with pytest.raises(ValueError, match="arguments that shape an inferred one are given, too. Give either"):
+        with pytest.raises(ValueError, match="arguments that shape an inferred schedule are also given. Give either"):
             MultigridCallback(PLAN, **argument)

@@ -36,24 +36,25 @@ from lightning_multigrid.training.trainer.torch_internals import asks_for_mini_b
 
 
 class NewestCheckpoint(ModelCheckpoint):
-    """Keeps the newest state of a training as `last.ckpt`: every few minutes, at the end, and where it is stopped.
+    """Keeps the newest state of a training as `last.ckpt`: every few minutes, at the end, and where a signal stops it.
 
-    `fit(..., ckpt_path="last")` continues from it, or from the checkpoint that Lightning writes when SLURM requeues the
-    job, if that is newer. If the folder has no `last.ckpt`, but other checkpoints, that is refused; an empty folder
-    begins a training. `ModelCheckpoint(monitor=..., save_last=True)` writes `last.ckpt` only together with a better
-    one (Lightning 2.6.6), so with it a training goes back to its best epoch.
+    `fit(..., ckpt_path="last")` continues from `last.ckpt`, or from the checkpoint that Lightning writes when SLURM
+    requeues the job, if that checkpoint is newer. If the folder has other checkpoints but no `last.ckpt`, `fit` refuses
+    to begin. In an empty folder a new training begins. `ModelCheckpoint(monitor=..., save_last=True)` writes
+    `last.ckpt` only together with a better checkpoint (Lightning 2.6.6), so there a training goes back to its best
+    epoch.
 
-    Ctrl-C, SIGTERM and SLURM's signal take effect after the step that is under way; on several devices, on all of them
-    after the same step, whichever got the signal. On one device they also take effect after a mini-batch of a
-    validation, and where the loop asks or waits for a mini-batch, whose workers the same signal may have ended. The
-    second Ctrl-C waits for nothing. After an error nothing is written, as a step may be half done: the run continues
-    from what was written before.
+    Ctrl-C, SIGTERM and SLURM's signal take effect after the step that is under way. On several devices, a signal to any
+    of them takes effect on all of them after the same step. On one device, a signal also takes effect after a
+    mini-batch of a validation, and where the loop asks or waits for a mini-batch, because the same signal may have
+    ended the workers. The second Ctrl-C takes effect at once. After an error no checkpoint is written, because a step
+    may be half done; the training continues from the checkpoint that was written before the error.
 
     Args:
-        dirpath: Folder of this training's checkpoints. A training that begins anew in it keeps the `last.ckpt` that it
-            finds as `earlier-1.ckpt`, `earlier-2.ckpt` and so on. It touches no other file.
-        minutes: Minutes of training from one write to the next, at least 0 (after each step). A kill, or an error,
-            loses no more.
+        dirpath: Folder of this training's checkpoints. A new training renames a `last.ckpt` that it finds there to
+            `earlier-1.ckpt`, `earlier-2.ckpt` and so on. It touches no other file.
+        minutes: Minutes of training from one write to the next, at least 0 (a write after each step). A kill or an
+            error loses at most this much work.
 
     Raises:
         ValueError: If `minutes` is negative.
