@@ -40,9 +40,9 @@ def check_grids(
     Returns what is left to check while it trains: the clips, if the hooks of the mini-batch could not be tried.
 
     The first grid is the baseline's. Small mini-batches, which `read` makes, go through the script's hooks and a step
-    on a clone of the module: once on each grid, and once with four times the clips on the coarsest. What cannot be
-    rehearsed on the baseline's grid is accepted, and said. Where boxes follow the clips, pixels may be counted from the
-    first: so places are judged on grids of the full size.
+    on a clone of the module: once on each grid, and with four times the clips on the coarsest, first alone and then
+    after a step on the baseline's. What cannot be rehearsed on the baseline's grid is accepted, and said. Where boxes
+    follow the clips, pixels may be counted from the first: so places are judged on grids of the full size.
     """
     name, clips, most = type(module).__name__, _number_of_clips(grids), max(grid.clips for grid in grids)
     shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
@@ -85,6 +85,9 @@ def check_grids(
             if many.error is not None and more.clips <= most:  # the training has as many
                 raise ValueError(_fixed_number(name, grid, more, many.error)) from many.error
             check_sum_over_clips(name, now.losses, many.losses)
+            after = rehearse(baseline, more)
+            if after.error is not None and many.error is None:
+                raise ValueError(_kept_state(name, baseline, more, _place(module, after), after.error)) from after.error
     return None
 
 
@@ -125,6 +128,15 @@ def _fixed_number(name: str, grid: BatchShape, more: BatchShape, error: Exceptio
         f"A step of {name} takes {counted(grid.clips, 'clip')} of {named(grid)}, but not {more.clips} "
         f"({error_text(error)}). The mini-batches of coarse grids have more clips than the baseline's: take their "
         "number from the mini-batch, as `clips.shape[0]`, wherever a tensor is made for them."
+    )
+
+
+def _kept_state(name: str, before: BatchShape, grid: BatchShape, where: str, error: Exception) -> str:
+    return (
+        f"{name} keeps something from step to step that has the size of a mini-batch: a step with {grid.clips} clips "
+        f"of {named(grid)} succeeds as the first step, but after one with {before.clips} clips of {named(before)} "
+        f"{where} fails with {error_text(error)}. Mini-batches change their number of clips and their grid. Reset what "
+        "is kept at the beginning of each step, or make it fit the clips of the mini-batch."
     )
 
 
