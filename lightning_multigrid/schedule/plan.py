@@ -144,8 +144,8 @@ class Plan:
         return round(exact(self.schedule.baseline.epochs) * self.baseline_length.batches)
 
     @property
-    def of_baseline(self) -> Fraction:
-        """Mini-batches of an epoch for each one of the baseline."""
+    def batches_per_baseline_batch(self) -> Fraction:
+        """Mini-batches of an epoch for each mini-batch of an epoch of the baseline."""
         return Fraction(self.batches_per_epoch, self.baseline_length.batches)
 
     # --- Steps ---

@@ -66,7 +66,7 @@ class LightningLoop:
 
     def _of_run(self, number: int) -> int:
         """The mini-batches of this run for a number of them that the script counts."""
-        return max(1, round(number * self._plan.of_baseline))
+        return max(1, round(number * self._plan.batches_per_baseline_batch))
 
     def save(self) -> State:
         sampler = self._loader.sampler

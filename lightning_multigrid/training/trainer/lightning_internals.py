@@ -91,7 +91,7 @@ def limit_loop(trainer: Trainer, plan: Plan, changes: Changes) -> None:
     if steps.max_steps != -1:
         changes.set_attribute(steps, "max_steps", plan.optimizer_steps)
     if steps.min_steps:
-        changes.set_attribute(steps, "min_steps", max(1, round(steps.min_steps * plan.of_baseline)))
+        changes.set_attribute(steps, "min_steps", max(1, round(steps.min_steps * plan.batches_per_baseline_batch)))
 
 
 def add_steps_elsewhere(trainer: Trainer, number: int, changes: Changes) -> None:
