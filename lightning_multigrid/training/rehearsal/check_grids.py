@@ -12,7 +12,7 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from lightning_multigrid.host import LightningModule, Trainer, tell
 from lightning_multigrid.positions import knows_grids
 from lightning_multigrid.schedule import BatchShape, counted
-from lightning_multigrid.training.mini_batches import apart, error_text, sizes_of_clips
+from lightning_multigrid.training.mini_batches import error_text, sizes_of_clips, without_trace
 from lightning_multigrid.training.rehearsal.batches import Made
 from lightning_multigrid.training.rehearsal.counted import counted_from_first
 from lightning_multigrid.training.rehearsal.rules import (
@@ -48,7 +48,7 @@ def check_grids(
     shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
     baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
     more = replace(coarsest, clips=4 * clips)
-    with apart(trainer, module.device), torch.no_grad():
+    with without_trace(trainer, module.device), torch.no_grad():
         made = read((*shapes, more))
     rehearse = partial(try_step, module, trainer, baseline, made)
     shards = trainer.strategy.restore_checkpoint_after_setup

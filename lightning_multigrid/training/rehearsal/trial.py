@@ -14,7 +14,7 @@ from lightning_multigrid.host import LightningModule, Trainer
 from lightning_multigrid.norm import BatchNorm
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.mini_batches import apart, sizes_of_clips, tensors_in
+from lightning_multigrid.training.mini_batches import sizes_of_clips, tensors_in, without_trace
 from lightning_multigrid.training.rehearsal.batches import Made, arrived, copied
 from lightning_multigrid.training.rehearsal.copies import clone_of, dry_step, fill
 from lightning_multigrid.training.rehearsal.counted import Met, TracedValues
@@ -55,14 +55,14 @@ def try_step(
             _note_layers(clone, trial)
             for grid in grids:
                 losses.clear()
-                with apart(trainer, module.device), torch.no_grad():
+                with without_trace(trainer, module.device), torch.no_grad():
                     batch = arrived(trainer, clone, made, grid)
                 trial.arrived = sizes_of_clips(batch)
                 following.set_grid(grid.frames, grid.size)
                 own = copied(batch)  # a step may write to it
                 traced = TracedValues(tensors_in(own), lambda: trial.layer)
                 # What is random differs between grids, so that it is not taken for the same table.
-                with apart(trainer, clone.device, seed=grid.frames * grid.size), traced:
+                with without_trace(trainer, clone.device, seed=grid.frames * grid.size), traced:
                     returned = dry_step(trainer, clone, own)
         trial.met, trial.convolved = traced.met, traced.convolved
         loss = returned.get("loss") if isinstance(returned, Mapping) else returned
