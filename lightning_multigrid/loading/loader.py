@@ -138,12 +138,12 @@ class MultigridLoader(DataLoader[Any]):
         """Reads a stream from a step on: where it is, or from the beginning of a pass."""
         if self._stream is None or self._reaches != first.place:
             stream.begin(*self.sampler.number_of(first))
-            told: dict[str, Any] = {}
+            overrides: dict[str, Any] = {}
             if self.num_workers:  # else the stream is the script's own
                 make = partial(_mini_batches, self.clip_dataset, self.like.collate_fn)
-                told["dataset"] = _SeenAsUsers(stream.stream, partial(stream.hear, make))
-                told |= {"sampler": ToldOfStream(self.sampler, stream), "persistent_workers": True}
-            self._stream = DataLoader(**self._arguments | told)
+                overrides["dataset"] = _SeenAsUsers(stream.stream, partial(stream.hear, make))
+                overrides |= {"sampler": ToldOfStream(self.sampler, stream), "persistent_workers": True}
+            self._stream = DataLoader(**self._arguments | overrides)
         return iter(self._stream)
 
     def close(self) -> None:

@@ -102,8 +102,8 @@ class PopulationEstimate:
         write_statistics(training, moments, world)
 
     @contextmanager
-    def _clone(self, modes: Mapping[str, bool], **told: Any) -> Iterator[LightningModule]:
-        with clone_of(self._module, self._trainer, **told) as clone:
+    def _clone(self, modes: Mapping[str, bool], **overrides: Any) -> Iterator[LightningModule]:
+        with clone_of(self._module, self._trainer, **overrides) as clone:
             for name, part in clone.named_modules():
                 part.training = modes.get(name, True)
             yield clone

@@ -29,8 +29,8 @@ def divisors_that_work(grids: Sequence[BatchShape], works: Callable[[BatchShape]
         rounded: list[BatchShape] = []
         for grid in others:
             multiples = {axis: max(divisor, round(getattr(grid, axis) / divisor) * divisor) for axis in axes}
-            told: dict[str, Any] = {axis: min(number, getattr(full, axis)) for axis, number in multiples.items()}
-            rounded.append(replace(grid, **told))
+            overrides: dict[str, Any] = {axis: min(number, getattr(full, axis)) for axis, number in multiples.items()}
+            rounded.append(replace(grid, **overrides))
         smaller = all(any(getattr(grid, axis) < getattr(full, axis) for grid in rounded) for axis in axes)
         if smaller and all(map(works, dict.fromkeys(rounded))):
             return ", ".join(f"{axis}_divisor={divisor}" for axis in axes)

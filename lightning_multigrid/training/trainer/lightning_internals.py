@@ -230,8 +230,8 @@ def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> Light
     return copied
 
 
-def told_optimizers(optimizers: list[Any]) -> dict[str, Any]:
-    """What a view of a strategy is told so that `LightningModule.optimizers()` returns these optimizers.
+def optimizer_overrides(optimizers: list[Any]) -> dict[str, Any]:
+    """Overrides for a view of a strategy, so that `LightningModule.optimizers()` returns these optimizers.
 
     Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.optimizers`).
     """
