@@ -82,27 +82,27 @@ class MultigridLoader(DataLoader[Any]):
     which makes one mini-batch of several. `prefetch_factor` counts what one worker reads: mini-batches or pieces.
     Mini-batches that share a read are made together, and wait here for their steps.
 
-    Of the loader `like`, the `collate_fn`, workers, pinning and so on are used; its order and batch size are not. The
-    training loop `loop` knows where it is; None starts where the sampler says. Nothing of an epoch is read before it
-    begins.
+    The `collate_fn`, workers, pinning and so on are those of the loader `template`, but not its order and batch size.
+    The training loop `loop` knows where it is; None starts where the sampler says. Nothing of an epoch is read before
+    it begins.
     """
 
     sampler: MultigridSampler
 
     def __init__(
-        self, dataset: ClipDataset, sampler: MultigridSampler, like: DataLoader[Any], loop: Loop | None = None
+        self, dataset: ClipDataset, sampler: MultigridSampler, template: DataLoader[Any], loop: Loop | None = None
     ) -> None:
-        self._join: Callable[[list[Any]], Any] | None = getattr(like.collate_fn, "join", None)
-        self.pieces = max(1, like.num_workers) if self._join else 1  # the most that a mini-batch is read in
-        # `like.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
+        self._join: Callable[[list[Any]], Any] | None = getattr(template.collate_fn, "join", None)
+        self.pieces = max(1, template.num_workers) if self._join else 1  # the most that a mini-batch is read in
+        # `template.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
         schedule = sampler.plan.schedule
         most = max(shape.clips for shape in schedule.grids) / self.pieces
-        timeout = like.timeout * max(1, most / schedule.baseline.shape.clips)
-        make = partial(_mini_batches, dataset, like.collate_fn)
-        self._arguments = _arguments_to_make(like, like.dataset, make, sampler=sampler, timeout=timeout)
+        timeout = template.timeout * max(1, most / schedule.baseline.shape.clips)
+        make = partial(_mini_batches, dataset, template.collate_fn)
+        self._arguments = _arguments_to_make(template, template.dataset, make, sampler=sampler, timeout=timeout)
         super().__init__(**self._arguments)
-        self.clip_dataset, self.loop, self.like = dataset, loop, like
-        self._samples = length_of(like.dataset)
+        self.clip_dataset, self.loop, self.template = dataset, loop, template
+        self._samples = length_of(template.dataset)
         self.noise = 0  # the number of the random state that steps have, which ranks may share
         self.reading = 0.0  # seconds that all workers together took for the samples that were read last
         self._stream: DataLoader[Any] | None = None  # its workers live as long as the run: passes begin in them
@@ -130,7 +130,7 @@ class MultigridLoader(DataLoader[Any]):
         first = self.loop.begin()
         self._refuse_other_length(first.place.epoch)
         self.sampler.seek(first.place)
-        stream = self.like.dataset
+        stream = self.template.dataset
         read = self._read(stream, first) if isinstance(stream, StreamSamples) else super().__iter__()
         yield from self.loop.timed(self._seeded(self._mini_batches(read)))
 
@@ -140,7 +140,7 @@ class MultigridLoader(DataLoader[Any]):
             stream.begin(*self.sampler.number_of(first))
             overrides: dict[str, Any] = {}
             if self.num_workers:  # else the stream is the script's own
-                make = partial(_mini_batches, self.clip_dataset, self.like.collate_fn)
+                make = partial(_mini_batches, self.clip_dataset, self.template.collate_fn)
                 overrides["dataset"] = _SeenAsUsers(stream.stream, partial(stream.hear, make))
                 overrides |= {"sampler": ToldOfStream(self.sampler, stream), "persistent_workers": True}
             self._stream = DataLoader(**self._arguments | overrides)
@@ -151,11 +151,11 @@ class MultigridLoader(DataLoader[Any]):
         self._stream = None
 
     def _refuse_other_length(self, epoch: int) -> None:
-        now = length_of(self.like.dataset)
+        now = length_of(self.template.dataset)
         if now != self._samples:
             raise ValueError(
-                f"{type(self.like.dataset).__name__} had {self._samples} samples when the training was planned, and "
-                f"has {now} in epoch {epoch}, of which the plan knows nothing. Let the dataset keep its length, or "
+                f"{type(self.template.dataset).__name__} had {self._samples} samples when the training was planned, "
+                f"and has {now} in epoch {epoch}, of which the plan knows nothing. Let the dataset keep its length, or "
                 "make it an `IterableDataset`, and give the callback `clips_per_epoch`."
             )
 
@@ -238,10 +238,10 @@ class ScriptLoader(_SeenAs, DataLoader[Any]):
         return len(self.multigrid)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        like = self.multigrid.like
-        if threading.get_ident() != self._thread or isinstance(like.dataset, StreamSamples):
+        template = self.multigrid.template
+        if threading.get_ident() != self._thread or isinstance(template.dataset, StreamSamples):
             # Reading here would change the random state, which threads share; and a stream gives a sample only once.
-            like = same_loader(like, num_workers=max(1, like.num_workers))
+            template = same_loader(template, num_workers=max(1, template.num_workers))
         step, under_way = self._step()
         sampler = self.multigrid.sampler
         if under_way:
@@ -251,7 +251,7 @@ class ScriptLoader(_SeenAs, DataLoader[Any]):
             peeked = baseline_sampler(
                 sampler, batches, sampler.number_of(step), derive_seed(sampler.plan.seed, _SCRIPT)
             )
-        return iter(MultigridLoader(self.multigrid.clip_dataset, peeked, like))
+        return iter(MultigridLoader(self.multigrid.clip_dataset, peeked, template))
 
 
 class _SeenAsUsers(_SeenAs, Dataset[Any]):

@@ -46,7 +46,7 @@ class PopulationEstimate:
 
     def __init__(self, training: MultigridLoader, batches: int, trainer: Trainer) -> None:
         self._training, self._trainer, self._module = training, trainer, trainer.lightning_module
-        if isinstance(training.like.dataset, StreamSamples):
+        if isinstance(training.template.dataset, StreamSamples):
             raise MisconfigurationException(
                 "`precise_bn_batches` reads clips of the pass again, which an iterable dataset can't give. Leave it "
                 "out."
@@ -95,7 +95,7 @@ class PopulationEstimate:
             loader = MultigridLoader(
                 self._training.clip_dataset,
                 baseline_sampler(sampler, self._batches, number, seed),
-                self._training.like,
+                self._training.template,
             )
             for index, batch in enumerate(loader, start=1):
                 self._run(clone, after_hooks(self._trainer, clone, batch), index)

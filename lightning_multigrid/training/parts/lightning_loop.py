@@ -75,8 +75,8 @@ class LightningLoop:
     def load(self, found: Continuation) -> None:
         self._loader.sampler.shift = found.shift
         internals.add_steps_elsewhere(self._trainer, found.steps_elsewhere, self._changes)
-        if isinstance(self._loader.like.dataset, StreamSamples):
-            stream = type(self._loader.like.dataset.stream).__name__
+        if isinstance(self._loader.template.dataset, StreamSamples):
+            stream = type(self._loader.template.dataset.stream).__name__
             tell(
                 f"{stream} begins with pass {self._loader.sampler.number_of(found.first)[0]} over the data (the first "
                 "is 0): an iterable dataset can't go on within one."
