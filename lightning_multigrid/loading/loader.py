@@ -198,7 +198,7 @@ class MultigridLoader(DataLoader[Any]):
 
 
 class _SeenAs:
-    """Has the attributes of `_user`, which its base class would set otherwise."""
+    """Has the attributes of `_user`, which its base class would set differently."""
 
     _user: Any
 

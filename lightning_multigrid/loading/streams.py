@@ -27,7 +27,7 @@ class StreamSamples:
 
     def __init__(self, stream: IterableDataset[Any], clips: int) -> None:
         self.stream, self._clips = stream, clips
-        self._first: list[Any] = []  # the first sample, after a look; `_opened` may go on behind it
+        self._first: list[Any] = []  # the first sample, after a look; `_opened` may go on after it
         self._opened: Iterator[Any] | None = None
         self._samples: Iterator[Any] | None = None
         self._pass = 0  # the one that `_samples` begin with

@@ -257,7 +257,7 @@ class Plan:
         phase, cycle, within = self.schedule.phases[index], self.schedule.cycles[index], number - self._starts[index]
         shape, sub_batch = cycle[within % len(cycle)]
         share = self._share(place)
-        # Where the script's mini-batches are no multiple of `accumulate`, its last step of an epoch has fewer of them.
+        # Where `accumulate` doesn't divide the script's mini-batches, its last step of an epoch has fewer of them.
         batches = self.baseline_length.batches if self.schedule.is_baseline else self.batches_per_epoch
         start = place.epoch + Fraction(place.batch - part, batches)
         return Step(

@@ -84,7 +84,7 @@ class MultigridCallback(Arguments, Callback):
             axes with other capitals stay as they are. Pixels are taken by nearest neighbour. Small letters at the end
             name the numbers along the last axis, as in `TNxyxy`: x and w are pixels of the width, y and h pixels of the
             height, both from the frame's corner, and t is a place among the frames. Numbers with other letters stay as
-            they are. f alone is the number of real frames, which are no padding. The length of an axis T may be a whole
+            they are. f alone is the number of real frames, without the padding. The length of an axis T may be a whole
             share or a multiple of the clip's frames. For anything else, such as a camera or a rate, give a function of
             the values and of the change of the clip. The change has `frames` (the indices of the frames that stay),
             `height` and `width`, and `frames_before`, `height_before` and `width_before`. The function isn't called

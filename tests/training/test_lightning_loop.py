@@ -30,7 +30,7 @@ def test_an_epoch_of_another_length_than_planned_is_refused():
             trainer.fit_loop.max_batches = 25
 
     message = (
-        rf"Lightning {L.__version__} plans an epoch of so many mini-batches: 25, but Multi.* planned 9.*report this"
+        rf"Lightning {L.__version__} plans an epoch of this many mini-batches: 25, but Multi.* planned 9.*report this"
     )
     with pytest.raises(MisconfigurationException, match=message):
         fit(Module(), MultigridCallback(), Keeps())

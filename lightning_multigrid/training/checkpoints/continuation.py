@@ -87,7 +87,7 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     `state` is the callback's.
     """
     counters, mine = LoopCounters(checkpoint), describe_run(plan)
-    # Other devices, other data and more epochs give an epoch other steps, of which the same point is found.
+    # Other devices, other data and more epochs give an epoch other steps: the same point of the epoch is found.
     as_before = all(state[name] == mine[name] for name in ("clips", "split", "samples", "epochs"))
     if (as_before and state["batches"] != mine["batches"]) or state["shares_reads"] != plan.shares_reads:
         whole, own = (

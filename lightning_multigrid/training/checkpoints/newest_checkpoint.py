@@ -123,8 +123,8 @@ class NewestCheckpoint(ModelCheckpoint):
         if number == signal.SIGINT and number in self._signals:
             self._handlers.get(number, _ignore)(number, frame)  # the second Ctrl-C waits for nothing
         self._signals.add(number)
-        # The workers of loaders may have got it, too. torch's handler raises wherever it finds that one has ended, and
-        # be it at the end of the process.
+        # The workers of loaders may also have got it. torch's handler raises wherever it finds that one has ended, even
+        # at the end of the process.
         handle_from_now_on(trainer, signal.SIGCHLD, _ignore)
         if awaits_mini_batch(frame):
             self._obey_alone(trainer)
@@ -250,7 +250,7 @@ class NewestCheckpoint(ModelCheckpoint):
         return os.path.join(str(self.dirpath), self.CHECKPOINT_NAME_LAST + self.FILE_EXTENSION)
 
     def _keep_earlier(self, trainer: Trainer) -> None:
-        """Moves the `last.ckpt` of another training, in the place of which this one will write, and says so."""
+        """Renames the `last.ckpt` of another training, so that this training doesn't overwrite it, and says so."""
         path = Path(self._path)
         if self._anew and trainer.is_global_zero and path.exists():
             numbered = (path.with_name(f"earlier-{number}{path.suffix}") for number in itertools.count(1))
@@ -269,7 +269,7 @@ class NewestCheckpoint(ModelCheckpoint):
         if self._mark and _mark(self._path) != self._mark:
             rank_zero_warn(
                 f"{self._path} is not what this NewestCheckpoint has written there: another training, or a "
-                f"`ModelCheckpoint(save_last=True)`, writes to its folder, too, or has moved it. {self._last} goes on "
+                f"`ModelCheckpoint(save_last=True)`, also writes to its folder, or has moved it. {self._last} goes on "
                 "from what was written last. Give each a `dirpath` of its own."
             )
         self._has_written = True

@@ -73,7 +73,7 @@ class BaselineLR:
                 own = {name: getattr(kind, name) for name in ("step", "step_update") if hasattr(kind, name)}  # timm's
                 calls = {name: self._noting(self._by_hand(clocked, step)) for name, step in own.items()}
                 changes.subclass(clocked.scheduler, calls)
-            else:  # Lightning must not tick it, too
+            else:  # Lightning must not tick it as well
                 changes.set_attribute(clocked.config, "frequency", sys.maxsize)
 
     def _noting(self, step: Callable[..., Any]) -> Callable[..., Any]:

@@ -153,7 +153,7 @@ class EvaluationStatistics(Callback):
 
     def ended(self, place: Place) -> None:
         """Notes that a step has ended."""
-        # Only now: what is wrong with a step in training, too, such as a label beyond the classes, has been said there.
+        # Only now: what is also wrong with a step in training, such as a label beyond the classes, has been said there.
         if self._estimate is not None and self._estimate.refusal is not None:
             raise self._estimate.refusal
         # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.

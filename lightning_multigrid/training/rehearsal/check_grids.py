@@ -119,7 +119,7 @@ def _refuse_counted(
             f"{type(module).__name__} counts places from the first: on {named(grid)}, {_layer(module, layer)} gives "
             "its points the places of the beginning of the baseline's grid, but the clips are spread over all of it. "
             "Give that layer, or the module, a method `set_grid(self, frames, size)`, which is called before each "
-            "mini-batch, and let it spread the places. If they shall be counted, let the method do nothing."
+            "mini-batch, and let it spread the places. If they should be counted, let the method do nothing."
         )
 
 
@@ -141,7 +141,7 @@ def _kept_state(name: str, before: BatchShape, grid: BatchShape, where: str, err
 
 
 def _is_ours(module: LightningModule, error: Exception) -> bool:
-    """Whether the module is one of this package, and refuses the step itself: it would in training, too."""
+    """Whether the module is one of this package, and refuses the step itself, as it would in training."""
     *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
     own = type(module).__module__
     return own.startswith("lightning_multigrid.") and frame.f_globals.get("__name__") == own
@@ -158,7 +158,7 @@ def _layer(module: LightningModule, layer: str) -> str:
 def _warn(name: str, module: LightningModule, failed: Trial) -> None:
     assert failed.error is not None
     built = (
-        "If it fails without this callback, too, the model was built for other clips: build it for the baseline's "
+        "If it also fails without this callback, the model was built for other clips: build it for the baseline's "
         "frames and size, or wrap an MViT of torchvision in `lightning_multigrid.ResizedPositions`. Else let"
     )
     rank_zero_warn(

@@ -132,7 +132,7 @@ def _stand_ins(trainer: Trainer, losses: list[Tensor], memo: dict[int, Any]) -> 
 
     def backward(loss: Tensor, optimizer: Any, *arguments: Any, **named: Any) -> None:
         losses.append(loss.detach())
-        # In a thread of its own, where nothing watches the operations: they are no part of the step forward.
+        # In a thread of its own, where nothing watches the operations: they are not part of the step forward.
         with ThreadPoolExecutor(1) as thread:
             thread.submit(loss.backward, *arguments, **named).result()
 

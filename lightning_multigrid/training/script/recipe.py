@@ -76,7 +76,7 @@ def _plain_batches(loader: Any) -> BatchSampler | None:
 
 
 def _refuse_other(loaders: Any) -> NoReturn:
-    """Refuses what is no `DataLoader`."""
+    """Refuses what is not a `DataLoader`."""
     parts = getattr(loaders, "flattened", loaders)  # of a `CombinedLoader`
     parts = [*parts.values()] if isinstance(parts, dict) else parts if isinstance(parts, (list, tuple)) else []
     held = sum(isinstance(part, DataLoader) for part in parts)
