@@ -47,7 +47,7 @@ def one_at_a_time() -> Iterator[None]:
     if not _lock.acquire(blocking=False):
         raise RuntimeError(
             "MultigridCallback and `sub_batches` set for all threads how many clips share BatchNorm statistics. The "
-            f"thread {_holder!r} trains with one of them already, so {threading.current_thread().name!r} can't. Train "
+            f"thread {_holder!r} already trains with one of them, so {threading.current_thread().name!r} can't. Train "
             "one after the other, or in processes of their own."
         )
     try:

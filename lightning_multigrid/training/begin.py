@@ -121,8 +121,8 @@ def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) 
     except torch.OutOfMemoryError as error:
         rank_zero_warn(
             "The memory is too small to rehearse the grids, which takes a copy of the module "
-            f"({error_text(error)}). So what a step does with other grids will be seen only in training, and places "
-            "that are counted from the first, or a loss that is a sum over the clips, not at all. `rehearse=False` "
+            f"({error_text(error)}). So a grid that a step can't take fails only in training; places that are counted "
+            "from the first, or a loss that is a sum over the clips, are not noticed. `rehearse=False` "
             "leaves the rehearsal out."
         )
         return PointsOnPlan()

@@ -70,7 +70,7 @@ def test_a_second_fit_goes_on_with_a_longer_training(caplog):
     host.fit_loop.max_epochs = 4
     host.fit(module, loader())
     assert {epoch for epoch, *_ in module.seen[first:]} == {2, 3}
-    assert caplog.text.count("goes on at epoch 2 of a plan of 4 epochs; the epochs before were of a plan of 2.") == 1
+    assert caplog.text.count("goes on at epoch 2 of a plan of 4 epochs; the epochs before followed a plan of 2.") == 1
 
 
 @pytest.mark.parametrize("multigrid", [True, False])

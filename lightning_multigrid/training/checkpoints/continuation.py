@@ -132,7 +132,7 @@ def tell_other_plan(before: Plan, plan: Plan, epoch: int) -> None:
     """Says that a second `fit` of a Trainer goes on within another plan than that of the `fit` before."""
     if epoch and _plan_key(before.schedule) != _plan_key(plan.schedule):
         tell(
-            f"This `fit` goes on at epoch {epoch} of a plan of {plan.epochs} epochs; the epochs before were of a plan "
+            f"This `fit` goes on at epoch {epoch} of a plan of {plan.epochs} epochs; the epochs before followed a plan "
             f"of {before.epochs}. To train by one plan, give its `max_epochs` from the start."
         )
 

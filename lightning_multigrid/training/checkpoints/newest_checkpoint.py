@@ -221,10 +221,10 @@ class NewestCheckpoint(ModelCheckpoint):
             age = time.monotonic() - written
             tell(
                 f"{self._last} continues from {self._path}"
-                f"{f', of {duration(age)} before' if age > 1 else ''}{self._way_on}"
+                f"{f', written {duration(age)} before' if age > 1 else ''}{self._way_on}"
             )
         else:
-            tell(f"No checkpoint was written: NewestCheckpoint does every {self._seconds / 60:g} minutes.")
+            tell(f"No checkpoint was written yet: NewestCheckpoint writes one every {self._seconds / 60:g} minutes.")
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -258,8 +258,8 @@ class NewestCheckpoint(ModelCheckpoint):
             argument = "--ckpt_path" if self.command else "ckpt_path"
             tell_above_bar(
                 trainer,
-                f"{path} was of an earlier training, and is {kept} now. Give that as `{argument}` to continue it; "
-                f"another time, give {self._last}.",
+                f"{path} was of an earlier training, and is {kept} now. To continue that training, give this file as "
+                f"`{argument}`; another time, give {self._last}.",
             )
         self._anew = False
 

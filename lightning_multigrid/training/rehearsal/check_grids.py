@@ -55,8 +55,8 @@ def check_grids(
     first = Trial() if shards else rehearse(baseline)
     if shards:
         tell(
-            f"{type(trainer.strategy).__name__} shards the module, so its steps are not rehearsed: what it cannot take "
-            "will be seen in training, and places that are counted from the first not at all."
+            f"{type(trainer.strategy).__name__} shards the module, so its steps are not rehearsed. A grid that it "
+            "can't take fails in training, and places that are counted from the first are not noticed."
         )
     elif first.error is not None:
         if _is_ours(module, first.error):
@@ -117,7 +117,7 @@ def _refuse_counted(
     if layer is not None and not knows_grids(module, layer):
         raise ValueError(
             f"{type(module).__name__} counts places from the first: on {named(grid)}, {_layer(module, layer)} gives "
-            "its points the places of the beginning of the baseline's grid, but the clips are spread over all of it. "
+            "its points the places at the beginning of the baseline's grid, but the points are spread over all of it. "
             "Give that layer, or the module, a method `set_grid(self, frames, size)`, which is called before each "
             "mini-batch, and let it spread the places. If they should be counted, let the method do nothing."
         )
@@ -163,7 +163,7 @@ def _warn(name: str, module: LightningModule, failed: Trial) -> None:
     )
     rank_zero_warn(
         f"The grids could not be rehearsed with {name}: outside of a training, {_place(module, failed)} fails on the "
-        f"baseline's own grid with {error_text(failed.error)}. So what a step does with other grids will be seen only "
-        "in training, and places that are counted from the first, or a loss that is a sum over the clips, not at all. "
+        f"baseline's own grid with {error_text(failed.error)}. So a grid that a step can't take fails only in "
+        "training; places that are counted from the first, or a loss that is a sum over the clips, are not noticed. "
         f"{built if failed.layer else 'Let'} `training_step` run on a copy of the module."
     )

@@ -72,7 +72,7 @@ class PointsOnPlan:
         if excess > _MOST:
             raise ValueError(
                 f"{where} gets or makes clips with {excess:.2g} times the points of the plan on {named(grid)}. A "
-                "mini-batch has many of them, and would take as many times the memory and time of the baseline's. "
+                "mini-batch has many clips, so it would take that many times the memory and time of the baseline's. "
                 "Resize and sample frames in the dataset's `__getitem__`, after which the callback reduces the clips, "
                 "or scale them with the shape in which they arrive."
             )

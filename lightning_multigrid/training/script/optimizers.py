@@ -85,9 +85,9 @@ def auto_lr_scaling(optimizers: Iterable[Optimizer]) -> LRScaling:
         rules.setdefault(rule or "sqrt", name)
     if len(rules) > 1:
         raise MisconfigurationException(
-            f"The LR of {rules['linear']} grows linearly with the clips of a mini-batch, that of {rules['sqrt']} with "
-            "their square root, and a plan has one scale. Give `MultigridCallback(lr_scaling=...)` for both: 'sqrt' is "
-            "the careful choice."
+            f"The LR of {rules['linear']} grows linearly with the clips of a mini-batch, the LR of {rules['sqrt']} "
+            "with the square root of the clips, but a plan has one scale. Give `MultigridCallback(lr_scaling=...)` for "
+            "both: 'sqrt' is the careful choice."
         )
     return next(iter(rules), "linear")
 
@@ -105,7 +105,7 @@ def tell_own_warmups(plan: Plan, optimizers: Iterable[Optimizer]) -> None:
     }
     for name, value in sorted(found) if steps != plan.optimizer_steps else ():
         tell(
-            f"{name} counts the {plan.optimizer_steps} steps of this run. If it is meant in the {steps} of the script, "
+            f"{name} counts the {plan.optimizer_steps} steps of this run. If it means the {steps} of the script, "
             f"give {max(1, round(value * plan.optimizer_steps / steps))} for the same share of the training."
         )
 
