@@ -56,7 +56,7 @@ def lr_rule(arguments: Arguments, schedule: MultigridSchedule, optimizers: Itera
 def decays_apart(optimizer: Any, group: dict[str, Any]) -> bool:
     """Whether an optimizer takes the weight decay of a group from the weights themselves, in proportion to the LR.
 
-    Where the LR grows with the square root of the clips, the decay of such a group does, too: then a step with k times
+    Where the LR grows with the square root of the clips, the decay of such a group also does: then a step with k times
     the clips decays k times as much, and the data decay the weights as they do in the baseline (Bergsma et al. 2025,
     arXiv 2505.13738).
     """
