@@ -146,8 +146,8 @@ def our_turns(videos: Videos, batches: int, options: argparse.Namespace) -> Turn
     manifest = manifest_of(videos)
     data = VideoDataset(manifest, SAMPLING, "yuv")
     sampler = MultigridSampler(Plan(schedule, clips), order)
-    like = DataLoader(data, num_workers=options.workers, collate_fn=collate_clips, persistent_workers=True)
-    loader = MultigridLoader(data, sampler, like)
+    template = DataLoader(data, num_workers=options.workers, collate_fn=collate_clips, persistent_workers=True)
+    loader = MultigridLoader(data, sampler, template)
     epochs = iter(range(1000))
 
     def turn() -> tuple[float, float]:

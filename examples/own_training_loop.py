@@ -44,7 +44,7 @@ def own_loop(dataset):
     plan = Plan(SCHEDULE, len(dataset), seed=SEED)
     print(plan)
     sampler = MultigridSampler(plan, lambda number: shuffled_order(SEED, number, len(dataset)))
-    loader = MultigridLoader(dataset, sampler, like=DataLoader(dataset, num_workers=1, collate_fn=collate_clips))
+    loader = MultigridLoader(dataset, sampler, template=DataLoader(dataset, num_workers=1, collate_fn=collate_clips))
 
     model = new_model()
     optimizer = SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=DECAY)

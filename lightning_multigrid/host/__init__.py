@@ -2,7 +2,7 @@
 
 The two have the same code, but different classes, and each refuses the other's modules. The sub-packages below take
 Lightning's names from here; only the command line always uses `lightning`. Begin with `package.py`; `telling.py` is
-what is told through Lightning.
+what is said through Lightning.
 """
 
 from lightning_multigrid.host.package import (

@@ -1,4 +1,4 @@
-"""What is told on the way: once for all ranks, and on a terminal without a break within a word."""
+"""What is said on the way: once for all ranks, and on a terminal without a break within a word."""
 
 import shutil
 import sys
@@ -23,7 +23,7 @@ def tell_above_bar(trainer: Any, text: str) -> None:
 
 
 def terminal_columns(stream: object) -> int | None:
-    """Returns how many characters a line of a stream has; None if it is no terminal."""
+    """Returns how many characters a line of a stream has; None if it is not a terminal."""
     isatty = getattr(stream, "isatty", None)
     return shutil.get_terminal_size().columns if isatty is not None and isatty() else None
 

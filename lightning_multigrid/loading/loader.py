@@ -83,30 +83,30 @@ class MultigridLoader(DataLoader[Any]):
     `prefetch_factor` counts what one worker reads: mini-batches or pieces. Mini-batches that share a read are made
     together, and wait here for their steps.
 
-    Of the loader `like`, the `collate_fn`, workers, pinning and so on are used; its order and batch size are not. The
-    training loop `loop` knows where it is; None starts where the sampler says. Nothing of an epoch is read before it
-    begins.
+    The `collate_fn`, workers, pinning and so on are those of the loader `template`, but not its order and batch size.
+    The training loop `loop` knows where it is; None starts where the sampler says. Nothing of an epoch is read before
+    it begins.
     """
 
     sampler: MultigridSampler
 
     def __init__(
-        self, dataset: ClipDataset, sampler: MultigridSampler, like: DataLoader[Any], loop: Loop | None = None
+        self, dataset: ClipDataset, sampler: MultigridSampler, template: DataLoader[Any], loop: Loop | None = None
     ) -> None:
-        self._join = like.collate_fn.join if isinstance(like.collate_fn, CollateAtOnce) else None
-        self.pieces = max(1, like.num_workers) if self._join else 1  # the most that a mini-batch is read in
-        # `like.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
+        self._join = template.collate_fn.join if isinstance(template.collate_fn, CollateAtOnce) else None
+        self.pieces = max(1, template.num_workers) if self._join else 1  # the most that a mini-batch is read in
+        # `template.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
         schedule = sampler.plan.schedule
         most = max(shape.clips for shape in schedule.grids) / self.pieces
-        timeout = like.timeout * max(1, most / schedule.baseline.shape.clips)
-        make = partial(_mini_batches, dataset, like.collate_fn)
-        self._arguments = _arguments_to_make(like, like.dataset, make, sampler=sampler, timeout=timeout)
+        timeout = template.timeout * max(1, most / schedule.baseline.shape.clips)
+        make = partial(_mini_batches, dataset, template.collate_fn)
+        self._arguments = _arguments_to_make(template, template.dataset, make, sampler=sampler, timeout=timeout)
         # The worker that is free takes the next mini-batch. By turns, one of three workers would get all the smallest
         # clips of a short cycle, of which a mini-batch has the most. Shares of a stream are read equally fast.
         self._arguments["in_order"] = self.pieces > 1
         super().__init__(**self._arguments)
-        self.clip_dataset, self.loop, self.like = dataset, loop, like
-        self._samples = length_of(like.dataset)
+        self.clip_dataset, self.loop, self.template = dataset, loop, template
+        self._samples = length_of(template.dataset)
         self.noise = 0  # the number of the random state that steps have, which ranks may share
         self.reading = 0.0  # seconds that all workers together took for the samples that were read last
         self._stream: DataLoader[Any] | None = None  # its workers live as long as the run: passes begin in them
@@ -134,7 +134,7 @@ class MultigridLoader(DataLoader[Any]):
         first = self.loop.begin()
         self._refuse_other_length(first.place.epoch)
         self.sampler.seek(first.place)
-        stream = self.like.dataset
+        stream = self.template.dataset
         read = self._read(stream, first) if isinstance(stream, StreamSamples) else super().__iter__()
         yield from self.loop.timed(self._seeded(self._mini_batches(read)))
 
@@ -142,12 +142,12 @@ class MultigridLoader(DataLoader[Any]):
         """Reads a stream from a step on: where it is, or from the beginning of a pass."""
         if self._stream is None or self._reaches != first.place:
             stream.begin(*self.sampler.number_of(first))
-            told: dict[str, Any] = {}
+            overrides: dict[str, Any] = {}
             if self.num_workers:  # else the stream is the script's own
-                make = partial(_mini_batches, self.clip_dataset, self.like.collate_fn)
-                told["dataset"] = _SeenAsUsers(stream.stream, partial(stream.hear, make))
-                told |= {"sampler": ToldOfStream(self.sampler, stream), "persistent_workers": True}
-            self._stream = DataLoader(**self._arguments | told)
+                make = partial(_mini_batches, self.clip_dataset, self.template.collate_fn)
+                overrides["dataset"] = _SeenAsUsers(stream.stream, partial(stream.hear, make))
+                overrides |= {"sampler": ToldOfStream(self.sampler, stream), "persistent_workers": True}
+            self._stream = DataLoader(**self._arguments | overrides)
         return iter(self._stream)
 
     def close(self) -> None:
@@ -155,11 +155,11 @@ class MultigridLoader(DataLoader[Any]):
         self._stream = None
 
     def _refuse_other_length(self, epoch: int) -> None:
-        now = length_of(self.like.dataset)
+        now = length_of(self.template.dataset)
         if now != self._samples:
             raise ValueError(
-                f"{type(self.like.dataset).__name__} had {self._samples} samples when the training was planned, and "
-                f"has {now} in epoch {epoch}, of which the plan knows nothing. Let the dataset keep its length, or "
+                f"{type(self.template.dataset).__name__} had {self._samples} samples when the training was planned, "
+                f"and has {now} in epoch {epoch}, of which the plan knows nothing. Let the dataset keep its length, or "
                 "make it an `IterableDataset`, and give the callback `clips_per_epoch`."
             )
 
@@ -203,7 +203,7 @@ class MultigridLoader(DataLoader[Any]):
 
 
 class _SeenAs:
-    """Has the attributes of `_user`, which its base class would set otherwise."""
+    """Has the attributes of `_user`, which its base class would set differently."""
 
     _user: Any
 
@@ -243,10 +243,10 @@ class ScriptLoader(_SeenAs, DataLoader[Any]):
         return len(self.multigrid)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        like = self.multigrid.like
-        if threading.get_ident() != self._thread or isinstance(like.dataset, StreamSamples):
+        template = self.multigrid.template
+        if threading.get_ident() != self._thread or isinstance(template.dataset, StreamSamples):
             # Reading here would change the random state, which threads share; and a stream gives a sample only once.
-            like = same_loader(like, num_workers=max(1, like.num_workers))
+            template = same_loader(template, num_workers=max(1, template.num_workers))
         step, under_way = self._step()
         sampler = self.multigrid.sampler
         if under_way:
@@ -256,7 +256,7 @@ class ScriptLoader(_SeenAs, DataLoader[Any]):
             peeked = baseline_sampler(
                 sampler, batches, sampler.number_of(step), derive_seed(sampler.plan.seed, _SCRIPT)
             )
-        return iter(MultigridLoader(self.multigrid.clip_dataset, peeked, like))
+        return iter(MultigridLoader(self.multigrid.clip_dataset, peeked, template))
 
 
 class _SeenAsUsers(_SeenAs, Dataset[Any]):

@@ -43,7 +43,7 @@ def draw_frames(
 
     All clips get the largest stride that leaves them within the sample, and one random start, at which each of them has
     a frame. So frame i of a clip of T frames shows the same share i / T of the time before and afterwards. If only the
-    first `real` frames of the longest clip are no padding, the others are taken only where these don't suffice. Each
+    first `real` frames of the longest clip are not padding, the others are taken only where these don't suffice. Each
     `moment` of a seed has other frames than those before it, as long as there are any. With `whole_span` nothing is
     drawn: see `span_whole`.
 
@@ -85,7 +85,7 @@ def draw_frames(
 def span_whole(length: int, frames: int, real: int) -> list[int]:
     """Returns the last frame of each of `frames` equal parts of a clip, which need not be whole frames long.
 
-    If only the first `real` frames are no padding, all are earlier by so much that the last real one stays.
+    If only the first `real` frames are not padding, all are moved earlier, so that the last real one stays.
 
     >>> span_whole(length=8, frames=4, real=8), span_whole(length=8, frames=4, real=5), span_whole(7, 3, real=7)
     ([1, 3, 5, 7], [0, 2, 4, 6], [2, 4, 6])
@@ -292,7 +292,7 @@ class Change:
             kind: Any = type(given)
             return kind(changed.tolist())
         if isinstance(given, np.ndarray):
-            return changed.numpy().astype(given.dtype, copy=False)  # of the given byte order, too
+            return changed.numpy().astype(given.dtype, copy=False)  # also of the given byte order
         kinds = sys.modules.get("torchvision.tv_tensors")  # who holds such a tensor has imported them
         if kinds is None or not isinstance(given, kinds.TVTensor):
             return changed

@@ -158,7 +158,7 @@ class SampleParts:
                         f"{shown(path)}, of {_product(shape)}, may belong to a clip of "
                         f"{_product(lengths.values())} ({' x '.join(lengths)}), and would have to follow it to other "
                         f"grids. Name its axes, for instance `MultigridCallback(follow={{{shown(path)}: {axes!r}}})`, "
-                        f"or {_STAY[: len(shape)]!r} to leave it as it is. A function may change it, too."
+                        f"or {_STAY[: len(shape)]!r} to leave it as it is. A function may also change it."
                     )
         return found
 
@@ -201,7 +201,7 @@ class SampleParts:
             elif path in numbers and int(part) in frames and len(numbers) > 1:
                 doubts.append(
                     f"{name} of the first sample equals the frames of its clip. If it counts frames, it has to follow "
-                    f"the clip: `MultigridCallback(follow={{{name}: 'f'}})` for how many are no padding, 't' for a "
+                    f"the clip: `MultigridCallback(follow={{{name}: 'f'}})` for how many are real, 't' for a "
                     f"position; else {leave}."
                 )
         return doubts

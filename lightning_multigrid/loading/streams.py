@@ -27,7 +27,7 @@ class StreamSamples:
 
     def __init__(self, stream: IterableDataset[Any], clips: int) -> None:
         self.stream, self._clips = stream, clips
-        self._first: list[Any] = []  # the first sample, after a look; `_opened` may go on behind it
+        self._first: list[Any] = []  # the first sample, after a look; `_opened` may go on after it
         self._opened: Iterator[Any] | None = None
         self._samples: Iterator[Any] | None = None
         self._pass = 0  # the one that `_samples` begin with
@@ -62,9 +62,9 @@ class StreamSamples:
         held = getattr(self.stream, "__dict__", {})
         return {name: value for name, value in held.items() if isinstance(value, (int, float, str))}
 
-    def hear(self, make: Callable[[Any], Any], told: tuple[dict[str, Any], Any]) -> Any:
+    def hear(self, make: Callable[[Any], Any], heard: tuple[dict[str, Any], Any]) -> Any:
         """Tells the stream of this process what the script has set, and returns what a function makes of requests."""
-        settings, requests = told
+        settings, requests = heard
         for name, value in settings.items():
             setattr(self.stream, name, value)
         return make(requests)
@@ -103,9 +103,9 @@ class ToldOfStream:
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Any]]:
         found = self._samples.settings
-        told = {name: value for name, value in found.items() if self._known.get(name) != value}
-        self._known |= dict.fromkeys(told)  # from then on it is told always, also when it is set back
-        return ((told, requests) for requests in self._sampler)
+        changed = {name: value for name, value in found.items() if self._known.get(name) != value}
+        self._known |= dict.fromkeys(changed)  # from then on they are always yielded, also when they are set back
+        return ((changed, requests) for requests in self._sampler)
 
 
 class CollateAtOnce:

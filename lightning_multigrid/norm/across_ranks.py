@@ -68,7 +68,7 @@ _groups: WeakKeyDictionary[dist.ProcessGroup, dict[int, dist.ProcessGroup]] = We
 
 
 def world_size(most: int | None = None) -> int:
-    """Number of ranks that train together: those of the default group, but at `most` so many; 1 if there is none."""
+    """Ranks that train together: those of the default group, but no more than `most`; 1 if there is no group."""
     every = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     return every if most is None else min(every, most)
 

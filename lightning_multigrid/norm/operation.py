@@ -43,11 +43,11 @@ _lock, _holder = threading.RLock(), ""
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Refuses another thread that would set BatchNorm's groups; the same thread may enter again."""
-    global _holder  # the function of torch is one for all threads, too
+    global _holder  # as torch's function is one for all threads
     if not _lock.acquire(blocking=False):
         raise RuntimeError(
             "MultigridCallback and `sub_batches` set for all threads how many clips share BatchNorm statistics. The "
-            f"thread {_holder!r} trains with one of them already, so {threading.current_thread().name!r} can't. Train "
+            f"thread {_holder!r} already trains with one of them, so {threading.current_thread().name!r} can't. Train "
             "one after the other, or in processes of their own."
         )
     try:
@@ -59,7 +59,7 @@ def one_at_a_time() -> Iterator[None]:
 
 @contextmanager
 def sub_batches(clips: int, of: int, *, baseline_batches: float = 1, world: int | None = None) -> Iterator[None]:
-    """Within it, BatchNorm of any kind has statistics over so many clips, in mini-batches `of` so many.
+    """Within it, BatchNorm of any kind has statistics over `clips` clips, in mini-batches of `of` clips.
 
     It holds for whatever calls `torch.nn.functional.batch_norm` by this name in training: the layers of torch, derived
     classes, and others such as timm's. Forward and backward should both be within it, as a checkpointed activation is
@@ -71,7 +71,7 @@ def sub_batches(clips: int, of: int, *, baseline_batches: float = 1, world: int 
 
     - the frames of a clip stay in one group, if they are neighbours, as `flatten(0, 1)` of B x T x ... makes them;
     - of `cat([real, fake])`, and of rows that are sorted by time, each group has the same mixture. If m divides the
-      clips of a group, all rows of a clip are in one group, too.
+      clips of a group, all rows of a clip are also in one group.
 
     If the rows can't be parted evenly, the first groups have up to m rows more.
 
@@ -79,13 +79,13 @@ def sub_batches(clips: int, of: int, *, baseline_batches: float = 1, world: int 
     average of the groups' means and the average of their (unbiased) variances, weighted by the groups' rows. The
     variance *between* the groups' means is not included. A step of multigrid training on a coarse base shape replaces
     several of the baseline's, and the weights change as much. With `baseline_batches` the running statistics forget as
-    much, too: the mini-batch counts in them with 1 - (1 - m)^baseline_batches, where m is the momentum that the layer
-    gives. A single group is plain BatchNorm to the bit otherwise, and so is evaluation.
+    much: the mini-batch counts in them with 1 - (1 - m)^baseline_batches, where m is the momentum that the layer
+    gives. Without it, a single group is plain BatchNorm to the bit, and so is evaluation.
 
     If `torch.distributed` is initialised and `of` is less than `clips`, a rank shares statistics with its neighbours:
     `min(R, ceil(clips / of))` of the R ranks form a group; left-over ranks join the last group. Forward and backward
     give what a single process would compute on all the group's clips, and `of` decides it on all ranks alike, whatever
-    reaches a layer on one of them, be it no clip. Ranks that share must be replicas of the model. A step has one
+    reaches a layer on one of them, even if no clip does. Ranks that share must be replicas of the model. A step has one
     all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. Other ranks send nothing.
     The groups (`torch.distributed.new_group`) last as long as the default group. The callback makes them before the
     first step; elsewhere a forward that needs them.
@@ -236,7 +236,7 @@ def _apart(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """A BatchNorm of each group, where the rows of all groups together are no view."""
+    """A BatchNorm of each group, where no view has the rows of all groups together."""
     whole = len(x) // (groups * unit) * unit  # rows of each group, but for what remains
     dealt = x[: groups * whole].view(-1, groups, unit, *x.shape[1:])
     parts = [dealt[:, group].flatten(0, 1) for group in range(groups)]

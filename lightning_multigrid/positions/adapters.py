@@ -29,11 +29,11 @@ class Grids:
     now: Grid
 
     def frames(self, built: int) -> int:
-        """The frames that a module sees now which was built for so many."""
+        """The frames that a module sees now that was built for `built` frames."""
         return max(1, round(built * self.now.frames / self.baseline.frames))
 
     def size(self, built: int) -> int:
-        """The height or width in pixels that a module sees now which was built for so many."""
+        """The height or width that a module sees now that was built for `built` pixels."""
         return max(1, round(built * self.now.size / self.baseline.size))
 
 

@@ -16,7 +16,7 @@ class Following:
 
     These are parts of known libraries (`ADAPTERS`), and every part, the module itself included, that has a method
     `set_grid(frames, size)`. On the baseline's grid the module is as it was: no attribute differs. On others, state
-    dicts and parameters are the same all the same.
+    dicts and parameters still are the same.
 
     Args:
         module: The module whose parts follow.
@@ -82,7 +82,7 @@ class Following:
 
 
 def _with_tables(own: type, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns changes with a subclass, in which the names of tables are those of resized ones, in place of tables."""
+    """Returns changes with a subclass instead of tables: there, the names of the tables give resized ones."""
     tables = {name: property(_reader(name, table)) for name, table in values.items() if isinstance(table, Table)}
     if not tables:
         return values

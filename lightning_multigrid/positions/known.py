@@ -131,7 +131,7 @@ def _image_size(module: Any, grids: Grids) -> dict[str, Any]:
 
 
 def _table(built: tuple[int, ...], patch: tuple[int, ...], grids: Grids, leading: int = 0) -> Table:
-    """The table of a model that was built for so many frames, rows and columns of pixels."""
+    """The table of a model that was built for this many frames, rows and columns of pixels."""
     now = grids.frames(built[0]), *map(grids.size, built[1:])
     return Table(_tokens(built, patch), _tokens(now, patch), leading)
 

@@ -306,7 +306,7 @@ class Comparison:
         return gain, 2 * math.hypot(self.error(MULTIGRID), self.error(over))
 
     def verdict(self) -> str:
-        """Says what the numbers say, in a sentence or two. What is within two standard errors is no difference."""
+        """Says what the numbers say, in a sentence or two. A difference within two standard errors doesn't count."""
         if not self.runs[MULTIGRID] or not self.runs[BASELINE]:
             return "There is nothing to compare yet: a run with the callback and one without it are needed."
         faster = self.seconds(BASELINE) / self.seconds(MULTIGRID)

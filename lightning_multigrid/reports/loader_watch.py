@@ -9,7 +9,7 @@ from lightning_multigrid.schedule import ClipShape, Plan, Step, counted, duratio
 
 _BAND = 1.15  # the loader is the limit if a run would be this many times faster without waiting for it
 _WRONG = 1.3  # an estimate is corrected if it was this many times too long or too short
-# An estimate needs so many steps, or a few of many seconds; its correction needs more.
+# An estimate needs this many steps, or a few long ones; its correction needs more steps.
 _FIRST_STEPS, _FEW_STEPS, _MANY_SECONDS, _LATER_STEPS = 20, 4, 10.0, 48
 _MOST_FIRST = 16  # mini-batches that are left out as the first of a worker, so that something is said by step 40
 
@@ -27,7 +27,7 @@ class Stretch:
     reads: float
 
     def seconds(self, step: float, read: float, workers: int) -> float:
-        """What the stretch takes if a step takes so many seconds, and the loader as many for each sample.
+        """What the stretch takes if a step takes `step` seconds, and the loader `read` seconds for each sample.
 
         >>> Stretch(100, 400).seconds(0.5, 0.2, workers=2), Stretch(100, 400).seconds(0.5, 0.2, workers=0)
         (80.0, 130.0)

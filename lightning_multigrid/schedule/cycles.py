@@ -61,7 +61,7 @@ class Baseline:
 
 def _check_factors(name: str, factors: Sequence[float]) -> None:
     if not factors:
-        raise ValueError(f"`{name}` must have at least one entry; a cycle of one, with the factor 1, is off.")
+        raise ValueError(f"`{name}` must have at least one entry. To turn a cycle off, give the factor 1 alone.")
     for factor in factors:
         if not 0 < factor <= 1:
             raise ValueError(f"The factors of `{name}` must be above 0 and at most 1, got {factor:g}.")

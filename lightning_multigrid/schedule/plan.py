@@ -144,8 +144,8 @@ class Plan:
         return round(exact(self.schedule.baseline.epochs) * self.baseline_length.batches)
 
     @property
-    def of_baseline(self) -> Fraction:
-        """Mini-batches of an epoch for each one of the baseline."""
+    def batches_per_baseline_batch(self) -> Fraction:
+        """Mini-batches of an epoch for each mini-batch of an epoch of the baseline."""
         return Fraction(self.batches_per_epoch, self.baseline_length.batches)
 
     # --- Steps ---
@@ -257,7 +257,7 @@ class Plan:
         phase, cycle, within = self.schedule.phases[index], self.schedule.cycles[index], number - self._starts[index]
         shape, sub_batch = cycle[within % len(cycle)]
         share = self._share(place)
-        # Where the script's mini-batches are no multiple of `accumulate`, its last step of an epoch has fewer of them.
+        # Where `accumulate` doesn't divide the script's mini-batches, its last step of an epoch has fewer of them.
         batches = self.baseline_length.batches if self.schedule.is_baseline else self.batches_per_epoch
         start = place.epoch + Fraction(place.batch - part, batches)
         return Step(

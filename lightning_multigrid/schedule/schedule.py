@@ -43,7 +43,7 @@ class MultigridSchedule:
             Otherwise the LR of an epoch is the baseline's.
         lr_scaling: How the LR grows with the clips of the base shape: `linear` (the paper), `sqrt` or `none`.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number.
-        fine_tuning: Whether the last LR stage becomes the fine-tuning phase. If not, it takes the long cycle, too.
+        fine_tuning: Whether the last LR stage becomes the fine-tuning phase. If not, it also takes the long cycle.
 
     Raises:
         ValueError: If `epoch_factor` is not positive, `sub_batch` or a divisor below 1, or `lr_scaling` something else.

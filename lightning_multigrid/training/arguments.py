@@ -1,4 +1,4 @@
-"""The arguments of `MultigridCallback`, written once: it inherits them."""
+"""The arguments of `MultigridCallback`, which inherits them from here."""
 
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Literal
@@ -14,8 +14,8 @@ from lightning_multigrid.schedule import (
     check_kinds,
 )
 
-# Of the default short cycle, in pixels. Below, it cost more accuracy than all the rest of the method in each training
-# that was measured (docs/pays.md).
+# The smallest size of the default short cycle, in pixels. Smaller sizes cost more accuracy than all the rest of the
+# method in each training that was measured (docs/pays.md).
 SMALLEST = 32
 _NOT_OF_SCHEDULE = (
     "schedule layout clips follow whole_span share_reads clips_per_epoch precise_bn_batches seed lr_by_hand rehearse"
@@ -24,7 +24,7 @@ _NOT_OF_SCHEDULE = (
 
 @dataclass(eq=False, repr=False)
 class Arguments:
-    """The arguments of `MultigridCallback`, which says what they mean."""
+    """The arguments of `MultigridCallback`. Its docstring says what they mean."""
 
     schedule: MultigridSchedule | None = None
     _: KW_ONLY
@@ -73,8 +73,8 @@ class Arguments:
         shaping = [field for field in fields(self) if field.name not in _NOT_OF_SCHEDULE.split()]
         if self.schedule is not None and any(getattr(self, field.name) != field.default for field in shaping):
             raise ValueError(
-                "`schedule` says everything about the schedule, but arguments that shape an inferred one are given, "
-                "too. Give either; `MultigridSchedule` takes the same arguments."
+                "`schedule` says everything about the schedule, but arguments that shape an inferred schedule are "
+                "also given. Give either; `MultigridSchedule` takes the same arguments."
             )
 
 
@@ -85,7 +85,7 @@ Arguments.__init__.__qualname__ = "MultigridCallback.__init__"
 def schedule_of(
     arguments: Arguments, baseline: Baseline, stepwise: bool = True, divisors: tuple[int, int] = (1, 1)
 ) -> MultigridSchedule:
-    """Returns the schedule that arguments shape; `divisors` are the model's, for frames and sizes."""
+    """Returns the schedule that arguments shape; `divisors` are those of the model, for frames and sizes."""
     frames, size = divisors
     return MultigridSchedule(
         baseline,

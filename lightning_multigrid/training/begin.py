@@ -57,7 +57,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     seed = internals.global_seed(trainer) if given is None else given
     loader = plan_loader(*plan_of(arguments, trainer, module, script, trainer.world_size, seed), trainer, script)
     loader.noise = 0 if of_script == trainer.strategy.broadcast(of_script) else trainer.global_rank
-    # `trainer.train_dataloader` shall look like the script's loader. One without a batch size can't be copied: then the
+    # `trainer.train_dataloader` should look like the script's loader. One without a batch size can't be copied, so the
     # converted one is shown.
     own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
     plan = loader.sampler.plan
@@ -69,7 +69,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     with account.during(REHEARSAL):
         tried, points = what_was_tried(plan.schedule, module), None
         if arguments.rehearse and state.get("tried") != tried and not plan.schedule.is_baseline:
-            tell_small_shared_memory(loader, trainer.num_devices)  # in which the rehearsal gets its mini-batches, too
+            tell_small_shared_memory(loader, trainer.num_devices)  # the rehearsal also gets its mini-batches there
             points = _try_grids(arguments, trainer, loader)
     report = RunReport(loading_of(loader, trainer.num_devices), Clock(module.device), account, lambda: loader.reading)
     batches = arguments.precise_bn_batches
@@ -95,7 +95,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
 def plan_of(
     arguments: Arguments, trainer: Trainer, module: LightningModule, script: DataLoader[Any], world: int, seed: int
 ) -> tuple[Plan, ClipDataset]:
-    """Plans the training of a script on so many devices; returns its clips, too."""
+    """Plans the training of a script on `world` devices; also returns its clips."""
     recipe = read_recipe(trainer, script, world)
     dataset = clips_of(arguments, script)
     shape = BatchShape(cast("int", script.batch_size), dataset.frames, dataset.size)
@@ -121,8 +121,8 @@ def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) 
     except torch.OutOfMemoryError as error:
         rank_zero_warn(
             "The memory is too small to rehearse the grids, which takes a copy of the module "
-            f"({error_text(error)}). So what a step does with other grids will be seen only in training, and places "
-            "that are counted from the first, or a loss that is a sum over the clips, not at all. `rehearse=False` "
+            f"({error_text(error)}). So a grid that a step can't take fails only in training; places that are counted "
+            "from the first, or a loss that is a sum over the clips, are not noticed. `rehearse=False` "
             "leaves the rehearsal out."
         )
         return PointsOnPlan()

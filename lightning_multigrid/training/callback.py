@@ -47,73 +47,80 @@ class MultigridCallback(Arguments, Callback):
     (2, 24)
 
     The script states the baseline: `batch_size`, the clips of its dataset, `max_epochs` or `max_steps`, and its LR
-    schedulers. From these the callback plans the multigrid training. While training, it changes the shape of the
-    mini-batches, the LR, and how many clips share BatchNorm statistics. Validation stays on the baseline's grid. When
-    `fit` ends, the callback puts everything back.
+    schedulers. From these the callback plans the multigrid training. While training, the callback changes the shape of
+    the mini-batches, the LR, and how many clips share BatchNorm statistics. Validation stays on the baseline's grid.
+    When `fit` ends, the callback undoes its changes.
 
-    Epochs are the script's: as many, each with the same number of steps, which is smaller than the baseline's. So
-    whatever counts epochs, or shares of them, means what the script says. The data are a stream of passes, which don't
-    begin with the epochs. The patience of `EarlyStopping` begins to count in the last phase, as metrics may stand still
-    while the grids are coarse. What counts steps (`every_n_train_steps`, the decay of weight averages) counts those of
-    this run.
+    The number of epochs is the script's. Each epoch has the same number of steps, fewer than the baseline's epoch. So
+    whatever counts epochs, or shares of epochs, means what the script says. The data are a stream of passes, and a pass
+    need not begin where an epoch begins. The patience of `EarlyStopping` begins to count in the last phase, because
+    metrics may stand still while the grids are coarse. Whatever counts steps (`every_n_train_steps`, the decay of
+    weight averages) counts the steps of the multigrid training.
 
-    Five arguments change most: `epoch_factor` to `precise_bn_batches`. Those from `layout` to `lr_by_hand` say what
-    can't be read off a script; the others are for experiments.
+    The arguments from `epoch_factor` to `precise_bn_batches` change the training most. The arguments from `layout` to
+    `lr_by_hand` state what the callback can't read off the script. The arguments after these are for experiments.
 
     Args:
-        schedule: The whole schedule; by default it is inferred, and the arguments below shape it.
+        schedule: The whole schedule. By default the callback infers it, and the arguments below shape it.
         epoch_factor: Passes over the data for each epoch.
-        short_cycle: Spatial sizes of successive iterations. By default the paper's, but none below 32 pixels: with
-            smaller clips it cost more accuracy than it saved time. `ShortCycle()` is the paper's for any size.
+        short_cycle: Spatial sizes of successive iterations. By default the paper's sizes, but none below 32 pixels:
+            smaller clips cost more accuracy than they saved time. `ShortCycle()` has the paper's sizes without a limit.
         long_cycle: Base shapes of an LR stage.
         lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none. By default linear for SGD,
-            as in the paper, and sqrt for Adam and its kin, whose decoupled weight decay then grows as the LR does.
-        precise_bn_batches: Where a validation begins, and at the end, re-estimate BatchNorm's running statistics as
-            those of the training data, on this many mini-batches of each device on the baseline's grid. They run
-            through `training_step` and forward hooks of a copy of the module. A checkpoint after a validation has these
-            statistics; others, as of `every_n_train_steps` or of a script without validations, have the moving average.
-        layout: Axes of a clip of the dataset, for instance `THWC`. By default `CTHW`, and `TCHW` is recognised.
-        clips: Names of the clips of a sample, if it holds several; or a dict of their axes by name, in which letters
-            other than C, T, H and W stand for axes that stay. A name is a key of a dict, an index of a tuple, or an
-            attribute of a namedtuple; `target.depth` leads into a part. It may also lead to a list or dict of clips.
-            All of them keep the same moments, and the ratios of their frames and sizes.
-        follow: Axes, by name, of what follows the clips: T, H and W are the clips', other capitals stay. Pixels are
-            taken by nearest neighbour. Small letters at the end name the numbers of the last axis, as in `TNxyxy`: x
-            and w are pixels of the width, y and h pixels of the height, from the frame's corner, and t is a place among
-            the frames; others stay. f alone is how many frames are real. A T may have a whole share or a multiple of
-            the clip's frames. Anything else, such as a camera or a rate, is a function of the values and the change of
-            the clip. It has `frames` (the indices that stay), `height` and `width`, and `frames_before`,
-            `height_before` and `width_before`; where they stay the same, the function isn't called.
-        whole_span: Coarse clips span the whole clip, and end with its last frame (the last real one), for labels of its
-            end, for counts, order and sound. By default their frames are as far apart, and their start is drawn.
+            as in the paper, and sqrt for Adam and similar optimizers. Where such an optimizer has decoupled weight
+            decay, the decay grows as the LR does.
+        precise_bn_batches: Mini-batches per device, on the baseline's grid, from which BatchNorm's running statistics
+            are estimated anew: where a validation begins, and at the end of the training. These mini-batches run
+            through `training_step` and the forward hooks of a copy of the module. A checkpoint that is written after a
+            validation has the new statistics. Other checkpoints, as of `every_n_train_steps` or of a script without
+            validations, have the moving average.
+        layout: Axes of the dataset's clips, for instance `THWC`. By default `CTHW`; `TCHW` is recognised.
+        clips: Names of the clips of a sample that holds several clips, or a dict with the axes of each clip by name.
+            In such axes, letters other than C, T, H and W stand for axes that stay as they are. A name is a key of a
+            dict, an index of a tuple, or an attribute of a namedtuple. `target.depth` names a part of a part. A name
+            may also lead to a list or a dict of clips. All clips of a sample keep the same moments, and the ratios of
+            their frames and sizes.
+        follow: Axes, by name, of the parts of a sample that have to follow its clips. T, H and W are axes of the clips;
+            axes with other capitals stay as they are. Pixels are taken by nearest neighbour. Small letters at the end
+            name the numbers along the last axis, as in `TNxyxy`: x and w are pixels of the width, y and h pixels of the
+            height, both from the frame's corner, and t is a place among the frames. Numbers with other letters stay as
+            they are. f alone is the number of real frames, without the padding. The length of an axis T may be a whole
+            share or a multiple of the clip's frames. For anything else, such as a camera or a rate, give a function of
+            the values and of the change of the clip. The change has `frames` (the indices of the frames that stay),
+            `height` and `width`, and `frames_before`, `height_before` and `width_before`. The function isn't called
+            for a clip that stays as it is.
+        whole_span: Coarse clips span the whole clip and end with its last real frame: for labels that depend on the
+            end of the clip, for counts, order and sound. By default the frames are about as far apart, and their
+            start is drawn at random.
         share_reads: Whether a sample of a dataset that is read whole gives a clip to several mini-batches of its epoch,
-            as long as these have other frames of it: for scripts whose loader is the limit. Then samples are read less
-            often than by the script alone, and not 1.5 times as often. Accuracy may fall, as random crops and flips of
-            the dataset are the same in these clips. A dataset that reads clips of a grid itself, in `read_clip`, shares
-            none; nor do samples with `whole_span`.
-        clips_per_epoch: Clips of an epoch of the baseline on all devices, for an iterable dataset. By default its `len`
-            on each device, or the mini-batches of an integer `limit_train_batches`.
-        milestones: Starts of the LR stages after the first, in epochs. By default those of the LR scheduler; without
-            any there is one long cycle, and then the fine-tuning phase for as many steps.
+            as long as these mini-batches take other frames of the sample. This is for scripts whose loader is the
+            limit: samples are read less often than by the script alone, and not 1.5 times as often. Accuracy may fall,
+            because the dataset's random crops and flips are the same in these clips. A dataset that reads the clips of
+            a grid itself, in `read_clip`, shares no reads, and `whole_span` shares none either.
+        clips_per_epoch: For an iterable dataset, the clips of a baseline epoch on all devices. By default they follow
+            from the dataset's `len` on each device, or from an integer `limit_train_batches`.
+        milestones: Starts of the LR stages after the first, in epochs. By default the milestones of the LR scheduler.
+            Without milestones there is one long cycle, and then the fine-tuning phase for the same number of steps.
         warmup_epochs: Length of the warm-up, in epochs of the baseline. By default that of the LR scheduler.
-        lr_by_hand: `run` says that an LR, or another number of a parameter group, which the script or a callback writes
-            within an epoch goes by the steps of this run. By default it is refused, as it may count by those of the
-            baseline. Between two epochs it may be written.
-        sub_batch: Clips that share BatchNorm statistics on a base shape. By default as many as the script's mini-batch
-            has on a device, but at least 8.
+        lr_by_hand: The script or a callback may write the LR, or another number of a parameter group, between two
+            epochs. By default, writing it within an epoch is refused, because the new value may depend on a count of
+            the baseline's steps. `run` says that the value depends on the steps of the multigrid training.
+        sub_batch: Clips that share BatchNorm statistics on a base shape. By default the clips of the script's
+            mini-batch on a device, but at least 8.
         size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels. By default the size
-            of the model's patches, if it has any.
+            of the model's patches, if it has patches.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number. By default the frames
-            of the model's patches.
-        one_pass: Go through the long cycle once in the whole training, whatever the stages of the LR are, and then the
-            fine-tuning phase for as many steps: see `progressive`.
-        fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, it goes through the
-            long cycle as the others: the paper's ablation.
-        rehearse: Try each grid on a copy of the module before the first step; a run that continues does so only if its
-            grids or its module have changed. Without it, what a module can't take fails when its grid comes, in the
-            middle of the training, and these are not noticed at all: places that are counted from the first, losses
-            that are sums over clips or not finite on a grid, and clips that hooks bring back to another size.
-        seed: Seed of order and augmentation. By default that of `seed_everything`, else a random one.
+            of the model's patches, if it has patches.
+        one_pass: Go through the long cycle once in the whole training, whatever the LR stages are, and then through the
+            fine-tuning phase for the same number of steps; see `progressive`.
+        fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, the last stage goes
+            through the long cycle like the other stages: the paper's ablation.
+        rehearse: Try each grid on a copy of the module before the first step. A run that continues from a checkpoint
+            does so only if its grids or its module have changed. Without a rehearsal, a module that can't take a grid
+            fails in the middle of the training, when that grid comes. Some faults are then not noticed at all: places
+            that are counted from the first, losses that are sums over clips, losses that are not finite on a grid, and
+            clips that hooks bring back to another size.
+        seed: Seed of the order and of the augmentation. By default that of `seed_everything`, else a random one.
 
     Raises:
         ValueError: If `schedule` and arguments that shape it are both given, or an argument is out of range.
@@ -136,13 +143,13 @@ class MultigridCallback(Arguments, Callback):
     # It names the class, so that configs may give all its arguments, which jsonargparse (4.53) doesn't find by `cls`.
     @staticmethod
     def baseline(**arguments: Any) -> "MultigridCallback":
-        """Trains the baseline itself: every mini-batch on its grid, one pass over the data for each epoch.
+        """Trains the baseline: every mini-batch has the baseline's grid, and each epoch is one pass over the data.
 
-        It is for comparisons: the loader, the seeds, the BatchNorm statistics and the reports are those of a multigrid
-        training, and only the grids differ. Each epoch has as many steps as the script's, with the script's LR. The
-        order of the clips is not the script's, and a last mini-batch is full, with clips of the next pass. So the
-        weights are not those of the script alone to the bit. The arguments are those of the class, but for those that
-        shape the schedule.
+        This callback is for comparisons. It has the loader, the seeds, the BatchNorm statistics and the reports of a
+        multigrid training, and only the grids differ. Each epoch has as many steps as an epoch of the script, with the
+        script's LR. But the clips come in another order, and clips of the next pass fill the last mini-batch of a pass.
+        So the weights are not equal to the bit to the weights of the script alone. The arguments are those of the
+        class, without the arguments that shape the schedule.
         """
         return MultigridCallback(
             epoch_factor=1,
@@ -163,9 +170,10 @@ class MultigridCallback(Arguments, Callback):
     ) -> "MultigridCallback":
         """Trains once from coarse to fine, with one pass over the data for each epoch.
 
-        A quarter of the steps has half of the baseline's frames, and the next one all of them, both at 0.71 of its
-        size; the other half is on the baseline's grid. There is no short cycle. It takes less time than the default
-        (docs/pays.md). The arguments are those of the class, without `one_pass`.
+        The first quarter of the steps has half of the baseline's frames, at 0.71 of its size. The second quarter has
+        all of the frames, at the same size. The second half of the steps has the baseline's grid. There is no short
+        cycle. Such a training takes less time than the default one (docs/pays.md). The arguments are those of the
+        class, without `one_pass`.
         """
         return cls(
             one_pass=True, epoch_factor=epoch_factor, long_cycle=long_cycle, short_cycle=short_cycle, **arguments
@@ -179,31 +187,32 @@ class MultigridCallback(Arguments, Callback):
         *,
         measure: bool = False,
     ) -> Plan:
-        """Prints the plan of `trainer.fit(module, data)`, and returns it. Nothing is trained, and nothing changed.
+        """Prints the plan of `trainer.fit(module, data)` and returns it. Nothing is trained, and nothing is changed.
 
-        A data module is set up for that, as by `fit`. The Trainer need not have the callback. Without a `seed` of the
-        callback, the plan has 0: it orders the data, and changes no shape and no LR.
+        `plan` sets up a data module as `fit` does. The Trainer need not have the callback. If the callback has no
+        `seed`, the plan has the seed 0. A seed orders the data; it changes no shape and no LR.
 
         Args:
             trainer: As for `fit`.
             module: As for `fit`.
             data: As for `fit`.
-            measure: Read some mini-batches by the loader's own workers, and time steps on a copy of the module, to say
-                what the training takes with the callback and without it, and whether the loader is the limit.
+            measure: Let the loader's own workers read some mini-batches, and time steps on a copy of the module. Then
+                `plan` says how long the training takes with the callback and without it, and whether the loader is
+                the limit.
 
         Raises:
             MisconfigurationException, TypeError, ValueError: If `fit` would refuse the script for its settings, its
-                loader or its optimizers. What the rehearsal finds is refused by `fit` alone.
+                loader or its optimizers. Only `fit` rehearses the grids, so only `fit` refuses what a rehearsal finds.
         """
         return plan_ahead(self, trainer, module, data, measure)
 
     @property
     def run(self) -> Run:
-        """The `fit` that is under way, or the last one, of which the `plan` and the `report` remain."""
+        """The `fit` that is under way, or the last one, whose `plan` and `report` remain."""
         if self._run is None:
             raise RuntimeError(
-                "MultigridCallback plans the training when `fit` begins, which it has not yet in this process. "
-                "Strategies such as `ddp_spawn` train in others."
+                "MultigridCallback plans the training when `fit` begins, and no `fit` has begun in this process. "
+                "Strategies such as `ddp_spawn` train in other processes."
             )
         return self._run
 
@@ -214,7 +223,7 @@ class MultigridCallback(Arguments, Callback):
 
     @property
     def report(self) -> RunReport:
-        """What is known of the times of that `fit`."""
+        """What is known of the times of this `fit`: the one that is under way, or the last one."""
         return self.run.report
 
     @override

@@ -13,7 +13,7 @@ from lightning_multigrid.host import LightningModule, MisconfigurationException,
 from lightning_multigrid.loading import ClipDataset, FixedClips, MultigridLoader, StreamSamples, seeded
 from lightning_multigrid.reports import Clock, Verdict, reads_of
 from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle
-from lightning_multigrid.training.mini_batches import after_hooks, apart, error_text, run_step
+from lightning_multigrid.training.mini_batches import after_hooks, error_text, run_step, without_trace
 from lightning_multigrid.training.plan_loader import loading_of, plan_loader
 from lightning_multigrid.training.rehearsal.batches import copied
 from lightning_multigrid.training.rehearsal.copies import clone_of
@@ -67,7 +67,7 @@ def _seconds_of_sample(loader: MultigridLoader) -> float:
 def _seconds_of_step(trainer: Trainer, module: LightningModule, read: Any) -> float:
     """Returns what `training_step` and backward take on a mini-batch, on a copy of the module."""
     device, seconds = trainer.strategy.root_device, []
-    with clone_of(module, trainer) as replica, apart(trainer, device):
+    with clone_of(module, trainer) as replica, without_trace(trainer, device):
         forget_hooks(replica)  # they may write to what they have seen where they were made
         replica.to(device).train()
         clock = Clock(device)

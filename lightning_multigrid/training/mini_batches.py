@@ -39,7 +39,7 @@ def after_hooks(trainer: Trainer, module: LightningModule, batch: Any) -> Any:
 
 
 @contextmanager
-def apart(trainer: Trainer, device: torch.device, seed: int = 0) -> Iterator[None]:
+def without_trace(trainer: Trainer, device: torch.device, seed: int = 0) -> Iterator[None]:
     """Within it, the script's code finds the stage of training; what it draws and warns of leaves no trace."""
     devices = [device] if device.type == "cuda" else []
     with stage_of_training(trainer), seeded(seed), torch.random.fork_rng(devices), warnings.catch_warnings():

@@ -45,7 +45,7 @@ def clips_of(arguments: Arguments, script: DataLoader[Any]) -> ClipDataset:
     try:
         return known or FixedClips(dataset, *parts, look, first_indices(script))
     except Exception:
-        order_of(script, seed=0)(0)  # refuses keys that are no integers, for which the dataset may be made
+        order_of(script, seed=0)(0)  # refuses keys that are not integers, for which the dataset may be made
         raise
 
 
@@ -67,7 +67,7 @@ def loading_of(loader: MultigridLoader, devices: int) -> Loading:
         while isinstance(whole, Subset):
             whole = whole.dataset
         ways.append(
-            f"`lightning_multigrid.VideoClips` in the place of {type(whole).__name__}, or a `read_clip` of its own, so "
+            f"`lightning_multigrid.VideoClips` instead of {type(whole).__name__}, or a `read_clip` of its own, so "
             "that only what a grid needs is read (docs/dataset.md)"
         )
         if not plan.shares_reads:

@@ -62,6 +62,12 @@ class Fetched(Clips):
         return [self[index] for index in indices]
 
 
+class Whole(Clips):
+    def __getitems__(self, indices):
+        x, y = default_collate([self[index] for index in indices])
+        return {"video": x, "label": y}
+
+
 class Augmented(Clips):
     """Draws from torch, NumPy and `random`."""
 
@@ -102,7 +108,8 @@ row(DATASETS, "T x H x W x C", data=of(lambda x, y: (x.permute(1, 2, 3, 0).conti
     module=unpacked(lambda b: (b[0].permute(0, 4, 1, 2, 3), b[1])))  # fmt: skip
 row(DATASETS, "two channels", data=of(lambda x, y: (x[:2], y)), multigrid={"layout": "CTHW"},
     module=lambda: Script(model=lambda: net(channels=2)))  # fmt: skip
-row(DATASETS, "rectangular clips", data=of(lambda x, y: (x, y), width=24))
+row(DATASETS, "rectangular clips", data=of(lambda x, y: (x, y), height=36, width=48),
+    shape=BatchShape(BATCH, FRAMES, 36))  # fmt: skip
 row(DATASETS, "images (T = 1)", data=of(lambda x, y: (x[:, 0], y)), axes="NCHW", shape=BatchShape(BATCH, 1, SIZE),
     module=unpacked(lambda b: (b[0].unsqueeze(2), b[1])))  # fmt: skip
 row(DATASETS, "a key frame beside the clip", data=of(lambda x, y: (x, x[:, 0], y)),
@@ -176,6 +183,18 @@ row(DATASETS, "its own torch generator",
                                 lambda one: torch.rand((), generator=one))))  # fmt: skip
 row(DATASETS, "draws that no seed sets", resumes=False,
     data=lambda: loader(Private(None, lambda _: HIDDEN.random())))  # fmt: skip
+row(DATASETS, "a dataset whose `__getitems__` returns a mini-batch, as a `TensorDict` does",
+    data=lambda: loader(Whole(), collate_fn=lambda batch: batch), refused="must return a list of samples",
+    module=unpacked(lambda batch: (batch["video"], batch["label"])),
+    outcome="a mini-batch can't come to other grids clip by clip; leave `__getitems__` out, and use a `collate_fn`"
+)  # fmt: skip
+row(DATASETS, "clips that may be skeletons or landmarks: at most 32 pixels in height or width, and not square",
+    data=of(lambda x, y: (x[..., :2], y)), refused="may be joints or landmarks",
+    outcome="joints can't be resized; give `layout` if they have pixels, and [name the axes]("
+    "script.md#several-tensors-per-sample) of joints")  # fmt: skip
+row(DATASETS, "clips with no axis of 1 or 3 channels", data=of(lambda x, y: (x[:2], y)),
+    refused="no axis of 1 or 3 channels tells its layout", module=lambda: Script(model=lambda: net(channels=2)),
+    outcome="the axes can't be told apart; give `layout`")  # fmt: skip
 row(DATASETS, "clips of int64", data=of(lambda x, y: ((255 * x).long(), y)), refused="only uint8 and floating point",
     module=unpacked(lambda b: (b[0] / 255, b[1])), outcome="integers can't be resized; convert them")  # fmt: skip
 row(DATASETS, "frames folded into the channels", data=of(lambda x, y: (x.flatten(0, 1), y)),

@@ -125,7 +125,7 @@ row(CALLBACKS, "`BackboneFinetuning`", module=Halves, resumes=False, lr=False,
     outcome="Lightning leaves the backbone frozen when it resumes later",
     **with_callback(lambda: cb.BackboneFinetuning(1, lambda epoch: 1.5, train_bn=False)))  # fmt: skip
 row(CALLBACKS, "`StochasticWeightAveraging`", refused="StochasticWeightAveraging",
-    outcome="it drives the LR, too; use `WeightAveraging` or `EMAWeightAveraging`",
+    outcome="it also drives the LR; use `WeightAveraging` or `EMAWeightAveraging`",
     **with_callback(lambda: cb.StochasticWeightAveraging(1e-2)))  # fmt: skip
 row(CALLBACKS, "`GradientAccumulationScheduler`", refused="GradientAccumulationScheduler",
     outcome="the plan has complete optimizer steps; use `accumulate_grad_batches`",

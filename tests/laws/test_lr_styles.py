@@ -436,7 +436,7 @@ def test_an_lr_that_is_written_within_an_epoch_is_refused_at_the_first_write_and
             return super().training_step(batch, batch_idx)
 
     module = Late()
-    with pytest.raises(MisconfigurationException, match=r"within an epoch: 0\.1, it was 0\.1\. If it counts by steps"):
+    with pytest.raises(MisconfigurationException, match=r"within an epoch: 0\.1, it was 0\.1\. If it depends"):
         fit(module, MultigridCallback())
     assert module.lrs == [pytest.approx(0.8), None]  # the first update of an epoch may have a new one
 

@@ -40,8 +40,8 @@ class Clips:
 
 
 def loader_of(sampler, workers=0, loop=None, collate_fn=list):
-    like = DataLoader(DATA, num_workers=workers, collate_fn=collate_fn, persistent_workers=workers > 0)
-    return MultigridLoader(Clips(), sampler, like, loop)
+    template = DataLoader(DATA, num_workers=workers, collate_fn=collate_fn, persistent_workers=workers > 0)
+    return MultigridLoader(Clips(), sampler, template, loop)
 
 
 def test_length_is_exact_in_every_epoch():
@@ -115,9 +115,9 @@ def test_an_iterator_that_ends_within_the_dataset_is_an_error(workers):
         def read_clip(self, request):
             return next(self.samples)
 
-    like = DataLoader(DATA, num_workers=workers, collate_fn=list)
+    template = DataLoader(DATA, num_workers=workers, collate_fn=list)
     with pytest.raises(RuntimeError, match="TensorDataset raised StopIteration for an index"):
-        list(MultigridLoader(Ends(), make(), like))
+        list(MultigridLoader(Ends(), make(), template))
 
 
 def test_what_a_collate_fn_draws_depends_on_the_mini_batch_alone():

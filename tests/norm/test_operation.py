@@ -459,7 +459,7 @@ def test_another_thread_is_refused_by_name():
     in_a_thread()  # afterwards it may
     [refused] = errors
     assert (
-        f"The thread '{threading.current_thread().name}' trains with one of them already, so 'second' can't" in refused
+        f"The thread '{threading.current_thread().name}' already trains with one of them, so 'second' can't" in refused
     )
     assert "Train one after the other, or in processes of their own" in refused
 
@@ -481,7 +481,7 @@ def test_a_second_fit_in_a_thread_is_refused_before_it_changes_anything():
                 errors.append(str(error))
 
     fit(Starts(), MultigridCallback(rehearse=False), max_epochs=1)
-    assert ["already, so" in error for error in errors] == [True, True]
+    assert ["already trains" in error for error in errors] == [True, True]
     fit(Module(), MultigridCallback(rehearse=False), max_epochs=1)
 
 

@@ -215,5 +215,5 @@ def test_a_slow_loader_is_named_and_a_fast_one_is_not(reading, clock, caplog):
     for said in limits:
         assert f"about {own} with MultigridCallback, and about {script} without it. With 0 workers, a sample " in said
         assert "takes 250 ms, so 4 are read in a second, and the steps could take up to 1.33. What helps" in said
-        assert "VideoClips` in the place of Reading, or a `read_clip`" in said
+        assert "VideoClips` instead of Reading, or a `read_clip`" in said
         assert said.endswith("; `epoch_factor=1`, by which 33% fewer samples are read.")

@@ -580,7 +580,7 @@ def test_a_trainer_has_one_callback():
             Module,
             {"train": loader(number=15)},
             r"An epoch would have 1\.39 optimizer steps, as it makes 1\.5 passes over 15 clips, and a step has 16 of "
-            r"them on average\. That is too few to round them to 1, by 28%, and 25% is the most\. "
+            r"them on average\. That is too few: rounding to 1 changes them by 28%, and 25% is the most\. "
             r"Use 1/2 of `batch_size`, or epochs of 2 times .* divided by 2: `torch\..*ConcatDataset\(\[dataset\] \* 2",
         ),
         (
@@ -653,5 +653,5 @@ def test_other_refusals():
     with pytest.raises(ValueError, match="`epoch_factor` must be positive, got -1"):
         MultigridCallback(epoch_factor=-1)
     for argument in ({"epoch_factor": 2}, {"milestones": [1]}, {"long_cycle": LongCycle(((1, 1),))}):
-        with pytest.raises(ValueError, match="arguments that shape an inferred one are given, too. Give either"):
+        with pytest.raises(ValueError, match="arguments that shape an inferred schedule are also given. Give either"):
             MultigridCallback(PLAN, **argument)

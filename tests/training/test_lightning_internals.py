@@ -28,6 +28,7 @@ from lightning_multigrid.training.trainer.lightning_internals import (
     global_seed,
     limit_loop,
     loader_seen_as,
+    optimizer_overrides,
     reload_every,
     replace_loader,
     request_once,
@@ -36,7 +37,6 @@ from lightning_multigrid.training.trainer.lightning_internals import (
     splits_data,
     stage_of_training,
     step_is_logged,
-    told_optimizers,
     training_source,
 )
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, sees
@@ -58,12 +58,12 @@ def test_every_entry_names_a_version_and_has_a_test():
         assert "Lightning 2.5.3 to 2." in getattr(lightning_internals, name).__doc__
 
 
-def test_told_optimizers():
+def test_optimizer_overrides():
     """A module that sees such a strategy returns them, and a single one by itself."""
     module, host = Module(), trainer()
     for number in (1, 2):
         optimizers = [sgd(module.parameters()) for _ in range(number)]
-        view = TrainerView(host, strategy=TrainerView(host.strategy, **told_optimizers(optimizers)))
+        view = TrainerView(host, strategy=TrainerView(host.strategy, **optimizer_overrides(optimizers)))
         with sees([module], view):
             assert module.optimizers() == (optimizers[0] if number == 1 else optimizers)
 

@@ -30,7 +30,7 @@ def test_an_epoch_of_another_length_than_planned_is_refused():
             trainer.fit_loop.max_batches = 25
 
     message = (
-        rf"Lightning {L.__version__} plans an epoch of so many mini-batches: 25, but Multi.* planned 9.*report this"
+        rf"Lightning {L.__version__} plans an epoch of this many mini-batches: 25, but Multi.* planned 9.*report this"
     )
     with pytest.raises(MisconfigurationException, match=message):
         fit(Module(), MultigridCallback(), Keeps())
@@ -70,7 +70,7 @@ def test_a_second_fit_goes_on_with_a_longer_training(caplog):
     host.fit_loop.max_epochs = 4
     host.fit(module, loader())
     assert {epoch for epoch, *_ in module.seen[first:]} == {2, 3}
-    assert caplog.text.count("goes on at epoch 2 of a plan of 4 epochs; the epochs before were of a plan of 2.") == 1
+    assert caplog.text.count("goes on at epoch 2 of a plan of 4 epochs; the epochs before followed a plan of 2.") == 1
 
 
 @pytest.mark.parametrize("multigrid", [True, False])

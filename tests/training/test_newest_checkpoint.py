@@ -142,7 +142,7 @@ def test_a_run_that_fails_keeps_what_was_written_and_without_any_leaves_what_was
     monkeypatch.setattr(newest_checkpoint, "tell", said.append)
     with pytest.raises(RuntimeError, match="on purpose"):
         train(str(tmp_path), newest=keep, kind=Failing)
-    assert said == ["No checkpoint was written: NewestCheckpoint does every 60 minutes."]
+    assert said == ["No checkpoint was written yet: NewestCheckpoint writes one every 60 minutes."]
     with pytest.raises(RuntimeError, match="on purpose"):
         train(str(tmp_path), newest=NewestCheckpoint(tmp_path, minutes=0), kind=Failing)
     assert said[1].startswith(f"`ckpt_path='last'` continues from {tmp_path / 'last.ckpt'}")
@@ -227,7 +227,7 @@ def test_a_training_that_begins_anew_says_where_it_has_put_what_was_there(silent
             enable_checkpointing=True,
             enable_progress_bar=silent,
         )
-    said = f"{tmp_path}/last.ckpt was of an earlier training, and is {tmp_path}/earlier-1.ckpt now. Give that as"
+    said = f"{tmp_path}/last.ckpt was of an earlier training, and is {tmp_path}/earlier-1.ckpt now. To continue that"
     assert said in caplog.text
 
 

@@ -74,7 +74,7 @@ def test_an_unknown_optimizer_is_said_and_gets_the_square_root():
 
 def test_optimizers_of_both_kinds_are_refused():
     both = [SGD([MATRICES], 0.1), torch.optim.Adam([MATRICES])]
-    with pytest.raises(MisconfigurationException, match="LR of SGD grows linearly .* that of Adam with their square"):
+    with pytest.raises(MisconfigurationException, match="LR of SGD grows linearly .* the LR of Adam with the square"):
         auto_lr_scaling(both)
 
 
@@ -128,7 +128,7 @@ def test_an_optimizers_own_warmup_is_named_with_its_share_of_this_run(name, give
         fit(Module(optimizer=warming_up), MultigridCallback())
         fit(Module(optimizer=warming_up), MultigridCallback(**OFF))  # which has all steps of the script
     said = (
-        f"`{name}={given}` of AdamW counts the 36 steps of this run. If it is meant in the 100 of the script, give "
+        f"`{name}={given}` of AdamW counts the 36 steps of this run. If it means the 100 of the script, give "
         f"{kept} for the same share of the training."
     )
     assert [record.message for record in caplog.records if "counts the" in record.message] == [said] * bool(kept)

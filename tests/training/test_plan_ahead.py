@@ -242,7 +242,7 @@ class Own(Dataset):
         (
             lambda: random_split(Reading(None), [60, 40])[0],
             {},
-            ["in the place of Reading, or", "share_reads=True", "num_workers=6", "33%"],
+            ["instead of Reading, or", "share_reads=True", "num_workers=6", "33%"],
         ),
         (lambda: Reading(None), {"epoch_factor": 1}, ["VideoClips", "share_reads=True", "num_workers=6"]),
         (Own, {"epoch_factor": 2}, ["num_workers=6", "50% fewer"]),

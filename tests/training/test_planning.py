@@ -73,7 +73,7 @@ def test_a_training_that_never_reaches_its_last_phase_is_warned_about():
         fit(Module(), MultigridCallback(milestones=[0.9]), max_epochs=1, accumulate_grad_batches=7)
 
 
-WITHOUT_STAGES = " So the plan is that for an LR without stages: one long cycle, then a fine half."
+WITHOUT_STAGES = " So the plan is the one for an LR without stages: one long cycle, then the fine-tuning phase."
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ WITHOUT_STAGES = " So the plan is that for an LR without stages: one long cycle,
 def test_milestones_that_the_training_does_not_reach_are_named(callback, milestones, late, plan, caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Module(lambda optimizer, _: MultiStepLR(optimizer, milestones)), callback(), max_epochs=4)
-    assert f"Milestones of the LR that the training does not reach: epoch {late}.{plan}" in caplog.messages
+    assert f"The training does not reach these milestones of the LR: epoch {late}.{plan}" in caplog.messages
 
 
 def test_so_are_those_of_a_scheduler_that_is_never_stepped(caplog):
@@ -95,7 +95,7 @@ def test_so_are_those_of_a_scheduler_that_is_never_stepped(caplog):
         return {"scheduler": MultiStepLR(optimizer, [1]), "interval": "step", "frequency": 100}
 
     fit(Module(never), MultigridCallback(), max_epochs=4)  # of 25 steps
-    said = "does not reach: those of a scheduler whose `frequency` is above the steps of an epoch. So the plan is"
+    said = "of the LR: those of a scheduler whose `frequency` is above the steps of an epoch. So the plan is"
     assert said in caplog.text
 
 
@@ -138,7 +138,9 @@ def test_epochs_of_few_steps_train_by_each_way_that_the_message_names():
         fit(Module(), MultigridCallback(), train=DataLoader(clips, batch_size, shuffle=True), max_epochs=epochs)
 
     data = clips(30)
-    with pytest.raises(ValueError, match=r"0\.70 optimizer steps, .* to 1, by 44%, and 25% is the most\. Use") as error:
+    with pytest.raises(
+        ValueError, match=r"0\.70 optimizer steps, .* to 1 changes them by 44%, and 25% is the most\. Use"
+    ) as error:
         train(data, 9, 16)
     times = advised(error.value)
     assert times == 3
@@ -175,7 +177,7 @@ def test_that_a_given_schedule_holds_a_smooth_lr_is_said(stepwise, caplog):
     baseline = Baseline(BatchShape(4, 8, 32), epochs=6, milestones=(2,))
     module = Module(lambda optimizer, _: CosineAnnealingLR(optimizer, 6))
     callback = MultigridCallback(MultigridSchedule(baseline, lr_scaling="none", stepwise=stepwise))
-    text = r"from epoch 2 to 4, .* the LR stands still at that of the stage before.*`MultigridSchedule\(..., stepwise=F"
+    text = r"from epoch 2 to 4, .* the LR stays that of the stage before.*`MultigridSchedule\(..., stepwise=F"
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(module, callback, max_epochs=6)
     assert bool(re.search(text, caplog.text)) == stepwise

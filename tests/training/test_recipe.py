@@ -33,7 +33,7 @@ def test_several_devices_shuffle_as_lightning_does():
 
 def test_devices_that_read_all_of_the_data_each_are_refused():
     host = trainer(devices=2, strategy="ddp", use_distributed_sampler=False)
-    with pytest.raises(MisconfigurationException, match="each has its own, of its RandomSampler.* give the"):
+    with pytest.raises(MisconfigurationException, match="has an order of its own, of its RandomSampler.* give the"):
         user_loader(loader(), host)
     own = loader(shuffle=None, sampler=DistributedSampler(loader().dataset, 2, 0))
     assert user_loader(own, host) is own

@@ -87,7 +87,7 @@ def test_a_callback_can_be_copied_and_pickled_after_a_fit_and_trains_again():
     for other in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
         assert (other.epoch_factor, other.sub_batch) == (2, 4)
         assert not {"log", "log_dict"} & vars(other).keys()
-        with pytest.raises(RuntimeError, match="plans the training when `fit` begins, which it has not yet"):
+        with pytest.raises(RuntimeError, match="plans the training when `fit` begins, and no `fit` has begun"):
             other.run  # noqa: B018
         assert fit(Module(), other).current_epoch == callback.run.plan.epochs
 

@@ -87,8 +87,8 @@ def _refuse_damage(file: IO[bytes], path: StrPath) -> None:
     if damaged is not None:
         raise ValueError(
             f"{path} is damaged: it has other bytes than were written ({damaged}). Copy it again, or take another "
-            "checkpoint. If it was written without checksums, by `torch.serialization.set_crc32_options(False)`, read "
-            "it so, too."
+            "checkpoint. If it was written without checksums, by `torch.serialization.set_crc32_options(False)`, also "
+            "read it so."
         )
     file.seek(0)
 

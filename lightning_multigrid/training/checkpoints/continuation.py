@@ -87,7 +87,7 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     `state` is the callback's.
     """
     counters, mine = LoopCounters(checkpoint), describe_run(plan)
-    # Other devices, other data and more epochs give an epoch other steps, of which the same point is found.
+    # Other devices, other data and more epochs give an epoch other steps: the same point of the epoch is found.
     as_before = all(state[name] == mine[name] for name in ("clips", "split", "samples", "epochs"))
     if (as_before and state["batches"] != mine["batches"]) or state["shares_reads"] != plan.shares_reads:
         whole, own = (
@@ -132,7 +132,7 @@ def tell_other_plan(before: Plan, plan: Plan, epoch: int) -> None:
     """Says that a second `fit` of a Trainer goes on within another plan than that of the `fit` before."""
     if epoch and _plan_key(before.schedule) != _plan_key(plan.schedule):
         tell(
-            f"This `fit` goes on at epoch {epoch} of a plan of {plan.epochs} epochs; the epochs before were of a plan "
+            f"This `fit` goes on at epoch {epoch} of a plan of {plan.epochs} epochs; the epochs before followed a plan "
             f"of {before.epochs}. To train by one plan, give its `max_epochs` from the start."
         )
 

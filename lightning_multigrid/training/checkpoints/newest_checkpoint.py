@@ -36,24 +36,25 @@ from lightning_multigrid.training.trainer.torch_internals import asks_for_mini_b
 
 
 class NewestCheckpoint(ModelCheckpoint):
-    """Keeps the newest state of a training as `last.ckpt`: every few minutes, at the end, and where it is stopped.
+    """Keeps the newest state of a training as `last.ckpt`: every few minutes, at the end, and where a signal stops it.
 
-    `fit(..., ckpt_path="last")` continues from it, or from the checkpoint that Lightning writes when SLURM requeues the
-    job, if that is newer. If the folder has no `last.ckpt`, but other checkpoints, that is refused; an empty folder
-    begins a training. `ModelCheckpoint(monitor=..., save_last=True)` writes `last.ckpt` only together with a better
-    one (Lightning 2.6.6), so with it a training goes back to its best epoch.
+    `fit(..., ckpt_path="last")` continues from `last.ckpt`, or from the checkpoint that Lightning writes when SLURM
+    requeues the job, if that checkpoint is newer. If the folder has other checkpoints but no `last.ckpt`, `fit` refuses
+    to begin. In an empty folder a new training begins. `ModelCheckpoint(monitor=..., save_last=True)` writes
+    `last.ckpt` only together with a better checkpoint (Lightning 2.6.6), so there a training goes back to its best
+    epoch.
 
-    Ctrl-C, SIGTERM and SLURM's signal take effect after the step that is under way; on several devices, on all of them
-    after the same step, whichever got the signal. On one device they also take effect after a mini-batch of a
-    validation, and where the loop asks or waits for a mini-batch, whose workers the same signal may have ended. The
-    second Ctrl-C waits for nothing. After an error nothing is written, as a step may be half done: the run continues
-    from what was written before.
+    Ctrl-C, SIGTERM and SLURM's signal take effect after the step that is under way. On several devices, a signal to any
+    of them takes effect on all of them after the same step. On one device, a signal also takes effect after a
+    mini-batch of a validation, and where the loop asks or waits for a mini-batch, because the same signal may have
+    ended the workers. The second Ctrl-C takes effect at once. After an error no checkpoint is written, because a step
+    may be half done; the training continues from the checkpoint that was written before the error.
 
     Args:
-        dirpath: Folder of this training's checkpoints. A training that begins anew in it keeps the `last.ckpt` that it
-            finds as `earlier-1.ckpt`, `earlier-2.ckpt` and so on. It touches no other file.
-        minutes: Minutes of training from one write to the next, at least 0 (after each step). A kill, or an error,
-            loses no more.
+        dirpath: Folder of this training's checkpoints. A new training renames a `last.ckpt` that it finds there to
+            `earlier-1.ckpt`, `earlier-2.ckpt` and so on. It touches no other file.
+        minutes: Minutes of training from one write to the next, at least 0 (a write after each step). A kill or an
+            error loses at most this much work.
 
     Raises:
         ValueError: If `minutes` is negative.
@@ -122,8 +123,8 @@ class NewestCheckpoint(ModelCheckpoint):
         if number == signal.SIGINT and number in self._signals:
             self._handlers.get(number, _ignore)(number, frame)  # the second Ctrl-C waits for nothing
         self._signals.add(number)
-        # The workers of loaders may have got it, too. torch's handler raises wherever it finds that one has ended, and
-        # be it at the end of the process.
+        # The workers of loaders may also have got it. torch's handler raises wherever it finds that one has ended, even
+        # at the end of the process.
         handle_from_now_on(trainer, signal.SIGCHLD, _ignore)
         if awaits_mini_batch(frame):
             self._obey_alone(trainer)
@@ -220,10 +221,10 @@ class NewestCheckpoint(ModelCheckpoint):
             age = time.monotonic() - written
             tell(
                 f"{self._last} continues from {self._path}"
-                f"{f', of {duration(age)} before' if age > 1 else ''}{self._way_on}"
+                f"{f', written {duration(age)} before' if age > 1 else ''}{self._way_on}"
             )
         else:
-            tell(f"No checkpoint was written: NewestCheckpoint does every {self._seconds / 60:g} minutes.")
+            tell(f"No checkpoint was written yet: NewestCheckpoint writes one every {self._seconds / 60:g} minutes.")
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -249,7 +250,7 @@ class NewestCheckpoint(ModelCheckpoint):
         return os.path.join(str(self.dirpath), self.CHECKPOINT_NAME_LAST + self.FILE_EXTENSION)
 
     def _keep_earlier(self, trainer: Trainer) -> None:
-        """Moves the `last.ckpt` of another training, in the place of which this one will write, and says so."""
+        """Renames the `last.ckpt` of another training, so that this training doesn't overwrite it, and says so."""
         path = Path(self._path)
         if self._anew and trainer.is_global_zero and path.exists():
             numbered = (path.with_name(f"earlier-{number}{path.suffix}") for number in itertools.count(1))
@@ -257,8 +258,8 @@ class NewestCheckpoint(ModelCheckpoint):
             argument = "--ckpt_path" if self.command else "ckpt_path"
             tell_above_bar(
                 trainer,
-                f"{path} was of an earlier training, and is {kept} now. Give that as `{argument}` to continue it; "
-                f"another time, give {self._last}.",
+                f"{path} was of an earlier training, and is {kept} now. To continue that training, give this file as "
+                f"`{argument}`; another time, give {self._last}.",
             )
         self._anew = False
 
@@ -268,7 +269,7 @@ class NewestCheckpoint(ModelCheckpoint):
         if self._mark and _mark(self._path) != self._mark:
             rank_zero_warn(
                 f"{self._path} is not what this NewestCheckpoint has written there: another training, or a "
-                f"`ModelCheckpoint(save_last=True)`, writes to its folder, too, or has moved it. {self._last} goes on "
+                f"`ModelCheckpoint(save_last=True)`, also writes to its folder, or has moved it. {self._last} goes on "
                 "from what was written last. Give each a `dirpath` of its own."
             )
         self._has_written = True

@@ -73,7 +73,7 @@ class BaselineLR:
                 own = {name: getattr(kind, name) for name in ("step", "step_update") if hasattr(kind, name)}  # timm's
                 calls = {name: self._noting(self._by_hand(clocked, step)) for name, step in own.items()}
                 changes.subclass(clocked.scheduler, calls)
-            else:  # Lightning must not tick it, too
+            else:  # Lightning must not tick it as well
                 changes.set_attribute(clocked.config, "frequency", sys.maxsize)
 
     def _noting(self, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,8 +200,8 @@ class BaselineLR:
         if len(state["ticks"]) != len(self._schedulers):
             raise MisconfigurationException(
                 f"The checkpoint has {len(state['ticks'])} LR scheduler(s), and "
-                f"`configure_optimizers` returns {len(self._schedulers)} now, so nothing says how far each is. Return "
-                "those of the checkpoint, or start a new training from its weights."
+                f"`configure_optimizers` returns {len(self._schedulers)} now, so it is not known how far each is. "
+                "Return those of the checkpoint, or start a new training from its weights."
             )
         for clocked, ticks, interval in zip(self._schedulers, state["ticks"], state["intervals"], strict=True):
             clocked.ticks, clocked.interval = Fraction(*ticks), interval
@@ -238,7 +238,7 @@ class _BaselineView(TrainerView):
 def _refusal_of_run(name: str) -> MisconfigurationException:
     return MisconfigurationException(
         f"A scheduler, or `lr_scheduler_step`, reads `trainer.{name}`, which counts the mini-batches of multigrid "
-        "training. Schedulers go by those of the baseline: read `trainer.num_training_batches`, "
+        "training. Schedulers count those of the baseline: read `trainer.num_training_batches`, "
         "`trainer.estimated_stepping_batches`, `trainer.global_step` or `trainer.current_epoch`, which say them there."
     )
 
@@ -248,8 +248,8 @@ def _refuse_by_hand(module: str, name: str, before: Any, now: Any) -> None:
     values = [str(value) if isinstance(value, (tuple, list)) else f"{float(value):.6g}" for value in (now, before)]
     raise MisconfigurationException(
         f"{module}, or a callback, has written {what} within an epoch: {values[0]}, it was {values[1]}. If it "
-        "counts by steps, those of this run are not the baseline's. Write it at the start of an epoch, or leave it to "
-        "a scheduler, which is stepped at the baseline's epochs:\n"
+        "depends on a count of steps, this run has other steps than the baseline. Write it at the start of an epoch, "
+        "or leave it to a scheduler, which is stepped at the baseline's epochs:\n"
         "    def configure_optimizers(self):\n"
         "        optimizer = ...\n"
         "        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: ...)]\n"

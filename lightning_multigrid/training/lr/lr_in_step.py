@@ -20,13 +20,14 @@ class LRInStep:
 
     Before and after an update, and within the closure that `step` is given (where `training_step`, clipping and most
     hooks run), the groups hold the very objects that the script and its schedulers have put there: the baseline's
-    values. Tensors stay the same objects, too, and are changed in place. An error in an update leaves the baseline's.
+    values. Tensors also stay the same objects, and are changed in place. An error in an update leaves the baseline's.
 
-    With `decays`, the weight decay of groups whose optimizer takes it from the weights themselves is scaled, too.
+    With `decays`, the weight decay of groups whose optimizer takes it from the weights themselves is also scaled.
 
-    The optimizer may hold others that update for it, as `Lookahead` and SAM do. `refuse` is called with the name of a
-    number of a group, as `note` found it and as it is now, if one was written meanwhile, be it the same number; but not
-    between the last update of an epoch and the first of the next (`may_be_written`). None allows it everywhere.
+    The optimizer may hold others that update for it, as `Lookahead` and SAM do. If a number of
+    a group was written since `note`, `refuse` is called with its name, what it was and what it is, even if both are
+    equal; but not between the last update of an epoch and the first of the next (`may_be_written`). None allows it
+    everywhere.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from lightning_multigrid.norm import (
 )
 from lightning_multigrid.reports import STATISTICS, Account
 from lightning_multigrid.schedule import Place
-from lightning_multigrid.training.mini_batches import after_hooks, apart, error_text
+from lightning_multigrid.training.mini_batches import after_hooks, error_text, without_trace
 from lightning_multigrid.training.rehearsal.batches import arrived, small_batches
 from lightning_multigrid.training.rehearsal.copies import clone_of, dry_step
 from lightning_multigrid.training.trainer.added import add_callback
@@ -46,7 +46,7 @@ class PopulationEstimate:
 
     def __init__(self, training: MultigridLoader, batches: int, trainer: Trainer) -> None:
         self._training, self._trainer, self._module = training, trainer, trainer.lightning_module
-        if isinstance(training.like.dataset, StreamSamples):
+        if isinstance(training.template.dataset, StreamSamples):
             raise MisconfigurationException(
                 "`precise_bn_batches` reads clips of the pass again, which an iterable dataset can't give. Leave it "
                 "out."
@@ -64,7 +64,7 @@ class PopulationEstimate:
         shape = replace(self._training.sampler.plan.schedule.baseline.shape, clips=_TRIED)
         why = "no BatchNorm layer is reached"
         try:
-            with self._apart(0), self._clone({}) as clone, observed_moments(tracking_layers(clone)) as moments:
+            with self._without_trace(0), self._clone({}) as clone, observed_moments(tracking_layers(clone)) as moments:
                 made = small_batches(self._training, [shape])
                 with sub_batches(_TRIED, of=_TRIED, world=1):  # these clips need no other rank
                     self._run(clone, arrived(self._trainer, clone, made, shape), 1)
@@ -88,22 +88,22 @@ class PopulationEstimate:
         seed = derive_seed(sampler.plan.seed, _ORDER)
         with (
             self._clone(modes, current_epoch=last.epoch) as clone,  # at the end, that epoch is over
-            self._apart(*number),
+            self._without_trace(*number),
             observed_moments({name: clone.get_submodule(name) for name in training}) as moments,
             sub_batches(schedule.sub_batch, of=schedule.baseline.shape.clips, world=world),
         ):
             loader = MultigridLoader(
                 self._training.clip_dataset,
                 baseline_sampler(sampler, self._batches, number, seed),
-                self._training.like,
+                self._training.template,
             )
             for index, batch in enumerate(loader, start=1):
                 self._run(clone, after_hooks(self._trainer, clone, batch), index)
         write_statistics(training, moments, world)
 
     @contextmanager
-    def _clone(self, modes: Mapping[str, bool], **told: Any) -> Iterator[LightningModule]:
-        with clone_of(self._module, self._trainer, **told) as clone:
+    def _clone(self, modes: Mapping[str, bool], **overrides: Any) -> Iterator[LightningModule]:
+        with clone_of(self._module, self._trainer, **overrides) as clone:
             for name, part in clone.named_modules():
                 part.training = modes.get(name, True)
             yield clone
@@ -116,10 +116,10 @@ class PopulationEstimate:
         with torch.set_grad_enabled(not self._module.automatic_optimization):
             dry_step(self._trainer, clone, batch, index)
 
-    def _apart(self, *number: int) -> AbstractContextManager[None]:
+    def _without_trace(self, *number: int) -> AbstractContextManager[None]:
         sampler = self._training.sampler
         seed = derive_seed(sampler.plan.seed, _ORDER, _RANDOM, *number, sampler.rank)
-        return apart(self._trainer, self._module.device, seed)
+        return without_trace(self._trainer, self._module.device, seed)
 
 
 def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, BatchNorm]:
@@ -153,7 +153,7 @@ class EvaluationStatistics(Callback):
 
     def ended(self, place: Place) -> None:
         """Notes that a step has ended."""
-        # Only now: what is wrong with a step in training, too, such as a label beyond the classes, has been said there.
+        # Only now: what is also wrong with a step in training, such as a label beyond the classes, has been said there.
         if self._estimate is not None and self._estimate.refusal is not None:
             raise self._estimate.refusal
         # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.

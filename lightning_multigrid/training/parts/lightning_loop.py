@@ -1,4 +1,4 @@
-"""Lightning's training loop: made to follow the plan, and watched for doing otherwise."""
+"""Lightning's training loop: it follows the plan, and a run stops if it does anything else."""
 
 import sys
 from typing import Any, NoReturn
@@ -66,7 +66,7 @@ class LightningLoop:
 
     def _of_run(self, number: int) -> int:
         """The mini-batches of this run for a number of them that the script counts."""
-        return max(1, round(number * self._plan.of_baseline))
+        return max(1, round(number * self._plan.batches_per_baseline_batch))
 
     def save(self) -> State:
         sampler = self._loader.sampler
@@ -75,8 +75,8 @@ class LightningLoop:
     def load(self, found: Continuation) -> None:
         self._loader.sampler.shift = found.shift
         internals.add_steps_elsewhere(self._trainer, found.steps_elsewhere, self._changes)
-        if isinstance(self._loader.like.dataset, StreamSamples):
-            stream = type(self._loader.like.dataset.stream).__name__
+        if isinstance(self._loader.template.dataset, StreamSamples):
+            stream = type(self._loader.template.dataset.stream).__name__
             tell(
                 f"{stream} begins with pass {self._loader.sampler.number_of(found.first)[0]} over the data (the first "
                 "is 0): an iterable dataset can't go on within one."
@@ -90,7 +90,7 @@ class LightningLoop:
             self._loader.sampler.shift = 0  # the sampler of the script is asked anew
 
     def check(self, step: Step, mini_batch: Any) -> None:
-        """Refuses a step for which Lightning, or a callback, has done otherwise than planned."""
+        """Refuses a step for which Lightning, or a callback, has not done as planned."""
         trainer = self._trainer
         if any(tensor.shape[:1] == (step.shape.clips,) for tensor in tensors_in(mini_batch)):  # else some were dropped
             internals.set_batch_size(trainer, step.shape.clips)
@@ -110,7 +110,7 @@ class LightningLoop:
             batches = self._plan.batches_per_epoch
             if trainer.fast_dev_run:  # type: ignore[attr-defined]
                 batches = min(batches, int(trainer.num_training_batches))
-            self._check("plans an epoch of so many mini-batches:", batches, trainer.num_training_batches)
+            self._check("plans an epoch of this many mini-batches:", batches, trainer.num_training_batches)
             self._check("iterates", self._seen, trainer.train_dataloader)
 
     def _check(self, does: str, planned: Any, found: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is told of a run while it lasts, and when it ends."""
+"""What is said of a run while it lasts, and when it ends."""
 
 from typing import Any
 

@@ -19,15 +19,15 @@ Made = Mapping[BatchShape, Any]  # mini-batches as a loader makes them; one that
 
 def small_batches(loader: MultigridLoader, shapes: Sequence[BatchShape]) -> Made:
     """Returns mini-batches of these shapes, each of the first sample of a loader's dataset, many times."""
-    job = partial(_collated, loader.clip_dataset, loader.like.collate_fn, shapes)
-    return in_worker(loader.like, loader.like.dataset, job)  # type: ignore[no-any-return]
+    job = partial(_collated, loader.clip_dataset, loader.template.collate_fn, shapes)
+    return in_worker(loader.template, loader.template.dataset, job)  # type: ignore[no-any-return]
 
 
 def bytes_of_clips(loader: MultigridLoader, shapes: Sequence[BatchShape]) -> dict[BatchShape, float]:
     """Returns how many bytes of tensors a clip takes in a mini-batch of a loader, for shapes that can be made."""
     pairs = {replace(shape, clips=2): shape for shape in shapes}
-    job = partial(_bytes_made, loader.clip_dataset, loader.like.collate_fn, [*pairs])
-    made = in_worker(loader.like, loader.like.dataset, job)
+    job = partial(_bytes_made, loader.clip_dataset, loader.template.collate_fn, [*pairs])
+    made = in_worker(loader.template, loader.template.dataset, job)
     return {pairs[pair]: size / pair.clips for pair, size in made.items()}
 
 

@@ -12,7 +12,7 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from lightning_multigrid.host import LightningModule, Trainer, tell
 from lightning_multigrid.positions import knows_grids
 from lightning_multigrid.schedule import BatchShape, counted
-from lightning_multigrid.training.mini_batches import apart, error_text, sizes_of_clips
+from lightning_multigrid.training.mini_batches import error_text, sizes_of_clips, without_trace
 from lightning_multigrid.training.rehearsal.batches import Made
 from lightning_multigrid.training.rehearsal.counted import counted_from_first
 from lightning_multigrid.training.rehearsal.rules import (
@@ -40,23 +40,23 @@ def check_grids(
     Returns what is left to check while it trains: the clips, if the hooks of the mini-batch could not be tried.
 
     The first grid is the baseline's. Small mini-batches, which `read` makes, go through the script's hooks and a step
-    on a clone of the module: once on each grid, and once with four times the clips on the coarsest. What cannot be
-    rehearsed on the baseline's grid is accepted, and said. Where boxes follow the clips, pixels may be counted from the
-    first: so places are judged on grids of the full size.
+    on a clone of the module: once on each grid, and with four times the clips on the coarsest, first alone and then
+    after a step on the baseline's. What cannot be rehearsed on the baseline's grid is accepted, and said. Where boxes
+    follow the clips, pixels may be counted from the first: so places are judged on grids of the full size.
     """
     name, clips, most = type(module).__name__, _number_of_clips(grids), max(grid.clips for grid in grids)
     shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
     baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
     more = replace(coarsest, clips=4 * clips)
-    with apart(trainer, module.device), torch.no_grad():
+    with without_trace(trainer, module.device), torch.no_grad():
         made = read((*shapes, more))
     rehearse = partial(try_step, module, trainer, baseline, made)
     shards = trainer.strategy.restore_checkpoint_after_setup
     first = Trial() if shards else rehearse(baseline)
     if shards:
         tell(
-            f"{type(trainer.strategy).__name__} shards the module, so its steps are not rehearsed: what it cannot take "
-            "will be seen in training, and places that are counted from the first not at all."
+            f"{type(trainer.strategy).__name__} shards the module, so its steps are not rehearsed. A grid that it "
+            "can't take fails in training, and places that are counted from the first are not noticed."
         )
     elif first.error is not None:
         if _is_ours(module, first.error):
@@ -85,6 +85,9 @@ def check_grids(
             if many.error is not None and more.clips <= most:  # the training has as many
                 raise ValueError(_fixed_number(name, grid, more, many.error)) from many.error
             check_sum_over_clips(name, now.losses, many.losses)
+            after = rehearse(baseline, more)
+            if after.error is not None and many.error is None:
+                raise ValueError(_kept_state(name, baseline, more, _place(module, after), after.error)) from after.error
     return None
 
 
@@ -114,9 +117,9 @@ def _refuse_counted(
     if layer is not None and not knows_grids(module, layer):
         raise ValueError(
             f"{type(module).__name__} counts places from the first: on {named(grid)}, {_layer(module, layer)} gives "
-            "its points the places of the beginning of the baseline's grid, but the clips are spread over all of it. "
+            "its points the places at the beginning of the baseline's grid, but the points are spread over all of it. "
             "Give that layer, or the module, a method `set_grid(self, frames, size)`, which is called before each "
-            "mini-batch, and let it spread the places. If they shall be counted, let the method do nothing."
+            "mini-batch, and let it spread the places. If they should be counted, let the method do nothing."
         )
 
 
@@ -128,8 +131,17 @@ def _fixed_number(name: str, grid: BatchShape, more: BatchShape, error: Exceptio
     )
 
 
+def _kept_state(name: str, before: BatchShape, grid: BatchShape, where: str, error: Exception) -> str:
+    return (
+        f"{name} keeps something from step to step that has the size of a mini-batch: a step with {grid.clips} clips "
+        f"of {named(grid)} succeeds as the first step, but after one with {before.clips} clips of {named(before)} "
+        f"{where} fails with {error_text(error)}. Mini-batches change their number of clips and their grid. Reset what "
+        "is kept at the beginning of each step, or make it fit the clips of the mini-batch."
+    )
+
+
 def _is_ours(module: LightningModule, error: Exception) -> bool:
-    """Whether the module is one of this package, and refuses the step itself: it would in training, too."""
+    """Whether the module is one of this package, and refuses the step itself, as it would in training."""
     *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
     own = type(module).__module__
     return own.startswith("lightning_multigrid.") and frame.f_globals.get("__name__") == own
@@ -146,12 +158,12 @@ def _layer(module: LightningModule, layer: str) -> str:
 def _warn(name: str, module: LightningModule, failed: Trial) -> None:
     assert failed.error is not None
     built = (
-        "If it fails without this callback, too, the model was built for other clips: build it for the baseline's "
+        "If it also fails without this callback, the model was built for other clips: build it for the baseline's "
         "frames and size, or wrap an MViT of torchvision in `lightning_multigrid.ResizedPositions`. Else let"
     )
     rank_zero_warn(
         f"The grids could not be rehearsed with {name}: outside of a training, {_place(module, failed)} fails on the "
-        f"baseline's own grid with {error_text(failed.error)}. So what a step does with other grids will be seen only "
-        "in training, and places that are counted from the first, or a loss that is a sum over the clips, not at all. "
+        f"baseline's own grid with {error_text(failed.error)}. So a grid that a step can't take fails only in "
+        "training; places that are counted from the first, or a loss that is a sum over the clips, are not noticed. "
         f"{built if failed.layer else 'Let'} `training_step` run on a copy of the module."
     )

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid.host import DummyLogger, LightningDataModule, LightningModule, Trainer
 from lightning_multigrid.training.mini_batches import run_step
-from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer, told_optimizers
+from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer, optimizer_overrides
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules
 
 _LONG = 1000  # elements; those of longer containers are shared with a copy
@@ -67,17 +67,19 @@ def _clone(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
 
 @contextmanager
 def clone_of(
-    module: LightningModule, trainer: Trainer, losses: list[Tensor] | None = None, **told: Any
+    module: LightningModule, trainer: Trainer, losses: list[Tensor] | None = None, **overrides: Any
 ) -> Iterator[LightningModule]:
     """Gives a copy with a view of the Trainer: nobody hears what it logs, and its optimizers don't move it.
 
-    `told` is what else the view is told. What `manual_backward` gets goes to `losses`.
+    `overrides` are further ones of the view. What `manual_backward` gets goes to `losses`.
     """
     view = TrainerView(trainer, barebones=True, progress_bar_callback=None)  # it logs nothing
     memo: dict[int, Any] = {id(trainer): view}
     try:
         copied = _clone(module, memo)
-        vars(view).update(_told(trainer, [] if losses is None else losses, memo), lightning_module=copied, **told)
+        vars(view).update(
+            _stand_ins(trainer, [] if losses is None else losses, memo), lightning_module=copied, **overrides
+        )
         for part in lightning_modules(copied):
             part.trainer = view
         yield copied
@@ -125,12 +127,12 @@ class _StillOptimizer(Optimizer):
         return nullcontext()
 
 
-def _told(trainer: Trainer, losses: list[Tensor], memo: dict[int, Any]) -> dict[str, Any]:
-    """What a copy's view is told: optimizers and schedulers that hold still, and loggers that nobody reads."""
+def _stand_ins(trainer: Trainer, losses: list[Tensor], memo: dict[int, Any]) -> dict[str, Any]:
+    """What a copy's view has instead: optimizers and schedulers that hold still, and loggers that nobody reads."""
 
     def backward(loss: Tensor, optimizer: Any, *arguments: Any, **named: Any) -> None:
         losses.append(loss.detach())
-        # In a thread of its own, where nothing watches the operations: they are no part of the step forward.
+        # In a thread of its own, where nothing watches the operations: they are not part of the step forward.
         with ThreadPoolExecutor(1) as thread:
             thread.submit(loss.backward, *arguments, **named).result()
 
@@ -143,7 +145,7 @@ def _told(trainer: Trainer, losses: list[Tensor], memo: dict[int, Any]) -> dict[
     return {
         "optimizers": optimizers,
         "lr_scheduler_configs": schedulers,
-        "strategy": TrainerView(trainer.strategy, backward=backward, **told_optimizers(optimizers)),
+        "strategy": TrainerView(trainer.strategy, backward=backward, **optimizer_overrides(optimizers)),
         "loggers": loggers,
         "logger": loggers[0] if loggers else None,
         "save_checkpoint": lambda *_, **__: None,

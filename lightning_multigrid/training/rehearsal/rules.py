@@ -29,8 +29,8 @@ def divisors_that_work(grids: Sequence[BatchShape], works: Callable[[BatchShape]
         rounded: list[BatchShape] = []
         for grid in others:
             multiples = {axis: max(divisor, round(getattr(grid, axis) / divisor) * divisor) for axis in axes}
-            told: dict[str, Any] = {axis: min(number, getattr(full, axis)) for axis, number in multiples.items()}
-            rounded.append(replace(grid, **told))
+            overrides: dict[str, Any] = {axis: min(number, getattr(full, axis)) for axis, number in multiples.items()}
+            rounded.append(replace(grid, **overrides))
         smaller = all(any(getattr(grid, axis) < getattr(full, axis) for grid in rounded) for axis in axes)
         if smaller and all(map(works, dict.fromkeys(rounded))):
             return ", ".join(f"{axis}_divisor={divisor}" for axis in axes)
@@ -72,7 +72,7 @@ class PointsOnPlan:
         if excess > _MOST:
             raise ValueError(
                 f"{where} gets or makes clips with {excess:.2g} times the points of the plan on {named(grid)}. A "
-                "mini-batch has many of them, and would take as many times the memory and time of the baseline's. "
+                "mini-batch has many clips, so it would take that many times the memory and time of the baseline's. "
                 "Resize and sample frames in the dataset's `__getitem__`, after which the callback reduces the clips, "
                 "or scale them with the shape in which they arrive."
             )

@@ -14,7 +14,7 @@ from lightning_multigrid.host import LightningModule, Trainer
 from lightning_multigrid.norm import BatchNorm
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.mini_batches import apart, sizes_of_clips, tensors_in
+from lightning_multigrid.training.mini_batches import sizes_of_clips, tensors_in, without_trace
 from lightning_multigrid.training.rehearsal.batches import Made, arrived, copied
 from lightning_multigrid.training.rehearsal.copies import clone_of, dry_step, fill
 from lightning_multigrid.training.rehearsal.counted import Met, TracedValues
@@ -38,9 +38,12 @@ def try_step(
     trainer: Trainer,
     baseline: BatchShape,
     made: Made,
-    grid: BatchShape,
+    *grids: BatchShape,
 ) -> Trial:
-    """Tries the hooks of a mini-batch, and a step, on a new clone of a module: so it is a first step."""
+    """Tries the hooks of a mini-batch, and a step, on a new clone of a module, on one grid after the other.
+
+    Returns what was seen on the last grid. With one grid alone, the step is a first step.
+    """
     trial = Trial()
     losses: list[Tensor] = []
     try:
@@ -48,16 +51,19 @@ def try_step(
             clone = stack.enter_context(clone_of(module, trainer, losses))
             forget_hooks(clone)  # they may write to what they have seen where they were made
             fill(clone)
-            with apart(trainer, module.device), torch.no_grad():
-                batch = arrived(trainer, clone, made, grid)
-            trial.arrived = sizes_of_clips(batch)
-            Following(clone, baseline.frames, baseline.size).set_grid(grid.frames, grid.size)
+            following = Following(clone, baseline.frames, baseline.size)
             _note_layers(clone, trial)
-            # What is random differs between grids, so that it is not taken for the same table.
-            stack.enter_context(apart(trainer, clone.device, seed=grid.frames * grid.size))
-            own = copied(batch)  # a step may write to it
-            traced = stack.enter_context(TracedValues(tensors_in(own), lambda: trial.layer))
-            returned = dry_step(trainer, clone, own)
+            for grid in grids:
+                losses.clear()
+                with without_trace(trainer, module.device), torch.no_grad():
+                    batch = arrived(trainer, clone, made, grid)
+                trial.arrived = sizes_of_clips(batch)
+                following.set_grid(grid.frames, grid.size)
+                own = copied(batch)  # a step may write to it
+                traced = TracedValues(tensors_in(own), lambda: trial.layer)
+                # What is random differs between grids, so that it is not taken for the same table.
+                with without_trace(trainer, clone.device, seed=grid.frames * grid.size), traced:
+                    returned = dry_step(trainer, clone, own)
         trial.met, trial.convolved = traced.met, traced.convolved
         loss = returned.get("loss") if isinstance(returned, Mapping) else returned
         if isinstance(loss, Tensor):

@@ -17,9 +17,9 @@ from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
 # Apex's `FusedSGD`. LARS is among them by its authors (You et al. 2017).
 _LINEAR = re.compile("(a|fused)?sgd|lar[sc]", re.IGNORECASE)
 # Names of classes that decay the weights themselves: those with a W, such as AdamW, NAdamW and SGDW, and some others.
-# The W begins no word: a `ClippingWrapper` is none.
+# The W doesn't begin a word: a `ClippingWrapper` doesn't count.
 _DECOUPLED = re.compile("(?<=.)W(?![a-z])|Lion|Muon|Adafactor|Adan|LaProp|M(ars|ARS)")
-# Settings by which groups say it themselves: of torch's Adam and its kin, timm, pytorch-optimizer, and Prodigy.
+# Settings by which groups say it themselves: of torch's Adam and its variants, timm, pytorch-optimizer, and Prodigy.
 _SAY_DECOUPLED = "decoupled_weight_decay", "decoupled_decay", "weight_decouple", "decouple"
 # Settings of optimizers that warm up by themselves, such as schedulefree's `AdamWScheduleFree`.
 _OWN_WARMUP = re.compile("(num_)?warm_?up(_steps)?")
@@ -56,7 +56,7 @@ def lr_rule(arguments: Arguments, schedule: MultigridSchedule, optimizers: Itera
 def decays_apart(optimizer: Any, group: dict[str, Any]) -> bool:
     """Whether an optimizer takes the weight decay of a group from the weights themselves, in proportion to the LR.
 
-    Where the LR grows with the square root of the clips, the decay of such a group does, too: then a step with k times
+    Where the LR grows with the square root of the clips, the decay of such a group also does: then a step with k times
     the clips decays k times as much, and the data decay the weights as they do in the baseline (Bergsma et al. 2025,
     arXiv 2505.13738).
     """
@@ -70,9 +70,9 @@ def decays_apart(optimizer: Any, group: dict[str, Any]) -> bool:
 def auto_lr_scaling(optimizers: Iterable[Optimizer]) -> LRScaling:
     """Returns how the LR of optimizers grows with the clips of a mini-batch; refuses optimizers of both kinds.
 
-    Steps of SGD are as long as the gradient, so the LR grows linearly (Sec. 3.2). Adam and its kin divide their steps
-    by the size of past gradients, of which noise is a part that falls with the clips: the LR grows with the square root
-    (Malladi et al. 2022, arXiv 2205.10287; LAMB by its authors).
+    Steps of SGD are as long as the gradient, so the LR grows linearly (Sec. 3.2). Adam and similar optimizers divide
+    their steps by the size of past gradients. A part of that size is noise, which falls with the clips, so the LR grows
+    with the square root (Malladi et al. 2022, arXiv 2205.10287; LAMB by its authors).
     """
     rules: dict[LRScaling, str] = {}
     for optimizer in _used(optimizers):
@@ -85,9 +85,9 @@ def auto_lr_scaling(optimizers: Iterable[Optimizer]) -> LRScaling:
         rules.setdefault(rule or "sqrt", name)
     if len(rules) > 1:
         raise MisconfigurationException(
-            f"The LR of {rules['linear']} grows linearly with the clips of a mini-batch, that of {rules['sqrt']} with "
-            "their square root, and a plan has one scale. Give `MultigridCallback(lr_scaling=...)` for both: 'sqrt' is "
-            "the careful choice."
+            f"The LR of {rules['linear']} grows linearly with the clips of a mini-batch, the LR of {rules['sqrt']} "
+            "with the square root of the clips, but a plan has one scale. Give `MultigridCallback(lr_scaling=...)` for "
+            "both: 'sqrt' is the careful choice."
         )
     return next(iter(rules), "linear")
 
@@ -105,7 +105,7 @@ def tell_own_warmups(plan: Plan, optimizers: Iterable[Optimizer]) -> None:
     }
     for name, value in sorted(found) if steps != plan.optimizer_steps else ():
         tell(
-            f"{name} counts the {plan.optimizer_steps} steps of this run. If it is meant in the {steps} of the script, "
+            f"{name} counts the {plan.optimizer_steps} steps of this run. If it means the {steps} of the script, "
             f"give {max(1, round(value * plan.optimizer_steps / steps))} for the same share of the training."
         )
 
@@ -171,6 +171,6 @@ def warn_of_linear_lr(schedule: MultigridSchedule, optimizers: Iterable[Optimize
     if schedule.lr_scaling == "linear" and most > 1 and others:
         rank_zero_warn(
             f"The LR of {others[0]} will be multiplied by up to {most:g}, in proportion to the clips of a mini-batch. "
-            "This is right for SGD; Adam and its kin lose accuracy or diverge. Leave `lr_scaling` out of "
+            "This is right for SGD; Adam and similar optimizers lose accuracy or diverge. Leave `lr_scaling` out of "
             "`MultigridCallback`, or give `lr_scaling='sqrt'` to the schedule."
         )

@@ -78,8 +78,8 @@ def _check_rounding(plan: Plan) -> None:
     if off > _REFUSED:
         times = next(times for times in count(2) if _rounding(times * wanted) <= _REFUSED)  # from 2 steps on, all are
         raise ValueError(
-            f"{text}. That is too few to round them to {steps}, by {float(off):.0%}, and {float(_REFUSED):.0%} is the "
-            f"most. Use 1/{times} of {ways}, or epochs of {times} times the clips, with `max_epochs` divided by "
+            f"{text}. That is too few: rounding to {steps} changes them by {float(off):.0%}, and {float(_REFUSED):.0%} "
+            f"is the most. Use 1/{times} of {ways}, or epochs of {times} times the clips, with `max_epochs` divided by "
             f"{times}: `torch.utils.data.ConcatDataset([dataset] * {times})`. For a quick try of the baseline, leave "
             "out the callback."
         )
@@ -118,9 +118,9 @@ def _inferred(
     if stages.late and not trainer.fast_dev_run:  # type: ignore[attr-defined]
         after = ", ".join(f"{float(milestone):g}" for milestone in stages.late if milestone < NEVER)
         which = f"epoch {after}" if after else "those of a scheduler whose `frequency` is above the steps of an epoch"
-        says = f"Milestones of the LR that the training does not reach: {which}."
+        says = f"The training does not reach these milestones of the LR: {which}."
         if arguments.fine_tuning and not (stages.milestones or arguments.milestones):
-            says += " So the plan is that for an LR without stages: one long cycle, then a fine half."
+            says += " So the plan is the one for an LR without stages: one long cycle, then the fine-tuning phase."
         tell(says)
     warmup = stages.warmup_epochs if arguments.warmup_epochs is None else exact(arguments.warmup_epochs)
     baseline = replace(baseline, warmup_epochs=warmup)  # which refuses one that is too long, before it shifts others
@@ -145,7 +145,7 @@ def _tell_held_lr(schedule: MultigridSchedule, trainer: Trainer, recipe: Recipe)
         start, end = float(baseline.milestones[-1]), float(baseline.epochs)
         tell(
             f"The schedule is `stepwise`: from epoch {start:g} to {(start + end) / 2:g}, in the first half of the "
-            "fine-tuning phase, the LR stands still at that of the stage before. This is right for an LR that falls in "
+            "fine-tuning phase, the LR stays that of the stage before. This is right for an LR that falls in "
             "steps, but a scheduler of the script may change it within a stage. For such an LR, give "
             "`MultigridSchedule(..., stepwise=False)`."
         )

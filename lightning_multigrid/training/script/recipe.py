@@ -76,7 +76,7 @@ def _plain_batches(loader: Any) -> BatchSampler | None:
 
 
 def _refuse_other(loaders: Any) -> NoReturn:
-    """Refuses what is no `DataLoader`."""
+    """Refuses what is not a `DataLoader`."""
     parts = getattr(loaders, "flattened", loaders)  # of a `CombinedLoader`
     parts = [*parts.values()] if isinstance(parts, dict) else parts if isinstance(parts, (list, tuple)) else []
     held = sum(isinstance(part, DataLoader) for part in parts)
@@ -124,8 +124,8 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
         if not splits_data(trainer):
             raise MisconfigurationException(
                 "MultigridCallback cuts one order of all clips among the devices, but with "
-                f"`use_distributed_sampler=False` each has its own, of its {type(sampler).__name__}. Leave that out of "
-                "the Trainer, or give the `DataLoader` a `DistributedSampler`."
+                f"`use_distributed_sampler=False` each has an order of its own, of its {type(sampler).__name__}. Leave "
+                "that out of the Trainer, or give the `DataLoader` a `DistributedSampler`."
             )
         # As Lightning does on several devices, also without `shuffle`.
         if isinstance(sampler, (RandomSampler, SequentialSampler)):
@@ -144,7 +144,7 @@ def baseline_epochs(trainer: Trainer, epoch: EpochLength) -> Fraction:
         if not trainer.lightning_module.automatic_optimization:
             raise MisconfigurationException(
                 f"`max_steps={trainer.max_steps}` counts each `step` of an optimizer that the script calls under "
-                "manual optimization, so nothing says how many mini-batches it trains on. Give the Trainer "
+                "manual optimization, so the number of mini-batches is not known. Give the Trainer "
                 "`max_epochs` alone."
             )
         lengths["max_steps"] = epoch.after_ticks(trainer.max_steps, "step", frequency=1)

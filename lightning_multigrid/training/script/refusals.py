@@ -36,7 +36,7 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
     for name, instead in _OTHER_CALLBACKS.items():
         if callbacks_of(trainer, name):
             raise MisconfigurationException(
-                f"MultigridCallback plans the optimizer steps, the epochs and the LR, which `{name}` changes, too. Use "
+                f"MultigridCallback plans the optimizer steps, the epochs and the LR, which `{name}` also changes. Use "
                 f"{instead} instead."
             )
     if every := trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]

@@ -72,7 +72,7 @@ def loader_seen_as(trainer: Trainer, loader: Any, seen: Any) -> Any:
 
 
 def reload_every(trainer: Trainer, epochs: int) -> None:
-    """Makes Lightning request its loaders anew every so many epochs: 0 is never, -1 at the next opportunity.
+    """Makes Lightning request its loaders anew every `epochs` epochs: 0 is never, -1 at the next opportunity.
 
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._should_reload_train_dl`): the attribute is public and read
     in each epoch, but the Trainer's argument refuses -1.
@@ -81,7 +81,7 @@ def reload_every(trainer: Trainer, epochs: int) -> None:
 
 
 def limit_loop(trainer: Trainer, plan: Plan, changes: Changes) -> None:
-    """Gives Lightning the plan's numbers of steps in the place of the script's, until `changes` are undone.
+    """Gives Lightning the plan's numbers of steps instead of the script's, until `changes` are undone.
 
     Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `_TrainingEpochLoop.max_steps` and `min_steps`): the
     Trainer's own are read-only.
@@ -91,7 +91,7 @@ def limit_loop(trainer: Trainer, plan: Plan, changes: Changes) -> None:
     if steps.max_steps != -1:
         changes.set_attribute(steps, "max_steps", plan.optimizer_steps)
     if steps.min_steps:
-        changes.set_attribute(steps, "min_steps", max(1, round(steps.min_steps * plan.of_baseline)))
+        changes.set_attribute(steps, "min_steps", max(1, round(steps.min_steps * plan.batches_per_baseline_batch)))
 
 
 def add_steps_elsewhere(trainer: Trainer, number: int, changes: Changes) -> None:
@@ -230,8 +230,8 @@ def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> Light
     return copied
 
 
-def told_optimizers(optimizers: list[Any]) -> dict[str, Any]:
-    """What a view of a strategy is told so that `LightningModule.optimizers()` returns these optimizers.
+def optimizer_overrides(optimizers: list[Any]) -> dict[str, Any]:
+    """Overrides for a view of a strategy, so that `LightningModule.optimizers()` returns these optimizers.
 
     Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.optimizers`).
     """
@@ -251,7 +251,7 @@ class LoopCounters:
         self._batches = self._loop["epoch_loop.batch_progress"]
 
     def settle(self, batches: int, validating: bool) -> None:
-        """Takes back what Lightning has counted too early, where it was stopped; an epoch has so many mini-batches.
+        """Takes back what Lightning has counted too early, where it was stopped. An epoch has `batches` mini-batches.
 
         It says that a mini-batch is the last one before it counts it, and that an epoch begins while the mini-batches
         of the one before are counted (`loops/training_epoch_loop.py`, `advance`; `loops/fit_loop.py`,
@@ -294,7 +294,7 @@ class LoopCounters:
         return int(progress["optimizer"]["step"]["total"]["completed"])
 
     def forget_loader(self) -> None:
-        """Drops the (empty) state of our loader, so that a training without the callback can continue, too."""
+        """Drops the (empty) state of our loader, so that a training without the callback can also continue."""
         self._loop["state_dict"].pop("combined_loader", None)
 
     def reopen_epoch(self, place: Place) -> None:

@@ -1,4 +1,4 @@
-"""A view of the Trainer: it answers as the Trainer, but for what it is told."""
+"""A view of the Trainer: it answers as the Trainer, but for its overrides."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,8 +12,8 @@ from lightning_multigrid.host import is_a
 class TrainerView:
     """Answers as a Trainer, or a part of one. Nothing that is set on it reaches the Trainer."""
 
-    def __init__(self, trainer: Any, **told: Any) -> None:
-        vars(self).update(told, _trainer=trainer)
+    def __init__(self, trainer: Any, **overrides: Any) -> None:
+        vars(self).update(overrides, _trainer=trainer)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["_trainer"], name)
