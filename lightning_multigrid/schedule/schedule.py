@@ -229,7 +229,7 @@ class MultigridSchedule:
     @property
     def savings(self) -> list[str]:
         """The passes and the epochs of the training, and what it saves, in words."""
-        passes, epochs = float(self.passes(self.baseline.epochs)), float(self.baseline.epochs)
+        passes, epochs = (round(float(n), 2) for n in (self.passes(self.baseline.epochs), self.baseline.epochs))
         read = f"{counted(passes, 'pass')} over the data in {counted(epochs, 'epoch')}"
         if self.is_baseline:
             return [read]

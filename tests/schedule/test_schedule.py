@@ -196,6 +196,8 @@ def test_table_names_phases_and_savings():
     assert "1      1     0 - 23.5    73.2    64x8x158  128x112 64x158 64x158         8\n" in text
     assert "358.5 passes over the data in 239 epochs, 3.42x fewer iterations" in text
     assert "steps" not in text
+    part = MultigridSchedule(Baseline(BatchShape(4, 8, 64), epochs=Fraction(40, 13)))  # as of `max_steps`
+    assert part.savings[0] == "4.62 passes over the data in 3.08 epochs"
 
 
 def test_table_counts_steps_when_clips_are_known():

@@ -155,7 +155,8 @@ class LRInStep:
 
 def _is_number(name: str, value: Any) -> bool:
     """Whether what a group holds is a number, also one of NumPy, or several, as `betas` are."""
-    return isinstance(value, (Real, tuple, list, Tensor)) and not isinstance(value, bool) and name != "params"
+    kinds = int, float, tuple, list, Tensor, Real  # in this order, as an abstract class is asked slowly
+    return isinstance(value, kinds) and not isinstance(value, bool) and name != "params"
 
 
 class _Noted:
