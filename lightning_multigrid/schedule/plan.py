@@ -130,7 +130,8 @@ class Plan:
         """Optimizer steps of the training. They may end within an epoch, where the script's `max_steps` do."""
         epochs = exact(self.schedule.baseline.epochs)
         if self.schedule.is_baseline:
-            return self.baseline_length.ticks(epochs, "step", frequency=1)
+            whole = self.steps_per_epoch * (math.ceil(epochs) - 1)
+            return max(whole + 1, self.baseline_length.ticks(epochs, "step", frequency=1))  # no epoch without a step
         return math.ceil(self.steps_per_epoch * epochs)
 
     @cached_property
