@@ -318,11 +318,43 @@ def preparing():
     ]
 
 
+def scripts():
+    """The variants of each ordinary script, by its name."""
+    found = {}
+    for row in report("ordinary_scripts")["rows"]:
+        found.setdefault(row["script"], []).append(row)
+    return found
+
+
+def ordinary():
+    """Ordinary scripts: alone, with the line, from planes."""
+    found, rows = scripts(), []
+    del found["faster.md"]
+    for alone, *others in found.values():
+        cells = [f"{row['cpu']:.0f} ({100 * row['accuracy']:.0f})" for row in (alone, *others)]
+        ratios = [f"**{row['cpu'] / alone['cpu']:.2f}x**: {cell}" for row, cell in zip(others, cells[1:], strict=True)]
+        said = others[0]["said_at"] or "-"
+        rows.append(f"| {cells[0]} | {' | '.join(ratios)} | {alone['reads']:,}, {others[0]['reads']:,} | {said} |")
+    once = [of[-1]["prepare"]["cpu"] for of in found.values()]
+    return [*rows, f"took {min(once):.0f} to {max(once):.0f} CPU seconds more"]
+
+
+def faster():
+    """The page's own script, after each of its diffs."""
+    rows = scripts()["faster.md"]
+    cells = [
+        f"| {row['cpu']:.0f} | {row['cpu'] / rows[0]['cpu']:.2f} | {row['steps']} | {100 * row['accuracy']:.0f} % |"
+        for row in rows
+    ]
+    return [*cells, f"took {rows[-1]['prepare']['cpu']:.0f} CPU seconds more"]
+
+
 def speed():
     loops = report("overhead_cpu")["loops"]
     prepared = report("loader")["rows"][-1]
     return [
         *gpu(),
+        *ordinary(),
         *bytes_of_steps(),
         *whole_training(),
         *decoding(),
@@ -340,6 +372,7 @@ PAGES = {
     "docs/index.md": front,
     "docs/evidence.md": evidence,
     "docs/pays.md": pays,
+    "docs/faster.md": faster,
     "docs/speed.md": speed,
 }
 ELSEWHERE = re.compile(r"<!-- made by .*?<!-- end -->", re.DOTALL)  # what is made, and compared, elsewhere
