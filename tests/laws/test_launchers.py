@@ -216,10 +216,9 @@ def test_sharded_models_train_as_whole_ones(tmp_path, kinds):
             assert whole == losses["ddp"]
             assert 0 < len(resumed) < len(whole)
             assert resumed == whole[-len(resumed) :]
-    # The last step is saved with the statistics that were averaged over the ranks.
-    saved = torch.load(tmp_path / "full" / "last.ckpt", weights_only=True)["state_dict"]
+    # The training ends with the statistics that were averaged over the ranks.
     averaged = [torch.load(tmp_path / f"{rank}.pt")["buffers"] for rank in range(2)]
-    assert averaged[0] == averaged[1] == {name: saved[name].tolist() for name in averaged[0]}
+    assert averaged[0] == averaged[1]
 
 
 def test_strategies_that_cannot_be_followed_are_refused():

@@ -168,7 +168,13 @@ def planned(config, monkeypatch):
     places = [divmod(number, length) for number in range(sum(first.steps))]
     steps = [first.plan.step(Place(*place)) for place in places]
     starts = [
-        (epoch + Fraction(batch - batch % config.accumulate, length), step.lr_scale)
+        # Each update of `baseline()` has the LR of the script's own, whose epoch may end with fewer mini-batches.
+        (
+            step.baseline_epoch
+            if config.callback == "baseline"
+            else epoch + Fraction(batch - batch % config.accumulate, length),
+            step.lr_scale,
+        )
         for (epoch, batch), step in zip(places, steps, strict=True)
     ]
     if not first.baseline:

@@ -269,7 +269,7 @@ def script(net):
 
 def test_a_model_that_counts_is_refused_by_name():
     message = (
-        r"Module counts places from the first: on the grid of .*, `net\.0` \(Rotated\) gives its points the places of "
+        r"Module counts places from the first: on the grid of .*, `net\.0` \(Rotated\) gives its points the places at "
         r"the beginning of the baseline's grid.*`set_grid\(self, frames, size\)`.* let the method do nothing"
     )
     with pytest.raises(ValueError, match=message):
