@@ -16,6 +16,7 @@ from lightning_multigrid.loading.order import draw_pass, order_of
 from lightning_multigrid.sources.video_list import VideoList
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.video.datamodule import VideoDataModule
+from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.recorder import TINY, Recorder
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
@@ -111,7 +112,7 @@ class Writes(Recorder):
 @pytest.mark.parametrize("callback", [None, MultigridCallback(seed=5)], ids=["baseline", "multigrid"])
 def test_two_ranks_share_the_classes(folder, tmp_path, callback):
     data = VideoDataModule(folder / "list.csv", balance=True, **{**TINY, "batch_size": 1})
-    host = trainer(*filter(None, [callback]), max_epochs=2, strategy="ddp_fork", devices=2)
+    host = trainer(*filter(None, [callback]), max_epochs=2, strategy=ddp_of_this_process(), devices=2)
     host.fit(Writes(tmp_path), datamodule=data)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     if callback:  # a mini-batch is a block of the stream, of which each rank has a half
