@@ -25,9 +25,7 @@ from lightning_multigrid.training.parts.reporting import Reporting
 from lightning_multigrid.training.plan_loader import clips_of, loading_of, plan_loader
 from lightning_multigrid.training.rehearsal.batches import small_batches
 from lightning_multigrid.training.rehearsal.check_grids import check_grids
-from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
-from lightning_multigrid.training.rehearsal.shared_memory import tell_small_shared_memory
-from lightning_multigrid.training.rehearsal.tried import what_was_tried
+from lightning_multigrid.training.rehearsal.rules import UNNOTICED
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.optimizers import lr_rule, tell_own_warmups
 from lightning_multigrid.training.script.planning import check_steps, make_plan
@@ -67,21 +65,17 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     for shape in plan.schedule.grids:
         refuse_tables_in_shards(trainer.strategy, following.resized(*shape.clip))
     with account.during(REHEARSAL):
-        tried, points = what_was_tried(plan.schedule, module), None
-        if arguments.rehearse and state.get("tried") != tried and not plan.schedule.is_baseline:
-            tell_small_shared_memory(loader, trainer.num_devices)  # the rehearsal also gets its mini-batches there
-            points = _try_grids(arguments, trainer, loader)
+        if arguments.rehearse and not plan.schedule.is_baseline:
+            _try_grids(arguments, trainer, loader)
     report = RunReport(loading_of(loader, trainer.num_devices), Clock(module.device), account, lambda: loader.reading)
     batches = arguments.precise_bn_batches
     estimate = None if batches is None else PopulationEstimate(loader, batches, trainer)
-    grid = OnGrid(plan, trainer, following, points)
     run = loader.loop = Run(
         plan,
         trainer,
         report,
-        tried if arguments.rehearse and points is None else None,
         loop=LightningLoop(plan, trainer, source, loader, seen),
-        grid=grid,
+        grid=OnGrid(plan, trainer, following),
         reporting=Reporting(trainer, report),
         statistics=EvaluationStatistics(trainer, estimate, account),
         patience=Patience(plan, trainer),
@@ -111,21 +105,18 @@ def plan_of(
     return plan, dataset
 
 
-def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> PointsOnPlan | None:
+def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> None:
     """Rehearses every grid of the plan on the module; see `check_grids`."""
     module, schedule = trainer.lightning_module, loader.sampler.plan.schedule
     grids = [schedule.baseline.shape, *schedule.grids]
     boxes_follow = any(callable(axes) or set("xywh") & set(axes) for axes in (arguments.follow or {}).values())
     try:
-        return check_grids(module, grids, partial(small_batches, loader), trainer, boxes_follow)
+        check_grids(module, grids, partial(small_batches, loader), trainer, boxes_follow)
     except torch.OutOfMemoryError as error:
         rank_zero_warn(
             "The memory is too small to rehearse the grids, which takes a copy of the module "
-            f"({error_text(error)}). So a grid that a step can't take fails only in training; places that are counted "
-            "from the first, or a loss that is a sum over the clips, are not noticed. `rehearse=False` "
-            "leaves the rehearsal out."
+            f"({error_text(error)}). {UNNOTICED} `rehearse=False` leaves the rehearsal out."
         )
-        return PointsOnPlan()
 
 
 def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list[str]) -> None:

@@ -57,10 +57,10 @@ class PopulationEstimate:
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
         self._batches = batches
-        self.refusal = self._tried()
+        self._try()
 
-    def _tried(self) -> MisconfigurationException | None:
-        """Tries a step, and returns the refusal of a module in whose step no BatchNorm layer can be watched."""
+    def _try(self) -> None:
+        """Tries a step, and refuses a module in whose step no BatchNorm layer can be watched."""
         shape = replace(self._training.sampler.plan.schedule.baseline.shape, clips=_TRIED)
         why = "no BatchNorm layer is reached"
         try:
@@ -69,10 +69,10 @@ class PopulationEstimate:
                 with sub_batches(_TRIED, of=_TRIED, world=1):  # these clips need no other rank
                     self._run(clone, arrived(self._trainer, clone, made, shape), 1)
             if any(moments.values()):
-                return None
+                return
         except Exception as error:  # whatever a user's model may raise
             why = f"that fails with {error_text(error)}"
-        return MisconfigurationException(
+        raise MisconfigurationException(
             f"`precise_bn_batches` runs `training_step` of {type(self._module).__name__} on a copy of the module, but "
             f"{why}. Let the step run outside of a training, or leave the argument out."
         )
@@ -153,9 +153,6 @@ class EvaluationStatistics(Callback):
 
     def ended(self, place: Place) -> None:
         """Notes that a step has ended."""
-        # Only now: what is also wrong with a step in training, such as a label beyond the classes, has been said there.
-        if self._estimate is not None and self._estimate.refusal is not None:
-            raise self._estimate.refusal
         # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.
         if self._estimate is not None or self._trainer.world_size > 1:  # else nothing will be written
             self._training = [part.training for _, part in self._parts]

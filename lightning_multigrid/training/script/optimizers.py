@@ -5,13 +5,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from lightning_utilities.core.rank_zero import rank_zero_warn
-from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_multigrid.host import MisconfigurationException, tell
 from lightning_multigrid.schedule import LRScaling, MultigridSchedule, Plan, exact
 from lightning_multigrid.training.arguments import Arguments
-from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
 
 # How names of classes begin whose LR grows linearly with the batch, such as timm's `SGDW`, bitsandbytes' `SGD8bit` and
 # Apex's `FusedSGD`. LARS is among them by its authors (You et al. 2017).
@@ -108,31 +106,6 @@ def tell_own_warmups(plan: Plan, optimizers: Iterable[Optimizer]) -> None:
             f"{name} counts the {plan.optimizer_steps} steps of this run. If it means the {steps} of the script, "
             f"give {max(1, round(value * plan.optimizer_steps / steps))} for the same share of the training."
         )
-
-
-def settings_of(optimizers: Iterable[Optimizer]) -> list[dict[str, float]]:
-    """The LR and the weight decay of each parameter group, as `configure_optimizers` has just made them."""
-    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
-    return [
-        # A scheduler has changed `lr` already, and notes the script's as `initial_lr`.
-        {
-            name: float(group[name])
-            for name in ("initial_lr" if "initial_lr" in group else "lr", "weight_decay")
-            if isinstance(group.get(name), (int, float, Tensor))
-        }
-        for group in groups
-    ]
-
-
-def numbers_of(schedulers: Iterable[Any]) -> list[dict[str, float]]:
-    """The numbers that say what schedulers do, as `configure_optimizers` has just made them, such as `T_max`."""
-    found: list[dict[str, float]] = []
-    for part in (part for scheduler in schedulers for part, *_ in scheduler_parts(scheduler)):
-        numbers = {name: value for name, value in vars(part).items() if not name.startswith("_")}
-        milestones = enumerate(sorted(numbers.get("milestones", ())))
-        numbers |= {f"milestones[{index}]": milestone for index, milestone in milestones}
-        found.append({name: value for name, value in numbers.items() if type(value) in (int, float)})
-    return found
 
 
 def _rule_of(optimizer: Optimizer) -> LRScaling | None:
