@@ -7,12 +7,11 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.host import LightningModule, Trainer, tell
+from lightning_multigrid.host import LightningModule, Trainer
 from lightning_multigrid.loading import ClipDataset, FixedClips, MultigridLoader, ScriptLoader, StreamSamples
-from lightning_multigrid.norm import tracking_layers
 from lightning_multigrid.positions import Following
-from lightning_multigrid.reports import REHEARSAL, Account, Clock, RunReport, tell_changed_meaning, tell_few_steps
-from lightning_multigrid.schedule import BatchShape, Plan, counted
+from lightning_multigrid.reports import REHEARSAL, Account, Clock, RunReport
+from lightning_multigrid.schedule import BatchShape, Plan
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.checkpoints.continuation import State
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
@@ -27,7 +26,6 @@ from lightning_multigrid.training.rehearsal.batches import small_batches
 from lightning_multigrid.training.rehearsal.check_grids import check_grids
 from lightning_multigrid.training.rehearsal.rules import UNNOTICED
 from lightning_multigrid.training.run import Run
-from lightning_multigrid.training.script.optimizers import lr_rule, tell_own_warmups
 from lightning_multigrid.training.script.planning import check_steps, make_plan
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
 from lightning_multigrid.training.script.refusals import (
@@ -36,6 +34,7 @@ from lightning_multigrid.training.script.refusals import (
     refuse_synced_batchnorm,
     refuse_tables_in_shards,
 )
+from lightning_multigrid.training.told import tell_plan
 from lightning_multigrid.training.trainer import lightning_internals as internals
 
 
@@ -82,7 +81,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
         # The steps of the baseline are those of the script, by which it may write the LR.
         lr=BaselineLR(plan, trainer, by_hand=plan.schedule.is_baseline or arguments.lr_by_hand is not None),
     )
-    _tell_plan(arguments, trainer, run, following.names)
+    tell_plan(arguments, trainer, plan, following.names)
     return run
 
 
@@ -117,38 +116,3 @@ def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) 
             "The memory is too small to rehearse the grids, which takes a copy of the module "
             f"({error_text(error)}). {UNNOTICED} `rehearse=False` leaves the rehearsal out."
         )
-
-
-def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list[str]) -> None:
-    """Says what is planned, and what of the script means something else."""
-    plan, schedule = run.plan, run.plan.schedule
-    if not schedule.is_baseline:
-        tell_changed_meaning(trainer, schedule)
-        if tracking_layers(trainer.lightning_module) and arguments.precise_bn_batches is None:
-            tell_few_steps(trainer, plan)
-    tell(str(plan))
-    every = trainer.check_val_every_n_epoch or 0  # 0: by steps
-    if trainer.enable_validation and not trainer.fast_dev_run and every and plan.epochs % every:  # type: ignore[attr-defined]
-        epochs = counted(plan.epochs, "epoch")
-        if every > plan.epochs:
-            tell(f"Nothing is validated: `check_val_every_n_epoch={every}` is more than the {epochs} of the training.")
-        else:
-            tell(
-                f"The last {plan.epochs % every} of {epochs} are not validated (`check_val_every_n_epoch={every}`), "
-                "nor saved by a `ModelCheckpoint` that follows validations. `NewestCheckpoint` saves the end."
-            )
-    if tracking_layers(trainer.lightning_module):
-        clips, script = schedule.sub_batch, schedule.baseline.shape.clips
-        beside = "" if clips == script else f", the script's over {script}"
-        fewer = " (all of a mini-batch that has fewer)" if script * plan.world < clips else ""
-        more = ", in the short cycle over more" if schedule.has_short_cycle else ""
-        tell(f"BatchNorm has statistics over {counted(clips, 'clip')}{fewer}{more}{beside}.")
-    if following:
-        tell(f"Positions follow the grid: {', '.join(following)}.")
-    tell(lr_rule(arguments, schedule, trainer.optimizers))
-    if arguments.lr_by_hand is not None:
-        tell(
-            f"For an LR by hand: `trainer.estimated_stepping_batches` is {plan.optimizer_steps} from now on. Before, "
-            "as in `configure_optimizers`, it was the baseline's."
-        )
-    tell_own_warmups(plan, trainer.optimizers)

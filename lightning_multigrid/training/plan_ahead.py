@@ -10,9 +10,9 @@ from lightning_multigrid.schedule import Plan
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.begin import plan_of
 from lightning_multigrid.training.measured import measure
-from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.recipe import user_loader
 from lightning_multigrid.training.script.refusals import refuse_unsupported
+from lightning_multigrid.training.told import tell_plan
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import attach, replace_loader
 
@@ -34,7 +34,7 @@ def plan_ahead(
         script = user_loader(loader, trainer, arguments.clips_per_epoch)
         world = trainer.num_devices * trainer.num_nodes
         plan, dataset = plan_of(arguments, trainer, module, script, world, seed=arguments.seed or 0)
-        tell(f"{plan}\n{lr_rule(arguments, plan.schedule, trainer.optimizers)}")
+        tell_plan(arguments, trainer, plan)
         if measured:
             trainer.datamodule = data if isinstance(data, LightningDataModule) else None  # type: ignore[attr-defined]
             tell(str(measure(plan, dataset, trainer, module, script)))

@@ -52,8 +52,8 @@ def test_it_is_the_plan_of_fit_which_it_does_not_change(module, data, arguments,
     script, callback = module(), MultigridCallback(seed=3)
     host = trainer(callback, **arguments)
     ahead = callback.plan(host, script, data())
-    [said] = [message for message in caplog.messages if message.startswith("Multigrid schedule")]
-    assert f"{ahead}\nThe LR grows with" in said
+    assert str(ahead) in caplog.messages
+    assert any(message.startswith("The LR grows with") for message in caplog.messages)
     torch.manual_seed(0)
     host.fit(script, data())
     assert callback.run.plan == ahead

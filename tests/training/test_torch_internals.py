@@ -1,6 +1,8 @@
 """One test for each entry of `torch_internals`: each fails when torch changes."""
 
 import math
+import signal
+import sys
 
 import pytest
 import torch
@@ -77,3 +79,37 @@ def test_graph_for_each_grid():
             double(torch.ones(size))
     assert len(made) == 10
     assert config.cache_size_limit == before
+
+
+def test_asks_for_mini_batch():
+    asked = []
+    sys.setprofile(lambda frame, event, _: asked.append(torch_internals.asks_for_mini_batch(frame)))
+    try:
+        list(range(3))
+        torch.ones(1)
+        before = any(asked)
+        next(iter(torch.utils.data.DataLoader([1])))
+    finally:
+        sys.setprofile(None)
+    assert (before, any(asked)) == (False, True)
+
+
+def test_awaits_mini_batch():
+    """A signal in the dataset comes within the loader's `next`; one outside of it doesn't."""
+    found = []
+
+    class Raises:
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            signal.raise_signal(signal.SIGUSR2)
+            return index
+
+    before = signal.signal(signal.SIGUSR2, lambda _, frame: found.append(torch_internals.awaits_mini_batch(frame)))
+    try:
+        signal.raise_signal(signal.SIGUSR2)
+        list(torch.utils.data.DataLoader(Raises()))
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert found == [False, True]

@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from lightning_multigrid.training.trainer.lightning_internals import (
     requeue_signals,
     slurms_checkpoint,
 )
+from lightning_multigrid.training.trainer.torch_internals import asks_for_mini_batch, awaits_mini_batch
 
 
 class NewestCheckpoint(ModelCheckpoint):
@@ -42,10 +44,11 @@ class NewestCheckpoint(ModelCheckpoint):
     `last.ckpt` only together with a better checkpoint (Lightning 2.6.6), so there a training goes back to its best
     epoch.
 
-    Ctrl-C, SIGTERM and SLURM's signal take effect after the step that is under way, and at once between two steps. On
-    several devices, a signal to any of them takes effect on all of them after the same step. The second Ctrl-C takes
-    effect at once. After an error no checkpoint is written, because a step may be half done; the training continues
-    from the checkpoint that was written before the error.
+    Ctrl-C, SIGTERM and SLURM's signal take effect after the step that is under way. On several devices, a signal to any
+    of them takes effect on all of them after the same step. On one device, a signal also takes effect after a
+    mini-batch of a validation, and where the loop asks or waits for a mini-batch, because the same signal may have
+    ended the workers. The second Ctrl-C takes effect at once. After an error no checkpoint is written, because a step
+    may be half done; the training continues from the checkpoint that was written before the error.
 
     Args:
         dirpath: Folder of this training's checkpoints. A new training renames a `last.ckpt` that it finds there to
@@ -73,6 +76,7 @@ class NewestCheckpoint(ModelCheckpoint):
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
         self._signals: set[int] = set()  # that have come, and have not taken effect
         self._stopping = False  # whether one has taken effect since the last step began
+        self._watches = False  # whether each call is looked at, until they take effect
 
     @property
     @override
@@ -101,7 +105,7 @@ class NewestCheckpoint(ModelCheckpoint):
     # --- Signals ---
 
     def _note_signals(self, trainer: Trainer) -> None:
-        """Lets the handlers of signals run between steps, on all ranks; Lightning restores them at the end of `fit`.
+        """Lets the handlers of signals run after a step, on all ranks; Lightning restores them at the end of `fit`.
 
         On one device, Lightning's (2.6.6) may find the optimizer in the middle of its step. On several, they wait for
         the other ranks wherever a signal finds them: for ever, if that is another place.
@@ -122,20 +126,41 @@ class NewestCheckpoint(ModelCheckpoint):
         # The workers of loaders may also have got it. torch's handler raises wherever it finds that one has ended, even
         # at the end of the process.
         handle_from_now_on(trainer, signal.SIGCHLD, _ignore)
-        # On several devices, the others may be at another place. On one, the workers for which the loop will wait may
-        # have ended, and Lightning doesn't look between two steps whether SIGTERM has come.
-        if not self._in_step and trainer.world_size == 1:
-            self._obey(trainer)
-            if trainer.received_sigterm:
-                raise SIGTERMException
+        if awaits_mini_batch(frame):
+            self._obey_alone(trainer)
+        elif sys.getprofile() is None:  # a profiler of the script stays
+            self._watches = True
+            sys.setprofile(partial(self._on_call, trainer, process))
+
+    def _on_call(self, trainer: Trainer, process: int, frame: Any, *_: Any) -> None:
+        """Obeys before the loop asks for a mini-batch: its workers may have ended, so that none comes."""
+        if asks_for_mini_batch(frame) and os.getpid() == process:
+            self._obey_alone(trainer)
+
+    def _watch_no_more(self) -> None:
+        if self._watches:
+            self._watches = False
+            sys.setprofile(None)
 
     def _obey(self, trainer: Trainer) -> None:
         """Runs the handlers of the signals that have come, to any rank."""
+        self._watch_no_more()
         for number, handler in self._handlers.items():
             if trainer.strategy.reduce_boolean_decision(number in self._signals, all=False):
                 self._signals.discard(number)
                 self._stopping = True
                 handler(number, None)
+
+    def _obey_alone(self, trainer: Trainer) -> None:
+        """Obeys where ranks may not be at the same place, and Lightning doesn't look whether SIGTERM has come."""
+        if self._signals and not self._in_step and trainer.world_size == 1:
+            self._obey(trainer)
+            if trainer.received_sigterm:
+                raise SIGTERMException
+
+    @override
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._obey_alone(trainer)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
@@ -147,14 +172,18 @@ class NewestCheckpoint(ModelCheckpoint):
     ) -> None:
         self._in_step, self._trained = False, True
         self._keep_earlier(trainer)
-        within = (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch  # an optimizer step
-        if within and trainer.world_size > 1:
-            return
+        if (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch:
+            return  # within an optimizer step
         # A clock of its own: Lightning's (2.6.6) stands still with manual optimization. One rank decides for all.
-        due = not within and time.monotonic() - self._written >= self._seconds
+        due = time.monotonic() - self._written >= self._seconds
         if trainer.strategy.reduce_boolean_decision(due or bool(self._signals), all=False):
             if due or trainer.world_size > 1:
                 self._write(trainer)
+            self._obey(trainer)
+
+    @override
+    def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.world_size == 1:
             self._obey(trainer)
 
     # --- The end ---
@@ -180,7 +209,7 @@ class NewestCheckpoint(ModelCheckpoint):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._handlers.clear()
+        self._end_signals()
         if not self._trained:
             return
         # On several devices it was written after the step. After an error, this rank alone may have failed.
@@ -200,6 +229,10 @@ class NewestCheckpoint(ModelCheckpoint):
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().teardown(trainer, pl_module, stage)
+        self._end_signals()
+
+    def _end_signals(self) -> None:
+        self._watch_no_more()
         self._handlers.clear()  # Lightning's, which hold the Trainer
 
     @property

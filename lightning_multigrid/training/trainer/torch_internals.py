@@ -6,10 +6,12 @@ The test of an entry is `test_<name>` in `tests/training/test_torch_internals.py
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ChainedScheduler, SequentialLR
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 
 def scheduler_parts(scheduler: Any, start: int = 0, end: float = math.inf) -> list[tuple[Any, int, float]]:
@@ -34,6 +36,24 @@ def version_of(tensor: Tensor) -> int:
     has no public name.
     """
     return tensor._version
+
+
+def asks_for_mini_batch(frame: FrameType) -> bool:
+    """Whether a frame is that of the `next` of a `DataLoader`.
+
+    torch 2.6 to 2.15 (`utils/data/dataloader.py`, `_BaseDataLoaderIter`): the iterators have no public class.
+    """
+    return frame.f_code is _BaseDataLoaderIter.__next__.__code__
+
+
+def awaits_mini_batch(frame: FrameType | None) -> bool:
+    """Whether what runs in a frame, as a handler of a signal is given it, is the `next` of a `DataLoader`.
+
+    torch 2.6 to 2.15: see `asks_for_mini_batch`.
+    """
+    while frame is not None and not asks_for_mini_batch(frame):
+        frame = frame.f_back
+    return frame is not None
 
 
 def forget_hooks(module: nn.Module) -> None:
