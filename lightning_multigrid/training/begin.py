@@ -28,12 +28,7 @@ from lightning_multigrid.training.rehearsal.rules import UNNOTICED
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.planning import check_steps, make_plan
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
-from lightning_multigrid.training.script.refusals import (
-    refuse_lazy,
-    refuse_other_plans,
-    refuse_synced_batchnorm,
-    refuse_tables_in_shards,
-)
+from lightning_multigrid.training.script.refusals import refuse_layers, refuse_other_plans, refuse_tables_in_shards
 from lightning_multigrid.training.told import tell_plan
 from lightning_multigrid.training.trainer import lightning_internals as internals
 
@@ -46,8 +41,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
     """
     module = trainer.lightning_module
     of_script = torch.initial_seed()  # before anything is read: a dataset may seed
-    refuse_synced_batchnorm(module)
-    refuse_lazy(module)
+    refuse_layers(module)
     source = internals.training_source(trainer).dataloader()
     script = user_loader(source, trainer, arguments.clips_per_epoch)
     given = state.get("seed") if arguments.seed is None else arguments.seed

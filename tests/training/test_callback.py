@@ -80,7 +80,7 @@ def test_groups_of_ranks_are_made_before_the_first_step_for_all_steps(monkeypatc
     class OnTwoRanks(L.Callback):
         def on_train_start(self, trainer, pl_module):
             plan = callback.run.plan
-            grid = OnGrid(plan, trainer, Following(module, *plan.schedule.baseline.shape.clip), None)
+            grid = OnGrid(plan, trainer, Following(module, *plan.schedule.baseline.shape.clip))
             with monkeypatch.context() as ranks:
                 ranks.setattr(L.Trainer, "world_size", property(lambda self: 2))
                 grid.begin()
@@ -540,7 +540,7 @@ def test_a_trainer_has_one_callback():
     class Own(MultigridCallback):
         pass
 
-    with pytest.raises(MisconfigurationException, match="has `Own` and `MultigridCallback`, each of which would plan"):
+    with pytest.raises(MisconfigurationException, match="has `Own` and `MultigridCallback`. Keep one of them"):
         fit(Module(), Own(), MultigridCallback.baseline())
     with pytest.raises(RuntimeError, match="more than one stateful callback of type `MultigridCallback`"):
         fit(Module(), MultigridCallback(), MultigridCallback.baseline())

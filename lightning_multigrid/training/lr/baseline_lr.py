@@ -187,10 +187,10 @@ class BaselineLR:
     def make_ordinary(self, checkpoint: dict[str, Any]) -> None:
         """Makes a checkpoint fit for trainings without the callback."""
         # Lightning writes a checkpoint wherever SLURM's signal finds it, also in the middle of an update.
-        baseline = {group: values for one in self._in_step for group, values in one.baseline_in_update().items()}
+        own = {(id(noted.group), noted.name): noted.value for one in self._in_step for noted in one.before}
         for optimizer, state in zip(self._trainer.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
             for group, saved in zip(optimizer.param_groups, state.get("param_groups", ()), strict=False):
-                saved.update(baseline.get(id(group), {}))
+                saved.update({name: own[id(group), name] for name in saved if (id(group), name) in own})
 
     def load(self, state: State) -> None:
         if len(state["ticks"]) != len(self._schedulers):
