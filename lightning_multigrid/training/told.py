@@ -13,9 +13,9 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_multigrid.host import Trainer, callbacks_of, tell
 from lightning_multigrid.norm import tracking_layers
-from lightning_multigrid.schedule import NEVER, MultigridSchedule, Plan, counted, exact
+from lightning_multigrid.schedule import MultigridSchedule, Plan, counted, exact
 from lightning_multigrid.training.arguments import Arguments
-from lightning_multigrid.training.script.lr_stages import epochs_before, lr_stages
+from lightning_multigrid.training.script.lr_stages import lr_stages
 from lightning_multigrid.training.script.optimizers import decays_apart, own_warmups, rule_of, with_groups, with_held
 from lightning_multigrid.training.script.planning import rounding, rounding_text
 
@@ -35,16 +35,10 @@ def tell_plan(arguments: Arguments, trainer: Trainer, plan: Plan, following: Ite
             _tell_first_validations(trainer, plan)
     tell(str(plan))
     tell(lr_rule(arguments, plan.schedule, trainer.optimizers))
-    _tell_left_out(trainer, plan)
     if has_statistics:
         tell(_statistics(plan))
     if following:
         tell(f"Positions follow the grid: {', '.join(following)}.")
-    if arguments.lr_by_hand is not None:
-        tell(
-            f"For an LR by hand: `trainer.estimated_stepping_batches` is {plan.optimizer_steps} from now on. Before, "
-            "as in `configure_optimizers`, it was the baseline's."
-        )
 
 
 def tell_notes(arguments: Arguments, trainer: Trainer, plan: Plan) -> None:
@@ -52,7 +46,15 @@ def tell_notes(arguments: Arguments, trainer: Trainer, plan: Plan) -> None:
     schedule, optimizers = plan.schedule, trainer.optimizers
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
         _tell_few(plan)
-    _tell_lr(arguments, trainer, plan)
+    epochs = exact(schedule.baseline.epochs)
+    smooth = not lr_stages(trainer.lr_scheduler_configs, plan.baseline_length, epochs).stepwise
+    if arguments.schedule is not None and schedule.holds_lr and smooth:
+        start = float(schedule.baseline.milestones[-1])
+        tell(
+            f"The schedule is `stepwise`: from epoch {start:g} to {(start + float(epochs)) / 2:g}, in the first half "
+            "of the fine-tuning phase, the LR stays that of the stage before. For an LR that does not fall in steps, "
+            "give `MultigridSchedule(..., stepwise=False)`."
+        )
     most = max(phase.lr_scale for phase in schedule.phases)
     others = [type(one).__name__ for one in with_groups(optimizers) if rule_of(one) == "sqrt"]
     if schedule.lr_scaling == "linear" and most > 1 and others:
@@ -61,7 +63,7 @@ def tell_notes(arguments: Arguments, trainer: Trainer, plan: Plan) -> None:
             "This is right for SGD; Adam and similar optimizers lose accuracy or diverge. Leave `lr_scaling` out of "
             "`MultigridCallback`, or give `lr_scaling='sqrt'` to the schedule."
         )
-    steps = plan.baseline_length.ticks(exact(schedule.baseline.epochs), "step", frequency=1)
+    steps = plan.baseline_length.ticks(epochs, "step", frequency=1)
     for name, value in own_warmups(optimizers) if steps != plan.optimizer_steps else ():
         tell(
             f"{name} counts the {plan.optimizer_steps} steps of this run. If it means the {steps} of the script, "
@@ -100,26 +102,6 @@ def _tell_few(plan: Plan) -> None:
             f"A step of the coarsest grid takes {largest} clips, more than the {plan.clips} of a pass over the data: "
             "some of them come twice in it."
         )
-
-
-def _tell_lr(arguments: Arguments, trainer: Trainer, plan: Plan) -> None:
-    """Says where the plan and the script's schedulers don't fit."""
-    baseline, epochs = plan.schedule.baseline, exact(plan.schedule.baseline.epochs)
-    stages = lr_stages(trainer.lr_scheduler_configs, plan.baseline_length, epochs, epochs_before(trainer))
-    if arguments.schedule is not None and plan.schedule.holds_lr and not stages.stepwise:
-        start = float(baseline.milestones[-1])
-        tell(
-            f"The schedule is `stepwise`: from epoch {start:g} to {(start + float(epochs)) / 2:g}, in the first half "
-            "of the fine-tuning phase, the LR stays that of the stage before. For an LR that does not fall in steps, "
-            "give `MultigridSchedule(..., stepwise=False)`."
-        )
-    if arguments.schedule is None and stages.late and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-        after = ", ".join(f"{float(milestone):g}" for milestone in stages.late if milestone < NEVER)
-        which = f"epoch {after}" if after else "those of a scheduler whose `frequency` is above the steps of an epoch"
-        says = f"The training does not reach these milestones of the LR: {which}."
-        if arguments.fine_tuning and not (stages.milestones or arguments.milestones):
-            says += " So the plan is the one for an LR without stages: one long cycle, then the fine-tuning phase."
-        tell(says)
 
 
 def _changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[str]:
@@ -165,20 +147,6 @@ def _tell_first_validations(trainer: Trainer, plan: Plan) -> None:
             "statistics can't follow weights that change so fast, so the metrics of the first validations say little "
             "about the weights. `MultigridCallback(precise_bn_batches=10)` re-estimates the statistics before each "
             "validation."
-        )
-
-
-def _tell_left_out(trainer: Trainer, plan: Plan) -> None:
-    """Says which epochs are not validated."""
-    every, epochs = trainer.check_val_every_n_epoch or 0, counted(plan.epochs, "epoch")  # 0: by steps
-    if not trainer.enable_validation or trainer.fast_dev_run or not every or not plan.epochs % every:  # type: ignore[attr-defined]
-        return
-    if every > plan.epochs:
-        tell(f"Nothing is validated: `check_val_every_n_epoch={every}` is more than the {epochs} of the training.")
-    else:
-        tell(
-            f"The last {plan.epochs % every} of {epochs} are not validated (`check_val_every_n_epoch={every}`), "
-            "nor saved by a `ModelCheckpoint` that follows validations. `NewestCheckpoint` saves the end."
         )
 
 
