@@ -44,6 +44,7 @@ from lightning_multigrid.training import (
     measure,
     read_recipe,
     replace_loader,
+    tell_notes,
     user_loader,
 )
 from lightning_multigrid.video import MovingShapesDataModule, VideoClassifier, VideoDataModule
@@ -244,6 +245,8 @@ def preview(
         plan = make_plan(callback, trainer, module, recipe, shape, data.stride, seed=0, world=world)
         if not baseline and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             check_steps(plan)
+        if not baseline:
+            tell_notes(callback, trainer, plan)
         quick = plan
         if in_epochs and recipe.epoch.batches > _CURVE_BATCHES:
             # The module's arguments are in epochs, so shorter epochs give the same curve.

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sized
 from functools import partial
 from itertools import count
-from math import ceil
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -16,7 +15,7 @@ from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, Requests, length_of, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
 from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples, ToldOfStream
-from lightning_multigrid.schedule import BatchShape, Place, Step
+from lightning_multigrid.schedule import Place, Step
 
 _SCRIPT = 3  # keeps what a script iterates apart from what is drawn for the run
 
@@ -114,15 +113,6 @@ class MultigridLoader(DataLoader[Any]):
 
     def __len__(self) -> int:
         return len(self.sampler)
-
-    def clips_in_flight(self, shape: BatchShape) -> int:
-        """The most clips of a shape that lie between workers and training at once."""
-        plan = self.sampler.plan
-        moments = plan.schedule.baseline.shape.frames // shape.frames if plan.shares_reads else 1
-        read = self.num_workers * (self.prefetch_factor or 0) * ceil(shape.clips / self.pieces) * moments
-        # On average a mini-batch waits for (moments^2 - 1) / 2 turns of those of its size.
-        waiting = ceil((moments**2 - 1) / 2) * len(plan.schedule.short_cycle.factors)
-        return read + (1 + waiting) * shape.clips
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # This is a generator, so nothing happens before the first `next`. Lightning calls `iter` twice an epoch; at the

@@ -15,7 +15,7 @@ from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle, Step
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.begin import begin_run
-from lightning_multigrid.training.checkpoints.continuation import state_to_continue, tell_other_plan
+from lightning_multigrid.training.checkpoints.continuation import state_to_continue
 from lightning_multigrid.training.plan_ahead import plan_ahead
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.refusals import refuse_unsupported
@@ -130,7 +130,6 @@ class MultigridCallback(Arguments, Callback):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._run: Run | None = None  # the `fit` that is under way, or the last one
-        self._before: Plan | None = None  # of the `fit` before
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
         self._account = Account()  # of this `fit`
         self._changes = Changes()  # while it is under way: no other thread begins one
@@ -138,7 +137,7 @@ class MultigridCallback(Arguments, Callback):
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles have the arguments, and no `fit`. Lightning sets `log` and `log_dict`: the module's.
         kept = {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")}
-        return {**kept, "_run": None, "_before": None, "_checkpoint": None, "_changes": Changes()}
+        return {**kept, "_run": None, "_checkpoint": None, "_changes": Changes()}
 
     # It names the class, so that configs may give all its arguments, which jsonargparse (4.53) doesn't find by `cls`.
     @staticmethod
@@ -229,8 +228,6 @@ class MultigridCallback(Arguments, Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            if self._run is not None:
-                self._before = self._run.plan
             self._run, self._account = None, Account()
             self._changes.enter_context(one_at_a_time())
             request_once(trainer, self._changes)
@@ -244,8 +241,6 @@ class MultigridCallback(Arguments, Callback):
         checkpoint, self._checkpoint = self._checkpoint, None
         state = self._state_in(checkpoint) or {}
         self._run = begin_run(self, trainer, state, self._account)
-        if self._before is not None:
-            tell_other_plan(self._before, self._run.plan, trainer.current_epoch)
         self._run.start()
         if checkpoint is not None:
             self._run.load(checkpoint, state)
@@ -277,8 +272,6 @@ class MultigridCallback(Arguments, Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if self._run is not None:
-            self._run.explain(exception)
         self.teardown(trainer, pl_module, "fit")  # which Lightning leaves out then
 
     # --- Checkpoints ---

@@ -394,7 +394,7 @@ row(OWN, "transformers' `get_cosine_schedule_with_warmup`", module=optimized(hug
 row(OWN, "a parameter group with an LR in a tensor, added in a hook", lr=False,
     module=lambda: Grows(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3))), resumes=None,
     outcome="it is also scaled")  # fmt: skip
-row(OWN, "another optimizer, put in by a hook", module=Renewed, refused="has other ones now", late=True,
+row(OWN, "another optimizer, put in by a hook", module=Renewed, refused="has other optimizers now", late=True,
     outcome="its LR would not be scaled; change the parameter groups instead")  # fmt: skip
 row(OWN, "an LR in a tensor, written in a hook", module=WrittenTensor, **BY_RUN)
 

@@ -73,32 +73,6 @@ def test_a_training_that_never_reaches_its_last_phase_is_warned_about():
         fit(Module(), MultigridCallback(milestones=[0.9]), max_epochs=1, accumulate_grad_batches=7)
 
 
-WITHOUT_STAGES = " So the plan is the one for an LR without stages: one long cycle, then the fine-tuning phase."
-
-
-@pytest.mark.parametrize(
-    ("callback", "milestones", "late", "plan"),
-    [
-        (MultigridCallback, [2, 4, 6], "4, 6", ""),
-        (MultigridCallback, [5], "5", WITHOUT_STAGES),
-        (MultigridCallback.baseline, [5], "5", ""),
-    ],
-)
-def test_milestones_that_the_training_does_not_reach_are_named(callback, milestones, late, plan, caplog):
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(Module(lambda optimizer, _: MultiStepLR(optimizer, milestones)), callback(), max_epochs=4)
-    assert f"The training does not reach these milestones of the LR: epoch {late}.{plan}" in caplog.messages
-
-
-def test_so_are_those_of_a_scheduler_that_is_never_stepped(caplog):
-    def never(optimizer, _):
-        return {"scheduler": MultiStepLR(optimizer, [1]), "interval": "step", "frequency": 100}
-
-    fit(Module(never), MultigridCallback(), max_epochs=4)  # of 25 steps
-    said = "of the LR: those of a scheduler whose `frequency` is above the steps of an epoch. So the plan is"
-    assert said in caplog.text
-
-
 def test_a_warmup_that_is_longer_than_the_training_is_refused_by_its_name():
     with pytest.raises(ValueError, match="`warmup_epochs` must be .* end before .* at epoch 4; got 5"):
         MultigridCallback(warmup_epochs=5.0).plan(trainer(), Module(), loader())
@@ -223,19 +197,3 @@ def test_as_many_clips_share_statistics_as_the_scripts_mini_batch_has_but_at_lea
     assert f"BatchNorm has statistics over {shared} clips{fewer}{beside}." in caplog.text
     fine = {sub for shape, sub in zip(module.shapes, module.sub_batches, strict=True) if shape == (batch, 8, 32)}
     assert fine == {shared}
-
-
-@pytest.mark.parametrize(("every", "said"), [(7, True), (6, False), (None, False)])
-def test_that_nothing_is_validated_is_said(every, said, caplog):
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        validate = {"check_val_every_n_epoch": every, "val_check_interval": 9}
-        fit(Module(), MultigridCallback(), val=loader(shuffle=False), max_epochs=6, **validate)
-    text = "Nothing is validated: `check_val_every_n_epoch=7` is more than the 6 epochs of the training."
-    assert (text in caplog.text) == said
-
-
-@pytest.mark.parametrize(("every", "left"), [(1, 0), (3, 0), (4, 2), (6, 0)])
-def test_that_the_last_epochs_are_not_validated_is_said(every, left, caplog):
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(Module(), MultigridCallback(), val=loader(shuffle=False), max_epochs=6, check_val_every_n_epoch=every)
-    assert ("The last 2 of 6 epochs are not validated" in caplog.text) == bool(left)
