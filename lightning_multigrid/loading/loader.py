@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sized
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from math import ceil
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -80,8 +80,7 @@ class MultigridLoader(DataLoader[Any]):
 
     A worker reads a whole mini-batch, as in any `DataLoader`. Only of a stream all workers read each mini-batch
     together, one piece each, so that they go through their shares equally fast, and `CollateAtOnce` joins the pieces.
-    `prefetch_factor` counts what one worker reads: mini-batches or pieces. Mini-batches that share a read are made
-    together, and wait here for their steps.
+    `prefetch_factor` counts what one worker reads: mini-batches or pieces.
 
     The `collate_fn`, workers, pinning and so on are those of the loader `template`, but not its order and batch size.
     The training loop `loop` knows where it is; None starts where the sampler says. Nothing of an epoch is read before
@@ -117,12 +116,8 @@ class MultigridLoader(DataLoader[Any]):
 
     def clips_in_flight(self, shape: BatchShape) -> int:
         """The most clips of a shape that lie between workers and training at once."""
-        plan = self.sampler.plan
-        moments = plan.schedule.baseline.shape.frames // shape.frames if plan.shares_reads else 1
-        read = self.num_workers * (self.prefetch_factor or 0) * ceil(shape.clips / self.pieces) * moments
-        # On average a mini-batch waits for (moments^2 - 1) / 2 turns of those of its size.
-        waiting = ceil((moments**2 - 1) / 2) * len(plan.schedule.short_cycle.factors)
-        return read + (1 + waiting) * shape.clips
+        read = self.num_workers * (self.prefetch_factor or 0) * ceil(shape.clips / self.pieces)
+        return read + shape.clips  # and the mini-batch in use
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # This is a generator, so nothing happens before the first `next`. Lightning calls `iter` twice an epoch; at the
@@ -174,25 +169,16 @@ class MultigridLoader(DataLoader[Any]):
 
     def _mini_batches(self, read: Iterator[Any]) -> Iterator[Any]:
         read = _by_number(read)
-        waiting: dict[int, list[list[Any]]] = {}  # by the offset of the read: the pieces of each mini-batch
         for step in self.sampler.steps:
-            self.reading = 0.0
-            if step.offset not in waiting:
-                parts: list[_Read] = [next(read)]
-                while self.pieces > 1 and sum(len(part.made[0]) for part in parts) < step.shape.clips:
-                    parts.append(next(read))
-                self.reading = sum(part.seconds for part in parts)
-                waiting[step.offset] = [list(pieces) for pieces in zip(*(part.made for part in parts), strict=True)]
-            pieces = waiting[step.offset].pop(0)
-            if not waiting[step.offset]:
-                del waiting[step.offset]
+            parts = list(islice(read, min(self.pieces, step.shape.clips)))
+            self.reading = sum(part.seconds for part in parts)
             if self._join is None:
-                [mini_batch] = pieces
+                yield parts[0].made
             else:
                 # A stream's `collate_fn` runs here, and may draw.
                 with seeded(derive_seed(self.sampler.plan.seed, *step.place)):
-                    mini_batch = self._join(pieces)
-            yield mini_batch
+                    mini_batch = self._join([part.made for part in parts])
+                yield mini_batch
 
     # The training loop knows where it is. But Lightning warns of checkpoints of loaders without these methods.
     def state_dict(self) -> dict[str, Any]:
@@ -291,9 +277,9 @@ class _SeenAsUsers(_SeenAs, Dataset[Any]):
 
 
 class _Read(NamedTuple):
-    """The mini-batches, or the pieces of one each, that a worker has made, and the seconds that it took."""
+    """A mini-batch, or a piece of one, that a worker has made, and the seconds that it took."""
 
-    made: list[Any]
+    made: Any
     seconds: float
     number: int  # of the requests
 
@@ -311,14 +297,11 @@ def _by_number(read: Iterator[_Read]) -> Iterator[_Read]:
 
 
 def _mini_batches(clips: ClipDataset, collate: Callable[[list[Any]], Any], requests: Requests) -> _Read:
-    """Turns requests into a mini-batch, or into a piece of one: one for each moment that samples are asked for."""
-    start, made = time.perf_counter(), []
-    samples = read_clips(clips, requests)
-    for moment in sorted({request.moment for request in requests}):
-        of_moment = [sample for sample, request in zip(samples, requests, strict=True) if request.moment == moment]
-        # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
-        with seeded(derive_seed(requests[0].seed, len(of_moment), *([moment] if moment else []))):
-            made.append(collate(of_moment))
+    """Turns requests into a mini-batch, or into a piece of one."""
+    start, samples = time.perf_counter(), read_clips(clips, requests)
+    # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
+    with seeded(derive_seed(requests[0].seed, len(samples))):
+        made = collate(samples)
     return _Read(made, time.perf_counter() - start, requests.number)
 
 

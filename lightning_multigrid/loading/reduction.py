@@ -37,20 +37,16 @@ def draw_frames(
     seed: int,
     real: float | None = None,
     whole_span: bool = False,
-    moment: int = 0,
 ) -> dict[K, Sequence[int]]:
     """Draws which frames stay of clips that show the same time, so that `frames` of the longest clip stay (Sec. 3.1).
 
     All clips get the largest stride that leaves them within the sample, and one random start, at which each of them has
     a frame. So frame i of a clip of T frames shows the same share i / T of the time before and afterwards. If only the
-    first `real` frames of the longest clip are not padding, the others are taken only where these don't suffice. Each
-    `moment` of a seed has other frames than those before it, as long as there are any. With `whole_span` nothing is
-    drawn: see `span_whole`.
+    first `real` frames of the longest clip are not padding, the others are taken only where these don't suffice. With
+    `whole_span` nothing is drawn: see `span_whole`.
 
     >>> {name: list(taken) for name, taken in draw_frames({"fast": 16, "slow": 4}, frames=4, seed=1).items()}
     {'fast': [0, 4, 8, 12], 'slow': [0]}
-    >>> [list(draw_frames({"clip": 8}, frames=4, seed=1, moment=moment)["clip"]) for moment in (0, 1)]
-    [[0, 2, 4, 6], [1, 3, 5, 7]]
     """
     longest = max(lengths.values())
     if frames > longest:
@@ -70,12 +66,8 @@ def draw_frames(
         }
     # The paper draws the stride, from a video. Here a clip is all that there is of it: of words, whose clips are whole,
     # a drawn stride leaves parts, and they were recognised less often.
-    draw, stride = random.Random(seed), max(1, last // frames)
-    starts, taken = range(0, max(0, last - 1 - span(frames - 1, stride)) + 1, unit), set[int]()
-    for _ in range(moment + 1):
-        free = [one for one in starts if taken.isdisjoint(range(one, one + span(frames, stride), stride))]
-        start = draw.choice(free or starts)
-        taken.update(range(start, start + span(frames, stride), stride))
+    stride = max(1, last // frames)
+    start = random.Random(seed).choice(range(0, max(0, last - 1 - span(frames - 1, stride)) + 1, unit))
     return {
         name: frame_indices(length, frames * length // longest, stride, start * length // longest)
         for name, length in lengths.items()
@@ -139,7 +131,7 @@ def changes(
     if own[0] != usual and in_time:
         unit = own[0] // gcd(*in_time.values())
         frames = unit * max(1, round(own[0] * request.frames / usual / unit))
-    taken = draw_frames(in_time, frames, request.seed, real, whole_span, request.moment) if in_time else {}
+    taken = draw_frames(in_time, frames, request.seed, real, whole_span) if in_time else {}
 
     def sides(before: Mapping[str, int]) -> tuple[int, int]:
         if request.size == size:

@@ -19,8 +19,6 @@ class ClipRequest:
         seed: Seed of everything that is drawn for this clip; a pure function of (seed, pass, index), and of how often
             the index came before in the pass, if it did.
         visit: Seed that the clips of one visit share (see `clips/repeats.py`); None without repeated augmentation.
-        moment: Which clip of the sample it is, from 0: other frames of the same sample, as `seed` draws it. Only
-            datasets that read samples whole are asked for others than 0.
     """
 
     index: int
@@ -28,7 +26,6 @@ class ClipRequest:
     size: int
     seed: int
     visit: int | None = None
-    moment: int = 0
 
 
 class Requests(list[ClipRequest]):

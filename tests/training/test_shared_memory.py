@@ -20,12 +20,12 @@ MIB = 1 << 20
 NEEDED = (2 * 2 + 1) * (4 * 3 * 8 * 32 * 32 * 4 + 8 * 8)
 
 
-def told(monkeypatch, tmp_path, free, share_reads=False, **arguments):
+def told(monkeypatch, tmp_path, free, **arguments):
     """What a `fit` says of a folder with so many bytes free."""
     monkeypatch.setattr(shared_memory, "_FOLDER", str(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
     cycles = {"long_cycle": LongCycle(((0.5, 1), (1, 1))), "short_cycle": ShortCycle((1,))}
-    callback = MultigridCallback(**cycles, share_reads=share_reads)
+    callback = MultigridCallback(**cycles)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit(Module(), callback, train=DataLoader(clips(), 4, **{"num_workers": 2, **arguments}), max_epochs=1)
@@ -40,12 +40,6 @@ def test_too_little_is_said_once_with_what_is_needed(monkeypatch, tmp_path):
 
 def test_enough_is_not_mentioned(monkeypatch, tmp_path):
     assert told(monkeypatch, tmp_path, NEEDED) == []
-
-
-def test_mini_batches_that_share_a_read_are_made_together_and_wait(monkeypatch, tmp_path):
-    needed = NEEDED // 5 * (2 * 2 * 2 + 1 + 2)  # two for each that is read ahead, the one in use, and two that wait
-    assert told(monkeypatch, tmp_path, needed, share_reads=True) == []
-    assert len(told(monkeypatch, tmp_path, needed - 1, share_reads=True)) == 1
 
 
 def test_what_all_workers_read_together_is_read_ahead_once(monkeypatch, tmp_path):
