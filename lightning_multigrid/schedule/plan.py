@@ -152,17 +152,11 @@ class Plan:
         """The number of the first optimizer step of each phase: the first that does not begin before its start."""
         return [math.ceil(self.steps_per_epoch * phase.start_epoch) for phase in self.schedule.phases]
 
-    @cached_property
-    def _clips_in_cycle(self) -> list[list[int]]:
-        """For each phase, the clips of all ranks before each entry of its short cycle, and in all of it."""
-        of_update = self.world * self.accumulate
-        return [[0, *cumulative(of_update * shape.clips for shape, _ in cycle)] for cycle in self.schedule.cycles]
-
     def _clips_in(self, phase: int, steps: int) -> int:
         """The clips of all ranks in the first steps of a phase."""
-        before = self._clips_in_cycle[phase]
-        turns, entry = divmod(steps, len(before) - 1)
-        return turns * before[-1] + before[entry]
+        clips = [shape.clips for shape, _ in self.schedule.cycles[phase]]
+        turns, entry = divmod(steps, len(clips))
+        return self.world * self.accumulate * (turns * sum(clips) + sum(clips[:entry]))
 
     @cached_property
     def _clips_before_phases(self) -> list[int]:
