@@ -202,18 +202,13 @@ class _SeenAs:
 class ScriptLoader(_SeenAs, DataLoader[Any]):
     """The training loader that a script sees (`trainer.train_dataloader`) while Lightning iterates a `MultigridLoader`.
 
-    Its attributes are those of the script's own loader. Who iterates it within a step gets the mini-batches of the
-    epoch, from the first one on; at all other times those of a pass over the data, of the script's size and on the
-    baseline's grid. A loader and workers of its own read them, so that nothing changes in the run. Its length is that
-    of the epoch.
-
-    `step` returns the step that is under way, or the next one, and whether it is under way. Attributes of the script's
-    loader can't be set.
+    Its attributes are those of the script's own loader, and can't be set; its length is that of the epoch. Who iterates
+    it gets the mini-batches of a pass over the data, of the script's size and on the baseline's grid. A loader and
+    workers of its own read them, so that nothing changes in the run. `step` returns the step that is under way, or the
+    next one.
     """
 
-    def __init__(
-        self, user: DataLoader[Any], multigrid: MultigridLoader, step: Callable[[], tuple[Step, bool]]
-    ) -> None:
+    def __init__(self, user: DataLoader[Any], multigrid: MultigridLoader, step: Callable[[], Step]) -> None:
         # Not the base class's `__init__`: all attributes come from `user`.
         vars(self).update(_user=user, multigrid=multigrid, _step=step, _thread=threading.get_ident())
 
@@ -233,16 +228,10 @@ class ScriptLoader(_SeenAs, DataLoader[Any]):
         if threading.get_ident() != self._thread or isinstance(template.dataset, StreamSamples):
             # Reading here would change the random state, which threads share; and a stream gives a sample only once.
             template = same_loader(template, num_workers=max(1, template.num_workers))
-        step, under_way = self._step()
         sampler = self.multigrid.sampler
-        if under_way:
-            peeked = sampler.peek(step.place.epoch)
-        else:
-            batches = sampler.plan.baseline_length.batches
-            peeked = baseline_sampler(
-                sampler, batches, sampler.number_of(step), derive_seed(sampler.plan.seed, _SCRIPT)
-            )
-        return iter(MultigridLoader(self.multigrid.clip_dataset, peeked, template))
+        number, seed = sampler.number_of(self._step()), derive_seed(sampler.plan.seed, _SCRIPT)
+        own = baseline_sampler(sampler, sampler.plan.baseline_length.batches, number, seed)
+        return iter(MultigridLoader(self.multigrid.clip_dataset, own, template))
 
 
 class _SeenAsUsers(_SeenAs, Dataset[Any]):

@@ -11,7 +11,6 @@ A global mini-batch is a contiguous block of the stream, cut into one contiguous
 So neither the number of workers nor the number of ranks changes the clips of a global mini-batch.
 """
 
-import copy
 from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
 from typing import Any
@@ -62,7 +61,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
                     "`__iter__` agree."
                 )
         others = [pair for pair in self._drawn.items() if pair[0] != number]
-        self._drawn = dict([*others[1 - _KEPT :], (number, found)])  # a new one, as `peek` shares it
+        self._drawn = dict([*others[1 - _KEPT :], (number, found)])  # a new one, as threads share it
         return found
 
     @property
@@ -81,12 +80,6 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
             return (number,), place
         again, place = divmod(entry - self.plan.step(Place(epoch, 0)).offset, self.plan.clips)
         return (epoch, again), place
-
-    def peek(self, epoch: int) -> "MultigridSampler":
-        """Returns a sampler of an epoch's mini-batches, whose use doesn't change this one."""
-        twin = copy.copy(self)
-        twin.seek(Place(epoch, 0))
-        return twin
 
     @property
     def steps(self) -> Iterator[Step]:

@@ -231,12 +231,12 @@ def _apart(
     eps: float,
 ) -> Tensor:
     """A BatchNorm of each group, where no view has the rows of all groups together."""
-    units = x.split(unit)
+    units = torch.split(x, unit)
     parts = [torch.cat(units[group::groups]) for group in range(groups)]
     weights, biases = _for_each(groups, weight), _for_each(groups, bias)
     shares = _momenta([len(part) for part in parts], momentum)
     outputs = [
-        _plain(part, *running, w, b, True, share, eps).split(unit)
+        torch.split(_plain(part, *running, w, b, True, share, eps), unit)
         for part, w, b, share in zip(parts, weights, biases, shares, strict=True)
     ]
     return torch.cat([outputs[turn % groups][turn // groups] for turn in range(len(units))])

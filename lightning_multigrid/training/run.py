@@ -73,11 +73,11 @@ class Run:
         return self._next
 
     @property
-    def at(self) -> tuple[Step, bool]:
-        """The step that is under way, or the next one, and whether it is under way."""
+    def at(self) -> Step:
+        """The step that is under way, or the next one; before and after the training the first of an epoch."""
         if self._next is None or self._trainer is None:
-            return self.plan.step(Place(0 if self._trainer is None else self._trainer.current_epoch, 0)), False
-        return self._next, self._in_step
+            return self.plan.step(Place(0 if self._trainer is None else self._trainer.current_epoch, 0))
+        return self._next
 
     def before(self, batch: int, mini_batch: Any) -> None:
         """A step begins, with the mini-batch of this number in the epoch."""

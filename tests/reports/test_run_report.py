@@ -17,7 +17,7 @@ from lightning_multigrid.reports.account import Account
 from lightning_multigrid.reports.loader_watch import Loading
 from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.step_times import ShapeTimes, StepTime, StepTotals
-from lightning_multigrid.schedule import Place, Plan, Step, duration
+from lightning_multigrid.schedule import Place, Plan, Step
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
@@ -117,24 +117,6 @@ def test_a_resumed_run_has_only_its_rest_left(clock):
         clock.time += 2.0
         report.ended(step, steps[3])
     assert report.seconds_left == pytest.approx(2.0 * (len(steps) - 3 + len(PLAN.epoch(5))))
-
-
-def test_a_phase_that_a_time_limit_does_not_reach_is_said(clock):
-    """At 2 s a step, the limit ends the training in the middle of the fine-tuning, which is the last phase."""
-    report, said = driven(clock, 1), []
-    report.tell = said.append
-    step = PLAN.epoch(1)[0]
-    last, left = PLAN.schedule.phases[-1], report.seconds_left
-    middle = (last.start_epoch + last.end_epoch) / 2 - 1
-    for limit in (None, 1.5 * left, float(middle / (last.end_epoch - 1)) * left):
-        report._phase = -1
-        report.announce(step, 0.1, lambda limit=limit: limit)
-    report._phase = -1
-    report.announce(step, 0.1, lambda: -1.0)
-    assert said.pop().endswith(" left, but the time limit has passed.")
-    assert said[0].endswith(" left.")
-    assert said[0] == said[1]
-    assert f"left, but the time limit is over in {duration(limit)}, in phase {len(PLAN.schedule.phases)}." in said[2]
 
 
 # --- In a real training ---

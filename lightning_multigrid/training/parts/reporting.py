@@ -4,7 +4,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer, callbacks_of
+from lightning_multigrid.host import Callback, LightningModule, Trainer
 from lightning_multigrid.reports import CHECKPOINTS, REST, START, VALIDATION, RunReport
 from lightning_multigrid.schedule import Step
 from lightning_multigrid.training.parts.progress_bar import end_bar, show_on_bar
@@ -27,18 +27,11 @@ class Reporting(Callback):
         show_on_bar(self._trainer, self._report, changes)
 
     def announce(self, step: Step, baseline_lr: Any) -> None:
-        self._report.announce(step, baseline_lr, self._limit)
+        self._report.announce(step, baseline_lr)
         shape = step.shape
         values: dict[str, float] = {"clips": shape.clips, "frames": shape.frames, "size": shape.size}
         values |= {"lr_scale": step.lr_scale, "phase": step.phase + 1}
         log_values(self._trainer, lambda: {f"multigrid/{name}": value for name, value in values.items()})
-
-    def _limit(self) -> float | None:
-        """The seconds that a time limit leaves; None if there is none, or a least length may go beyond it."""
-        if self._trainer.min_epochs or self._trainer.min_steps:
-            return None
-        timers = callbacks_of(self._trainer, "Timer")
-        return timers[0].time_remaining("train") if timers else None
 
     def ended(self, step: Step, following: Step) -> None:
         times = self._report.ended(step, following)
