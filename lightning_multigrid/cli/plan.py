@@ -181,14 +181,12 @@ def measure_loader(
 ) -> str:
     """Reads mini-batches by the config's workers; says what the training takes on this machine, and what is its limit.
 
-    `seconds` are those of a step on each shape, measured here. If the loader can't be measured, it says why.
+    `count_clips` has counted the videos. `seconds` are those of a step on each shape, measured here. If the loader
+    can't be measured, it says why.
     """
-    try:
-        if isinstance(data, MovingShapesDataModule):
-            data.prepare_data()
+    if isinstance(data, MovingShapesDataModule):
+        data.prepare_data()
         data.setup("fit")
-    except ValueError as error:
-        return f"The loader is not measured: {error}"
     loader, plan = data.train_dataloader(), planned.plan
     dataset: Any = loader.dataset
     if missing := missing_tables(dataset.manifest):
@@ -196,8 +194,6 @@ def measure_loader(
             f"The loader is not measured, as {of_videos(len(missing))} lack frame tables. Make them first, with "
             "`lightning-multigrid index` and this config."
         )
-    if plan.clips != len(dataset):
-        return "The loader is not measured, as `--clips` is not the number of videos that are here."
     with Changes() as changes:
         attach(trainer, module, changes)
         script = user_loader(loader, trainer)

@@ -33,16 +33,21 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Estimated seconds of a run and of the script alone, without validations; and why, if the loader is the limit."""
+    """Estimated seconds of a run and of the script alone, without validations; and why, if the loader is the limit.
+
+    A baseline that the callback trains is the script alone.
+    """
 
     total: float
     alone: float
     why: str
+    is_baseline: bool = False
 
     def __str__(self) -> str:
-        times = f"{duration(self.total)} with MultigridCallback, and about {duration(self.alone)} without it."
-        verdict = "the limit" if self.why else "fast enough"
-        return f"The loader is {verdict}. Without validations, the training takes about {times} {self.why}".rstrip()
+        times, verdict = f"{duration(self.total)}", "the limit" if self.why else "fast enough"
+        if not self.is_baseline:
+            times += f" with MultigridCallback, and about {duration(self.alone)} without it"
+        return f"The loader is {verdict}. Without validations, the training takes about {times}. {self.why}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Loading:
                 f"second{where}, and the steps could take up to {three_digits(most / step)}. What helps, best first: "
                 f"{'; '.join(self.ways_out)}."
             )
-        return Verdict(passed + seconds, alone, why)
+        return Verdict(passed + seconds, alone, why, plan.schedule.is_baseline)
 
 
 class LoaderWatch:
