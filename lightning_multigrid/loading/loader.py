@@ -16,7 +16,7 @@ from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, Requests, length_of, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
 from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples, ToldOfStream
-from lightning_multigrid.schedule import BatchShape, Place, Step
+from lightning_multigrid.schedule import BatchShape, Step
 
 _SCRIPT = 3  # keeps what a script iterates apart from what is drawn for the run
 
@@ -83,15 +83,13 @@ class MultigridLoader(DataLoader[Any]):
     `prefetch_factor` counts what one worker reads: mini-batches or pieces.
 
     The `collate_fn`, workers, pinning and so on are those of the loader `template`, but not its order and batch size.
-    The training loop `loop` knows where it is; None starts where the sampler says. Nothing of an epoch is read before
-    it begins.
+    The training loop `loop` knows where it is; without one, the sampler does. Nothing of an epoch is read before it
+    begins.
     """
 
     sampler: MultigridSampler
 
-    def __init__(
-        self, dataset: ClipDataset, sampler: MultigridSampler, template: DataLoader[Any], loop: Loop | None = None
-    ) -> None:
+    def __init__(self, dataset: ClipDataset, sampler: MultigridSampler, template: DataLoader[Any]) -> None:
         self._join = template.collate_fn.join if isinstance(template.collate_fn, CollateAtOnce) else None
         self.pieces = max(1, template.num_workers) if self._join else 1  # the most that a mini-batch is read in
         # `template.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
@@ -104,12 +102,13 @@ class MultigridLoader(DataLoader[Any]):
         # clips of a short cycle, of which a mini-batch has the most. Shares of a stream are read equally fast.
         self._arguments["in_order"] = self.pieces > 1
         super().__init__(**self._arguments)
-        self.clip_dataset, self.loop, self.template = dataset, loop, template
+        self.clip_dataset, self.template = dataset, template
+        self.loop: Loop | None = None
         self._samples = length_of(template.dataset)
         self.noise = 0  # the number of the random state that steps have, which ranks may share
         self.reading = 0.0  # seconds that all workers together took for the samples that were read last
         self._stream: DataLoader[Any] | None = None  # its workers live as long as the run: passes begin in them
-        self._reaches: Place | None = None  # how far the stream has been read
+        self._last: Step | None = None  # whose mini-batch was yielded
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -135,7 +134,7 @@ class MultigridLoader(DataLoader[Any]):
 
     def _read(self, stream: StreamSamples, first: Step) -> Iterator[Any]:
         """Reads a stream from a step on: where it is, or from the beginning of a pass."""
-        if self._stream is None or self._reaches != first.place:
+        if self._stream is None or self._last is None or self.sampler.plan.after(self._last) != first:
             stream.begin(*self.sampler.number_of(first))
             overrides: dict[str, Any] = {}
             if self.num_workers:  # else the stream is the script's own
@@ -164,7 +163,7 @@ class MultigridLoader(DataLoader[Any]):
             # checkpoint needs it, and neither validation nor a restart on other devices changes it. Ranks that the
             # script has given one seed share it: a module that draws which of its parts to run, runs the same ones.
             reseed(derive_seed(self.sampler.plan.seed, *step.place, self.noise))
-            self._reaches = self.sampler.plan.after(step).place
+            self._last = step
             yield mini_batch
 
     def _mini_batches(self, read: Iterator[Any]) -> Iterator[Any]:

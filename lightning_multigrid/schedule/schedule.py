@@ -155,8 +155,8 @@ class MultigridSchedule:
 
     def _over_epochs(self, means: Sequence[Fraction], end: Fraction) -> Fraction:
         """The sum over the epochs before `end` of what has these means in the phases."""
-        lengths = (max(Fraction(0), min(end, phase.end_epoch) - phase.start_epoch) for phase in self.phases)
-        return sum((length * mean for length, mean in zip(lengths, means, strict=True)), Fraction(0))
+        before = [(phase, mean) for phase, mean in zip(self.phases, means, strict=True) if phase.start_epoch < end]
+        return sum(((min(end, phase.end_epoch) - phase.start_epoch) * mean for phase, mean in before), Fraction(0))
 
     @cached_property
     def _mean_clips(self) -> list[Fraction]:
@@ -183,14 +183,12 @@ class MultigridSchedule:
         If `stepwise`, the LR stays that of the last stage but one until the middle of the fine-tuning (Sec. 3.2,
         Fine-tuning Phase), and the warm-up takes as many passes over the data as the baseline's (as published).
         """
-        now = min(exact(epoch), exact(self.baseline.epochs))
-        if self.stepwise:
-            if self.holds_lr:
-                last = exact(self.baseline.milestones[-1])
-                if last <= now < (last + exact(self.baseline.epochs)) / 2:
-                    return last - _MOMENT
-            now = max(now, min(exact(self.baseline.warmup_epochs), self.passes(now)))
-        return now
+        now, warmup = min(exact(epoch), exact(self.baseline.epochs)), exact(self.baseline.warmup_epochs)
+        if self.holds_lr:
+            last = exact(self.baseline.milestones[-1])
+            if last <= now < (last + exact(self.baseline.epochs)) / 2:
+                return last - _MOMENT
+        return max(now, min(warmup, self.passes(now))) if self.stepwise and now < warmup else now
 
     # --- What it saves ---
 
