@@ -17,9 +17,7 @@ from lightning_multigrid.schedule import (
 # The smallest size of the default short cycle, in pixels. Smaller sizes cost more accuracy than all the rest of the
 # method in each training that was measured (docs/pays.md).
 SMALLEST = 32
-_NOT_OF_SCHEDULE = (
-    "schedule layout clips follow whole_span share_reads clips_per_epoch precise_bn_batches seed lr_by_hand rehearse"
-)
+_NOT_OF_SCHEDULE = "schedule layout clips follow whole_span clips_per_epoch precise_bn_batches seed lr_by_hand rehearse"
 
 
 @dataclass(eq=False, repr=False)
@@ -37,7 +35,6 @@ class Arguments:
     clips: list[str | int] | dict[str | int, str] | None = None
     follow: dict[str | int, Follow] | None = None
     whole_span: bool = False
-    share_reads: bool = False
     clips_per_epoch: int | None = None
     milestones: list[float] | None = None
     warmup_epochs: float | None = None

@@ -92,11 +92,6 @@ class MultigridCallback(Arguments, Callback):
         whole_span: Coarse clips span the whole clip and end with its last real frame: for labels that depend on the
             end of the clip, for counts, order and sound. By default the frames are about as far apart, and their
             start is drawn at random.
-        share_reads: Whether a sample of a dataset that is read whole gives a clip to several mini-batches of its epoch,
-            as long as these mini-batches take other frames of the sample. This is for scripts whose loader is the
-            limit: samples are read less often than by the script alone, and not 1.5 times as often. Accuracy may fall,
-            because the dataset's random crops and flips are the same in these clips. A dataset that reads the clips of
-            a grid itself, in `read_clip`, shares no reads, and `whole_span` shares none either.
         clips_per_epoch: For an iterable dataset, the clips of a baseline epoch on all devices. By default they follow
             from the dataset's `len` on each device, or from an integer `limit_train_batches`.
         milestones: Starts of the LR stages after the first, in epochs. By default the milestones of the LR scheduler.

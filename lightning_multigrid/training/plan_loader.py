@@ -1,7 +1,6 @@
 """The loader of a plan, made of a script's own loader, and what makes it faster."""
 
 import os
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -70,9 +69,6 @@ def loading_of(loader: MultigridLoader, devices: int) -> Loading:
             f"`lightning_multigrid.VideoClips` instead of {type(whole).__name__}, or a `read_clip` of its own, so "
             "that only what a grid needs is read (docs/dataset.md)"
         )
-        if not plan.shares_reads:
-            fewer = 1 - replace(plan, shares_reads=True).reads / plan.reads
-            ways.append(f"`share_reads=True`, by which {fewer:.0%} fewer samples are read, and accuracy may fall")
     cores = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) // devices
     if loader.num_workers < cores:
         ways.append(f"`num_workers={cores}`")

@@ -505,17 +505,14 @@ def test_the_same_global_mini_batches_on_any_number_of_ranks(clips, world, accum
     new=st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3)),
     place=st.tuples(st.integers(0, 3), st.integers(0, 10**4)),
     shift=st.integers(0, 2000),
-    shares=st.booleans(),
 )
-def test_continues_at_the_next_clip_is_the_next_and_the_epoch_goes_on_where_it_was(
-    number, old, new, place, shift, shares
-):
+def test_continues_at_the_next_clip_is_the_next_and_the_epoch_goes_on_where_it_was(number, old, new, place, shift):
     def plan(clips, world, accumulate):
         schedule = MultigridSchedule(Baseline(BatchShape(clips, 8, 32), 4, (2, 3)))
-        return Plan(schedule, number, 7, world, accumulate, shares_reads=shares)
+        return Plan(schedule, number, 7, world, accumulate)
 
     def read(plan, place):
-        return {**describe_run(plan), "clips_seen": plan.reads_before(place), "of_epochs": False}
+        return {**describe_run(plan), "clips_seen": plan.step(place).offset, "of_epochs": False}
 
     before, now = plan(*old), plan(*new)
     at = before.start_of_update(Place(place[0], place[1] % before.batches_per_epoch))
@@ -525,11 +522,11 @@ def test_continues_at_the_next_clip_is_the_next_and_the_epoch_goes_on_where_it_w
     # The first step there that does not begin before: less than a step of the new run is left out of the epoch.
     assert 0 <= now.position(found) - before.position(at) < Fraction(1, now.steps_per_epoch)
     assert now.start_of_update(found) == found
-    assert now.reads_before(found) + its_shift == before.reads_before(at) + shift
+    assert now.step(found).offset + its_shift == before.step(at).offset + shift
     there = read(now, found)
     there["clips_seen"] += its_shift
     back, and_back = _continues_at(there, describe_run(before), found, before)
-    assert before.reads_before(back) + and_back == before.reads_before(at) + shift
+    assert before.step(back).offset + and_back == before.step(at).offset + shift
     assert (
         0
         <= before.position(back) - before.position(at)
@@ -671,10 +668,10 @@ def test_what_means_nothing_here_is_refused(tmp_path):
     def resume(path, callback):
         fit(Module(steps_scheduler), callback, ckpt_path=tmp_path / path)
 
-    for other in ({"epoch_factor": 2}, OFF, {"share_reads": True}):  # of other steps, or other samples
+    for other in ({"epoch_factor": 2}, OFF):  # of other steps
         with pytest.raises(
             MisconfigurationException,
-            match="run with 8 mini-batches in an epoch and `share_reads=False`, and this run has (.|\n)*Pretrained",
+            match="run with 8 mini-batches in an epoch, and this run has (.|\n)*Pretrained",
         ):
             resume("multigrid/4.ckpt", MultigridCallback(**other))
     for path in ("plain 0/25.ckpt", "plain 1/30.ckpt"):

@@ -237,12 +237,8 @@ class Own(Dataset):
 @pytest.mark.parametrize(
     ("dataset", "arguments", "names"),
     [
-        (
-            lambda: random_split(Reading(None), [60, 40])[0],
-            {},
-            ["instead of Reading, or", "share_reads=True", "num_workers=6", "33%"],
-        ),
-        (lambda: Reading(None), {"epoch_factor": 1}, ["VideoClips", "share_reads=True", "num_workers=6"]),
+        (lambda: random_split(Reading(None), [60, 40])[0], {}, ["instead of Reading, or", "num_workers=6", "33%"]),
+        (lambda: Reading(None), {"epoch_factor": 1}, ["VideoClips", "num_workers=6"]),
         (Own, {"epoch_factor": 2}, ["num_workers=6", "50% fewer"]),
         (Own, {"epoch_factor": 1, "workers": 6}, ["more cores"]),
     ],

@@ -31,12 +31,11 @@ def make_plan(
     *,
     seed: int,
     world: int,
-    shares_reads: bool = False,
 ) -> Plan:
     """Returns the plan of a training on `world` devices.
 
     The Trainer has the settings, optimizers and schedulers of its script. `shape` is the baseline's mini-batch, and
-    `stride` that of its clips. `shares_reads` is that of `Plan`.
+    `stride` that of its clips.
     """
     epochs = _epochs_of_try(arguments) if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
     schedule = arguments.schedule
@@ -50,7 +49,7 @@ def make_plan(
         )
     refuse_hidden(schedule, module, trainer.optimizers)
     of_epoch = trainer.accumulate_grad_batches, recipe.epoch.batches
-    return Plan(schedule, recipe.clips, seed, world, *of_epoch, shares_reads)
+    return Plan(schedule, recipe.clips, seed, world, *of_epoch)
 
 
 def check_steps(plan: Plan) -> None:
