@@ -9,30 +9,24 @@ from lightning_multigrid.decode.frame_table import FrameTable
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.plane_file import PlaneFile, is_plane_file
 from lightning_multigrid.decode.reader import VideoReader
+from lightning_multigrid.decode.video import Video
 from lightning_multigrid.files import StrPath
 
-Video = VideoReader | FrameFolder | PlaneFile
-"""What gives frames by their numbers."""
 
-WholeVideo = FullDecode | FrameFolder | PlaneFile
-"""What gives all frames from the first to the last, as they are stored."""
+def open_video(path: StrPath, images_per_second: float | None = None, table: FrameTable | None = None) -> Video:
+    """Opens a video to read frames by their numbers; a folder of images, if `images_per_second` is given.
 
-
-def open_video(path: StrPath, frame_rate: float | None = None, table: FrameTable | None = None) -> Video:
-    """Opens a video to read frames by their numbers, or a folder of images if these have a rate.
-
-    `table` is the frame table that is kept of it. Errors are those of a `VideoReader`.
+    `table` is the frame table of a file, if that is known. Errors are those of a `VideoReader`.
     """
-    if frame_rate is not None:
-        return FrameFolder(path, frame_rate)
+    if images_per_second is not None:
+        return FrameFolder(path, images_per_second)
     return PlaneFile(path) if is_plane_file(path) else VideoReader(path, table)
 
 
-def open_whole(path: StrPath, frame_rate: float | None = None) -> WholeVideo:
-    """Opens a video to read it from its beginning to its end, or a folder of images if these have a rate."""
-    if frame_rate is not None:
-        return FrameFolder(path, frame_rate)
-    return PlaneFile(path) if is_plane_file(path) else FullDecode(path)
+def open_whole(path: StrPath, images_per_second: float | None = None) -> Video:
+    """Opens a video to iterate its frames from the first to the last; folders of images as in `open_video`."""
+    whole = images_per_second is None and not is_plane_file(path)
+    return FullDecode(path) if whole else open_video(path, images_per_second)
 
 
 def read_frames(path: StrPath, indices: Sequence[int]) -> Tensor:

@@ -1,8 +1,8 @@
-"""Folders of images as videos: read like a `VideoReader`. T frames, H W pixels of a frame."""
+"""Folders of images as videos."""
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from fractions import Fraction
 
 import numpy as np
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lightning_multigrid.decode.folder_listing import list_folder
 from lightning_multigrid.decode.frame_pixels import Box
-from lightning_multigrid.decode.frame_table import MAX_PIXELS, Damage, Orientation
-from lightning_multigrid.decode.reader import places_of
+from lightning_multigrid.decode.frame_table import MAX_PIXELS
+from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.files import on_disk
 
@@ -23,8 +23,8 @@ _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
 _TICK = Fraction(1, 90_000)  # seconds; rates of videos are multiples of it, or nearly
 
 
-class FrameFolder(AbstractContextManager["FrameFolder"]):
-    """A folder of images as a video, with the attributes of a `VideoReader`. Its length is the number of images.
+class FrameFolder(Video):
+    """A folder of images as a video.
 
     Images are sorted by the numbers in their names, of which the first counts most, as in `00-01-59.png`; so images
     `1_000.png` and `2_000.png` are of one video. Each is shown equally long, whichever numbers are missing. Hidden
@@ -39,33 +39,24 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
 
     def __init__(self, path: str | os.PathLike[str], rate: float) -> None:
         self._path = on_disk(path)
-        self.rate, self.start, self.damage, self.orientation, self.slow_because = rate, 0.0, Damage(), Orientation(), ""
+        self.rate = rate
         self._names = list_folder(self._path)
         with self._opened(self._names[0]) as image:
             self.width, self.height = image.size
-
-    def __exit__(self, *error: object) -> None:
-        """No file is held open."""
 
     def __len__(self) -> int:
         return len(self._names)
 
     def __iter__(self) -> Iterator[VideoFrame]:
-        """Yields all frames, as a `FullDecode` does."""
         for index in range(len(self)):
             frame = VideoFrame.from_ndarray(self.read([index])[0].numpy(), format="rgb24")
             frame.pts, frame.time_base = round(self.time_of(index) / _TICK), _TICK
             yield frame
 
-    def time_of(self, frame: int) -> float:
-        """Seconds from the first frame to another one, or to the end of the last."""
-        return frame / self.rate
-
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
-        """Reads frames as a uint8 tensor T x H x W x 3 (RGB). Arguments and errors are those of `VideoReader.read`.
+        """Reads frames, turned as their EXIF data say.
 
-        Images are turned as their EXIF data say. A frame of another size than the first is an error, too, and so is one
-        of 16 bits a channel.
+        A frame of another size than the first is an error, and so is one of 16 bits a channel.
         """
         top, left, height, width = Box.of(box, self.height, self.width)
         places = places_of(indices, len(self), self._path)
@@ -81,10 +72,6 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
                 shown = image.crop((left, top, left + width, top + height)).convert("RGB")
                 clip[members] = torch.from_numpy(np.array(shown))
         return clip
-
-    def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
-        """The same as `read`: images are RGB."""
-        return self.read(indices, box)
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[Image.Image]:
