@@ -13,11 +13,11 @@ from lightning_multigrid.decode.full_decode import FullDecode, make_table
 from lightning_multigrid.decode.own_table import append_table, own_table
 from lightning_multigrid.decode.plane_file import PlaneFile, PlaneWriter, is_plane_file, planes_bytes
 from lightning_multigrid.decode.reader import TableError, VideoReader
-from lightning_multigrid.decode.table_store import TableStore
+from lightning_multigrid.decode.table_store import Done, TableStore
 from lightning_multigrid.decode.video import Video
 from lightning_multigrid.decode.video_file import BrokenVideosError, VideoError, VideoFile
 
-__all__ = ["Box", "BrokenVideosError", "Damage", "FrameClock", "FrameFolder", "FrameTable", "FullDecode"]
+__all__ = ["Box", "BrokenVideosError", "Damage", "Done", "FrameClock", "FrameFolder", "FrameTable", "FullDecode"]
 __all__ += ["Orientation", "PlaneFile", "PlaneWriter", "TableError", "TableStore", "Video", "VideoError", "VideoFile"]
 __all__ += ["VideoReader", "append_table", "is_full_range", "is_plane_file", "make_table", "open_video"]
 __all__ += ["open_whole", "own_table", "planes_bytes", "read_frames"]

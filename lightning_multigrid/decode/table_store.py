@@ -22,6 +22,7 @@ from lightning_multigrid.files import (
     FileState,
     StrPath,
     new_file,
+    of_videos,
     output_errors,
     path_argument,
     remove_partial,
@@ -40,12 +41,18 @@ _OLDER = "keys"  # a file that only stores of older versions have
 
 
 @dataclass
-class Known:
-    """What a store knows of some videos, by their paths."""
+class Done:
+    """What became of some videos, by their paths, or is known of them."""
 
-    there: int = 0  # videos with a table
-    missing: list[str] = field(default_factory=list)
-    broken: dict[str, str] = field(default_factory=dict)  # each with the reason
+    made: int = 0  # videos of which a table or a copy was made
+    there: int = 0  # videos of which it was there before, or another process made it
+    broken: dict[str, str] = field(default_factory=dict)  # videos that can't be used, each with the reason
+    missing: list[str] = field(default_factory=list)  # videos that are still to do
+
+    def __str__(self) -> str:
+        there = f", {self.there:,} there before" if self.there else ""
+        broken = f", {len(self.broken):,} broken" if self.broken else ""
+        return f"{of_videos(self.made)} made{there}{broken}"
 
 
 @dataclass(frozen=True)
@@ -131,9 +138,9 @@ class TableStore:
         with suppress(OSError, ValueError):
             self._write(self._files(path, state_of(path))[0], b"")
 
-    def known(self, paths: Iterable[str]) -> Known:
+    def known(self, paths: Iterable[str]) -> Done:
         """Looks for the tables of videos; those of files that can't be read are missing."""
-        found, missing, distinct, paths = Known(), dict[str, None](), array("q"), iter(paths)
+        found, missing, distinct, paths = Done(), dict[str, None](), array("q"), iter(paths)
         with ThreadPoolExecutor(_READERS) as threads:
             while block := list(dict.fromkeys(islice(paths, _AT_ONCE))):
                 pieces = [block[first : first + _PIECE] for first in range(0, len(block), _PIECE)]
