@@ -37,7 +37,6 @@ _BY = f"lightning-multigrid {__version__}, {MADE_BY}"
 _MARKED = 30 * 86_400.0  # seconds after which a table that is read is marked as used anew
 _READERS = 16  # threads, as a file on a server takes milliseconds
 _AT_ONCE, _PIECE = 1 << 12, 1 << 5  # paths that they share, and that one takes at a time
-_OLDER = "keys"  # a file that only stores of older versions have
 
 
 @dataclass
@@ -186,13 +185,6 @@ class TableStore:
                 if max(found.st_mtime, found.st_atime) < before:
                     os.remove(file)
 
-    def had_older(self) -> bool:
-        """Whether the folder has tables of older versions, which are not found any more; it is told once."""
-        with suppress(OSError):
-            os.remove(os.path.join(self.folder, _OLDER))
-            return True
-        return False
-
     def _files(self, path: str, state: FileState) -> tuple[str, str, str]:
         """Where a table may be: that of this very file, of any version of FFmpeg, and of this one."""
         video = f"{_FORMAT}\0{path.removeprefix(os.path.join(self.root, ''))}\0{state.size}"
@@ -246,5 +238,5 @@ def _unpacked(path: str, data: bytes) -> FrameTable:
         return FrameTable.from_bytes(data)
     reason, check = data[len(_BROKEN) : -_CHECK], data[-_CHECK:]
     if xxh3_64_digest(reason) != check:
-        raise ValueError("they are no frame table, or a damaged one: their checksum is wrong")
+        raise ValueError("its checksum is wrong")
     raise VideoError(path, json.loads(reason))

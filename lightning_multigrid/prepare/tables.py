@@ -51,8 +51,6 @@ def index(videos: Videos, folder: StrPath, workers: int = 0, timeout: float = TA
     each = "Each of " if len(tasks) > 1 else ""
     said = f"{each}{of_videos(len(tasks))} is decoded once, to know its frames. Tables are kept for the next run."
     tasks[0][0].begin()
-    if tasks[0][0].had_older():
-        said += " Those that an older version has made are not read."
     if remote := sum(is_url(path) for _, path in tasks):
         said += f" Copied from URLs for that, one at a time for each process: {remote:,}."
     random.Random().shuffle(tasks)
