@@ -191,10 +191,10 @@ def _first_readable(
             broken.append(BrokenVideo(data.manifest.path(row), reason, row != index, index=row))
             continue
         if damage := video.video.damage:
-            broken.append(BrokenVideo(video.path, str(damage), kept=True))
+            broken.append(BrokenVideo(video.path, str(damage), used_anyway=True))
         because = video.video.slow_because
         if because and (data.manifest.tables or data.manifest.prepared):  # else as it was asked
-            broken.append(BrokenVideo(video.path, because, kept=True, slow=True))
+            broken.append(BrokenVideo(video.path, because, used_anyway=True, slow=True))
         return [replace(clip, broken=tuple(broken)) for clip in clips] if broken else clips
     raise BrokenVideosError(
         f"None of {len(broken)} videos of {len(data)} can be read, at least one must be. Check the paths and "

@@ -27,14 +27,14 @@ from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import StrPath
 
 _UNKNOWN = -(2**63)
-_WINDOW = 64  # bytes behind the place that FFmpeg tells of a packet, in which its data may begin: heads of blocks
+_WINDOW = 64  # bytes after the place that FFmpeg tells of a packet, in which its data may begin: heads of blocks
 _MATRICES = *range(8), 9  # of colours, which FFmpeg converts to RGB
 _RETRIES = 2  # decodes of the whole file that trying entries anew may cost
 _APART = 16  # from one frame that is tried to the next, with what is droppable left out
 _HOLE = 0.5  # seconds without a frame that are none of a video's own rate
 _SHARE, _LACK = 0.9, 1.0  # of the length that a file declares, which it must have; seconds that it may lack
-# CPU seconds that a decode of a whole file may take: a few bytes can hold billions of pixels. An hour of 1080p, a GB,
-# takes some minutes. The search for entries may take so many times as much.
+# CPU seconds that a decode of a whole file may take, as a few bytes can hold billions of pixels (an hour of 1080p takes
+# some minutes); the search for entries may take so many times as much.
 _SECONDS, _SECONDS_PER_BYTE, _SEARCH = 600.0, 1e-5, 3
 
 
@@ -177,9 +177,9 @@ class FullDecode(Video):
         return _SECONDS + _SECONDS_PER_BYTE * self.file.bytes.size
 
     def counted(self) -> tuple[int, float]:
-        """The number of frames and the mean rate, as the container states them, or else by all of its packets.
+        """Counts by what the container states, or else by all of its packets.
 
-        What it states of the rate alone may be the finest one of its clock: 1,000 per second, as browsers write it.
+        A rate that is stated alone may be the finest one of the clock: 1,000 per second, as browsers write it.
         """
         if self._stream.frames:
             return self._stream.frames, self.rate
@@ -199,11 +199,7 @@ class FullDecode(Video):
         return found
 
     def table(self, *, entries: bool) -> FrameTable:
-        """The table of a file that was decoded to its end.
-
-        Its frames have their `entries`, for which the file is decoded once more, or they are all decoded from the
-        beginning.
-        """
+        """The table of a file that was decoded to its end; with `entries`, for which it is decoded once more."""
         seen, codec = self._seen, self._stream.codec_context
         rate, tick, times = self.rate, self._stream.time_base, list[int]()
         if tick and any(time != _UNKNOWN for time in seen.times):
@@ -298,10 +294,9 @@ def make_table(path: StrPath) -> FrameTable:
 
 
 def _find_entries(file: VideoFile, table: FrameTable, keys: Sequence[int]) -> Integers:
-    """The entry of each frame, -1 where none is found.
+    """The entry of each frame, -1 where none is found. See `README.md`.
 
-    From each keyframe on a new decoder decodes up to where the next one takes over: up to the last packet that is
-    shown before that. What comes out as in the table has its entry there. For the rest, the entry before is tried.
+    The next keyframe takes over after the last packet that is shown before it.
     """
     frames_of = _frames_of(table)
     starts = [0, *(key for key in keys if key and key in frames_of)]

@@ -127,9 +127,7 @@ class PlaneWriter:
 class PlaneFile(Video):
     """A file of planes. A `VideoError` if it is not one, or cut short, or its end is damaged.
 
-    Attributes:
-        file: The open file.
-        made_from: The video that it was prepared from, and how, as `prepare` says it.
+    `made_from` says from which video it was prepared, and how.
     """
 
     def __init__(self, path: StrPath) -> None:

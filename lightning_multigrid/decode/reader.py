@@ -1,4 +1,4 @@
-"""Frames of a video file by their number; see `README.md`. T frames, H W pixels of a frame as it is shown."""
+"""Frames of a video by their number; see `README.md`. T frames, H W pixels of a frame as it is shown."""
 
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from av.filter import Graph
 from av.video.frame import VideoFrame
 from torch import Tensor
 
+from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import (
     Box,
     Pixels,
@@ -25,6 +26,7 @@ from lightning_multigrid.decode.frame_table import FrameTable, Orientation, chec
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.own_table import own_table
 from lightning_multigrid.decode.packets import decode_packets, needed_packets
+from lightning_multigrid.decode.plane_file import PlaneFile, is_plane_file
 from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import RemoteFile, StrPath
@@ -60,8 +62,7 @@ class TableError(VideoError):
 class VideoReader(Video):
     """A video file, to read frames by their numbers.
 
-    A `VideoError` if the file is missing, damaged, cut short, no video, too slow, or has frames above 67 megapixels; a
-    `TableError` if a frame is not the one of the table.
+    Errors are those of a `FullDecode`, and a `TableError` if a frame is not the one of the table.
 
     Args:
         path: An ordinary file, whatever its name looks like, or the URL of one, of which ranges are read.
@@ -70,8 +71,6 @@ class VideoReader(Video):
             it decodes the file once, and later from its beginning.
 
     Attributes:
-        file: The open file.
-        table: What is known of the file.
         packets_fed: Packets given to the decoder so far: the cost of decoding, free of noise.
         fallbacks: How often frames did not come out as in the table at once, and were decoded again.
     """
@@ -209,10 +208,7 @@ class VideoReader(Video):
             yield int(starts.min()), int((starts + self.table.sizes[needed]).max())
 
     def _decoded(self, attempt: str, entry: int, missing: set[int]) -> Generator[tuple[int, VideoFrame], None, None]:
-        """Decodes frames, and yields those that are missing and as the table says, each with its number.
-
-        At once: from their entry, without what nobody needs. By a new decoder: all from the entry on.
-        """
+        """Decodes frames, and yields those that are missing and as the table says, each with its number."""
         table = self.table
         if attempt == "from the start":
             self.slow_because = self.slow_because or "is decoded otherwise than its frame table says"
@@ -238,3 +234,33 @@ class VideoReader(Video):
                 for index in of_packet[number]:
                     if index in missing and table.checksums[index] == value:
                         yield index, frame
+
+
+def open_video(path: StrPath, images_per_second: float | None = None, table: FrameTable | None = None) -> Video:
+    """Opens a video to read frames by their numbers; a folder of images, if `images_per_second` is given.
+
+    `table` is the frame table of a file, if that is known. Errors are those of a `VideoReader`.
+    """
+    if images_per_second is not None:
+        return FrameFolder(path, images_per_second)
+    return PlaneFile(path) if is_plane_file(path) else VideoReader(path, table)
+
+
+def open_whole(path: StrPath, images_per_second: float | None = None) -> Video:
+    """Opens a video to iterate its frames from the first to the last; folders of images as in `open_video`."""
+    whole = images_per_second is None and not is_plane_file(path)
+    return FullDecode(path) if whole else open_video(path, images_per_second)
+
+
+def read_frames(path: StrPath, indices: Sequence[int]) -> Tensor:
+    """Reads frames of a video as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
+
+    Frames are counted from 0 as a decoder that reads the file from its beginning gives them out, which is the order in
+    which they are shown; repeats and any order are allowed. What a damaged file has lost is not counted.
+
+    Raises:
+        IndexError: If the video has no such frame.
+        VideoError: If the file can't be read as a video, or a frame can't be decoded.
+    """
+    with open_video(path) as video:
+        return video.read(indices)

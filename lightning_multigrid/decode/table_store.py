@@ -60,8 +60,8 @@ class TableStore:
 
     A table is a file, whole or absent. Its name tells to which video it belongs: by the path below the root, the size,
     and where another FFmpeg would decode other pixels, what made it. So nothing of a video is read to find its table,
-    and videos that are copied or mounted elsewhere keep theirs. Whether a table fits, its checksums tell. If it does
-    not, the next one is of that very file, by its whole path and its time of change, and so is that of a damaged file.
+    and videos that are mounted elsewhere keep theirs. If its checksums show that a table does not fit, the next one is
+    of that very file, by its whole path and its time of change, and so is that of a damaged file.
 
     Args:
         folder: It is made by `begin`.

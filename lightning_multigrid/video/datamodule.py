@@ -301,10 +301,6 @@ class VideoDataModule(LightningDataModule):
         return self._loader("predict")
 
     @override
-    def teardown(self, stage: str) -> None:
-        self._broken.tell_slow()
-
-    @override
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Resamples crops on the device; then calls the LightningModule's own hook."""
         trainer = self.trainer
@@ -453,7 +449,7 @@ class VideoDataModule(LightningDataModule):
         labels = None if split == "predict" else self._labels(split, batch)
         manifest, rows = self._datasets[split].manifest, batch.indices
         paths, stretches = [*map(manifest.path, rows)], [*map(manifest.stretch, rows)]
-        unread = [video.index for video in batch.broken if not (video.kept or video.substitute)]
+        unread = [video.index for video in batch.broken if not (video.used_anyway or video.substitute)]
         left_out = {row: (manifest.path(row), manifest.stretch(row)) for row in unread}
         # Without gradients, as many views take less memory than training takes.
         return VideoBatch(batch, self._resample, labels, paths, stretches, self._classes, self.batch_size, left_out)

@@ -278,7 +278,7 @@ def test_a_clip_of_a_video_whose_table_does_not_fit_is_read_without_it(indexed, 
     for _ in range(2):
         clip = dataset[0]
         assert [video.reason for video in clip.broken] == ["has no frame table"]
-        assert (clip.index, clip.broken[0].kept) == (0, True)
+        assert (clip.index, clip.broken[0].used_anyway) == (0, True)
     assert index([(rows.root, [rows.path(0)])], rows.tables).made == 1
     assert dataset[0].broken == ()
 
