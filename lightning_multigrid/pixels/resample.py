@@ -24,6 +24,7 @@ from lightning_multigrid.pixels.yuv import YuvClip, to_device
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
 MEAN = (0.45, 0.45, 0.45)
 STD = (0.225, 0.225, 0.225)
+_ONE_BY_ONE = {"cpu"}  # whose cache holds one crop; on GPUs each operation has to be launched
 
 
 def resample_clips(
@@ -64,7 +65,7 @@ def resample_clips(
     factors = [1 / (255 * s) for s in std] + [-m / s for m, s in zip(mean, std, strict=True)]
     flips = flips or [False] * len(packed)
     clips = torch.empty(len(packed), 3, frames, size, size, dtype=torch.float32, device=device)
-    if not antialias and _launches(device):
+    if not antialias and device.type not in _ONE_BY_ONE:
         for block in packed.blocks():
             _resample_block(block, size, flips[block.part], factors, out=clips[block.part])
         return clips
@@ -74,11 +75,6 @@ def resample_clips(
         resized = interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=antialias)
         torch.addcmul(shift, resized, scale, out=clip)
     return clips
-
-
-def _launches(device: torch.device) -> bool:
-    """Whether each operation has to be launched, so that a few of many crops are faster. CPUs' caches hold one crop."""
-    return device.type != "cpu"
 
 
 def _rgb(crop: Tensor | YuvClip, flip: bool) -> Tensor:
