@@ -32,17 +32,20 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
     nor replace a `SequentialSampler` under `overfit_batches`. The sampler uses nothing of theirs.
 
     `order`, from the number of a pass to the indices of the dataset, is equal on all ranks. `shift` is how many clips
-    further in the stream the run is than its plan, as it continues one of other devices.
+    further in the stream the run is than its plan, as it continues one of other devices. `script` is the sampler of the
+    script's loader. Like any sampler, it is told each epoch by Lightning.
     """
 
-    def __init__(self, plan: Plan, order: Order, *, rank: int = 0) -> None:
-        self.plan, self.order, self.rank, self.shift = plan, order, rank, 0
+    def __init__(self, plan: Plan, order: Order, *, rank: int = 0, script: Any = None) -> None:
+        self.plan, self.order, self.rank, self.shift, self._script = plan, order, rank, 0, script
         self.pieces = 1  # the lists that the requests of a mini-batch are split into: a `MultigridLoader` says
         self._start = Place(0, 0)
         self._drawn: dict[tuple[int, ...], Pass] = {}  # by their numbers
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the start to the first mini-batch of an epoch, from 0."""
+        if hasattr(self._script, "set_epoch"):
+            self._script.set_epoch(epoch)
         self.seek(Place(epoch, 0))
 
     def seek(self, place: Place) -> None:

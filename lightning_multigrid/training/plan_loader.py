@@ -52,7 +52,8 @@ def plan_loader(plan: Plan, dataset: ClipDataset, trainer: Trainer, script: Data
     """Returns the loader of a plan's mini-batches on this device, in the order of a script's own loader."""
     in_order = range(plan.clips)  # each pass has the same clips under `overfit_batches`
     order = (lambda number: in_order) if trainer.overfit_batches else order_of(script, plan.seed)  # type: ignore[attr-defined]
-    return MultigridLoader(dataset, MultigridSampler(plan, order, rank=trainer.global_rank), script)
+    sampler = MultigridSampler(plan, order, rank=trainer.global_rank, script=script.sampler)
+    return MultigridLoader(dataset, sampler, script)
 
 
 def loading_of(loader: MultigridLoader, devices: int) -> Loading:

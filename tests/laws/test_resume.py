@@ -30,7 +30,7 @@ from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.checkpoints.continuation import _continues_at, _plan_key, describe_run
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
-from tests.helpers.processes import ddp_of_this_process, start_method
+from tests.helpers.processes import start_method
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLIPS, ByHand, Module, fit, loader, trainer
 
@@ -565,44 +565,20 @@ def numbered(number, batch_size):
     return DataLoader(TensorDataset(*clips.tensors, torch.arange(number)), batch_size, shuffle=True)
 
 
-def run_ranks(folder, world, stop, ckpt_path=None, batch_size=8, number=396):
-    """Trains on gloo ranks up to a step; returns (epoch, batch, clips over all ranks, LR) of its steps."""
+def run_up_to(folder, stop, batch_size, ckpt_path=None):
+    """Trains up to a step; returns (epoch, batch, clips, LR) of its steps."""
     folder.mkdir(exist_ok=True)
     L.seed_everything(3, verbose=False)
-    arguments = {} if world == 1 else {"strategy": ddp_of_this_process(), "devices": world}
-    host = trainer(
-        MultigridCallback(),
-        StopAt(stop),
-        saver(folder, every_n_train_steps=1),
-        enable_checkpointing=True,
-        **arguments,
-    )
-    host.fit(Noting(folder), numbered(number, batch_size // world), ckpt_path=ckpt_path)
-    ranks = [[json.loads(line) for line in (folder / f"rank{r}.jsonl").read_text().splitlines()] for r in range(world)]
-    steps = []
-    for parts in zip(*ranks, strict=True):
-        assert len({(epoch, batch, lr) for epoch, batch, _, lr in parts}) == 1
-        steps.append((*parts[0][:2], [clip for part in parts for clip in part[2]], parts[0][3]))
-    return steps
-
-
-@pytest.mark.parametrize(
-    "legs", [[(1, 7), (2, 18), (1, 100)], pytest.param([(1, 7), (2, 18), (4, 29), (1, 100)], marks=SLOW)]
-)
-def test_a_run_moves_between_numbers_of_ranks(legs, tmp_path):
-    whole = run_ranks(tmp_path / "whole", 1, stop=100)
-    seen, path = [], None
-    for leg, (world, stop) in enumerate(legs):
-        seen += run_ranks(tmp_path / f"{leg}", world, stop, path)
-        path = tmp_path / f"{leg}" / f"{stop}.ckpt"
-        assert len(seen) == min(stop, len(whole))
-    assert seen == whole
+    kept = saver(folder, every_n_train_steps=1)
+    host = trainer(MultigridCallback(), StopAt(stop), kept, enable_checkpointing=True)
+    host.fit(Noting(folder), numbered(396, batch_size), ckpt_path=ckpt_path)
+    return [json.loads(line) for line in (folder / "rank0.jsonl").read_text().splitlines()]
 
 
 def test_another_global_batch_goes_on_with_the_next_clip_at_the_same_point_of_the_epoch(tmp_path, caplog):
-    small = run_ranks(tmp_path / "small", 1, stop=37, batch_size=4)
+    small = run_up_to(tmp_path / "small", 37, 4)
     with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
-        large = run_ranks(tmp_path / "large", 1, stop=100, ckpt_path=tmp_path / "small" / "37.ckpt", batch_size=8)
+        large = run_up_to(tmp_path / "large", 100, 8, tmp_path / "small" / "37.ckpt")
     stream = [clip for run in (small, large) for _, _, clips, _ in run for clip in clips]
     order = [index for number in range(len(stream) // 396 + 1) for index in shuffled_order(3, number, 396)]
     assert stream == order[: len(stream)]
