@@ -5,8 +5,8 @@
     python benchmarks/tasks/run.py                          # the tables and figures alone
 
 A page shows a table between `<!-- made by benchmarks/tasks/run.py: TASK ROW ... -->`, of all rows if none is named, and
-`<!-- end -->`. The row of a baseline is named by its length, such as `8_epochs`. "As much time" is CPU time, so that
-trainings may share a machine.
+`<!-- end -->`. The row of a baseline is named by its length, such as `8_epochs`. `card` in the place of a task is a row
+for each situation of `CARD`. "As much time" is CPU time, so that trainings may share a machine.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from lightning_multigrid.reports import BASELINE, MULTIGRID, Comparison, RunReco
 
 HERE = Path(__file__).parent
 RESULTS, ROOT = HERE.parent / "results", HERE.parents[1]
-PAGES = ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))
+PAGES = ROOT / "README.md", HERE / "README.md", *sorted((ROOT / "docs").glob("*.md"))
 MARKED = re.compile(r"(<!-- made by benchmarks/tasks/run\.py: ([\w./ ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # Each is a file of `rows`, but the first: the config of the task as it is, with the baseline.
 ROWS = {
-    "default": "**multigrid**, the default: 1.5x, short cycle from 32 pixels",
+    "default": "**multigrid**, the default",
     "progressive": "**one pass** at 1x, `progressive()`: half of the frames, then all",
     "frames_last": "one pass at 1x, half of the frames at each size, then all",
     "one_shape": "one pass at 1x with one coarse shape: half of the frames",
@@ -49,11 +49,18 @@ ROWS = {
 # Parts of a config, which go on that of `grid_words`.
 ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_96", "grid_64", "grid_many", "grid_few"
 TASKS = "grid_words", *ON_GRID_WORDS, "avletters", "hard_shapes", "transformer_10"
-# The task that each shows, and its rows, if not all.
+# Situation, plan, and the task and row that show it.
+CARD = (
+    ("from scratch, clips of 64 pixels or more", "the default", "grid_64", "default"),
+    ("from scratch, smaller clips", "[no short cycle](choose.md)", "grid_planes", "short_cycle_off"),
+    ("an LR that falls in steps", "[`one_pass=True`](choose.md)", "grid_48_steps", "once"),
+    ("a transformer", "the default", "transformer_10", "default"),
+    ("[fine-tuning](#fine-tuning)", "leave the callback out (here the default)", "grid_many", "default"),
+)
+# The task that each shows, and its rows: at most five.
 FIGURES = {
-    "front": ("grid_planes", "16_epochs", "9_epochs", "default"),
-    "grid_planes": ("grid_planes",),
-    "hard_shapes": ("hard_shapes",),
+    "front": ("grid_64", "16_epochs", "short_cycle_off", "default"),
+    "grid_planes": ("grid_planes", "16_epochs", "9_epochs", "short_cycle_off", "default", "progressive"),
 }
 
 
@@ -102,15 +109,35 @@ def trainings(task: str, *rows: str) -> list[Training]:
 
 def table(task: str, *rows: str) -> str:
     """In Markdown; of the rows that are named, or of all."""
-    baseline = max(one.cpu for one in trainings(task) if one.runs[0].variant == BASELINE)
+    baseline = whole_baseline(task).cpu
     columns = ["training", "runs", "top-1 %", "steps", "CPU time, s", "of the baseline's"]
-    cells = [one.cells(baseline) for one in trainings(task, *rows)]
+    return markdown(columns, [one.cells(baseline) for one in trainings(task, *rows)])
+
+
+def card() -> str:
+    """In Markdown: which plan for which situation, its share of the baseline's time, and both accuracies."""
+    columns, cells = ["you train", "plan", "of the time", "top-1 %", "the baseline's"], []
+    for situation, plan, task, row in CARD:
+        [one], whole = trainings(task, row), whole_baseline(task)
+        cells.append([situation, plan, f"{100 * one.cpu / whole.cpu:.0f} %", one.top1, whole.top1])
+    return markdown(columns, cells)
+
+
+def whole_baseline(task: str) -> Training:
+    return max((one for one in trainings(task) if one.runs[0].variant == BASELINE), key=lambda one: one.cpu)
+
+
+def markdown(columns: list[str], cells: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [columns, ["---"] * len(columns), *cells])
 
 
 def with_tables(text: str) -> str:
     """Returns a page with today's tables between its marks."""
-    return MARKED.sub(lambda found: f"{found[1]}\n{table(*found[2].split())}\n\n{found[3]}", text)
+
+    def made(names: str) -> str:
+        return card() if names == "card" else table(*names.split())
+
+    return MARKED.sub(lambda found: f"{found[1]}\n{made(found[2])}\n\n{found[3]}", text)
 
 
 def draw(file: Path, task: str, *rows: str) -> None:
