@@ -2,11 +2,13 @@
 
     python benchmarks/tasks/run.py grid_words --seeds 3     # in the folder of its videos; what is there is not repeated
     python benchmarks/tasks/run.py grid_planes --rows default
+    python benchmarks/tasks/run.py grid_64 --rows default --lengths 0.75 0.67 0.5
     python benchmarks/tasks/run.py                          # the tables and figures alone
 
 A page shows a table between `<!-- made by benchmarks/tasks/run.py: TASK ROW ... -->`, of all rows if none is named, and
-`<!-- end -->`. The row of a baseline is named by its length, such as `8_epochs`. `card` in the place of a task is a row
-for each situation of `CARD`. "As much time" is CPU time, so that trainings may share a machine.
+`<!-- end -->`. The row of a baseline is named by its length, such as `8_epochs`, and that of a shorter training by its
+share of the length, such as `default_0.75`. "As much time" is CPU time, so that trainings may share a machine. The mark
+`time TASK ...` is for a table of the time that the baseline's accuracy takes, and `card` for one of situations.
 """
 
 import argparse
@@ -57,6 +59,12 @@ CARD = (
     ("a transformer", "the default", "transformer_10", "default"),
     ("[fine-tuning](#fine-tuning)", "leave the callback out (here the default)", "grid_many", "default"),
 )
+# What the table of times calls a task.
+CLIPS = {
+    "grid_64": "words, 64 x 64 pixels",
+    "grid_planes": "words, 48 x 48 pixels",
+    "hard_shapes": "drawn shapes, 40 x 40 pixels",
+}
 # The task that each shows, and its rows: at most five.
 FIGURES = {
     "front": ("grid_64", "16_epochs", "short_cycle_off", "default"),
@@ -97,8 +105,10 @@ def trainings(task: str, *rows: str) -> list[Training]:
     for row, label in ROWS.items():
         compared = Comparison(RESULTS / task / row, clock="cpu")
         for variant, runs in compared.runs.items():
-            if variant == MULTIGRID and runs:
-                found.append(Training(row, label, runs, compared.ends(variant)))
+            if variant.startswith(MULTIGRID) and runs:
+                part = variant.removeprefix(MULTIGRID)
+                length = part and f", {runs[0].epochs} epochs"
+                found.append(Training(row + part, label + length, runs, compared.ends(variant)))
             elif runs:  # those of one length are one baseline, whatever they are compared with
                 baselines.setdefault(runs[0].epochs, []).extend(zip(runs, compared.ends(variant), strict=True))
     for epochs, pairs in baselines.items():
@@ -131,13 +141,30 @@ def markdown(columns: list[str], cells: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [columns, ["---"] * len(columns), *cells])
 
 
+def times(*tasks: str) -> str:
+    """The time that the baseline's accuracy takes with the default, in Markdown."""
+    columns = ["clips", "baseline", "top-1 %", "CPU time, s", "with the line", "top-1 %", "CPU time, s", "of its time"]
+    lines = []
+    for task in tasks:
+        compared = Comparison(RESULTS / task / "default", clock="cpu")
+        variant = compared.shortest()
+        pair = [Training("", "", compared.runs[name], compared.ends(name)) for name in (BASELINE, variant or MULTIGRID)]
+        texts = [[f"{one.runs[0].epochs} epochs", one.top1, f"{one.cpu:.0f}"] for one in pair]
+        share = f"**{100 * pair[1].cpu / pair[0].cpu:.0f} %**" if variant else "worse"
+        lines.append([CLIPS[task], *texts[0], *texts[1], share])
+    return markdown(columns, lines)
+
+
+def made(words: Sequence[str]) -> str:
+    """The table of a mark."""
+    if words == ["card"]:
+        return card()
+    return times(*words[1:]) if words[0] == "time" else table(*words)
+
+
 def with_tables(text: str) -> str:
     """Returns a page with today's tables between its marks."""
-
-    def made(names: str) -> str:
-        return card() if names == "card" else table(*names.split())
-
-    return MARKED.sub(lambda found: f"{found[1]}\n{made(found[2])}\n\n{found[3]}", text)
+    return MARKED.sub(lambda found: f"{found[1]}\n{made(found[2].split())}\n\n{found[3]}", text)
 
 
 def draw(file: Path, task: str, *rows: str) -> None:
@@ -176,8 +203,8 @@ def configs_of(task: str) -> list[Path]:
     return [HERE / f"{task}.yaml"]
 
 
-def train(task: str, seeds: int, rows: Sequence[str] | None = None) -> None:
-    """Trains what is missing of each row, or of these, in the folder that one is in."""
+def train(task: str, seeds: int, rows: Sequence[str] | None = None, lengths: Sequence[float] = ()) -> None:
+    """Trains what is missing of each row, or of these, in the folder that one is in; also of shorter trainings."""
     first, *_ = (RESULTS / task / row for row in ROWS)
     for row in ROWS if rows is None else rows:
         folder = RESULTS / task / row
@@ -187,6 +214,7 @@ def train(task: str, seeds: int, rows: Sequence[str] | None = None) -> None:
                 shutil.copy(file, folder)
         configs = [*configs_of(task), *(HERE / "rows").glob(f"{row}.yaml")]
         command = [sys.executable, "-m", "lightning_multigrid", "compare", "--clock", "cpu", "--seeds", str(seeds)]
+        command += [f"--lengths={[*lengths]}"] if lengths else []
         command += ["--output", str(folder), *(word for file in configs for word in ("--config", str(file)))]
         try:
             # `fine_tuning.py` has a model of its own.
@@ -203,9 +231,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("task", nargs="?", choices=TASKS, help="train what is missing of it")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", nargs="+", choices=ROWS, help="those to train; by default all")
+    parser.add_argument("--lengths", type=float, nargs="+", default=(), help="shares of the length to train, too")
     options = parser.parse_args(given)
     if options.task:
-        train(options.task, options.seeds, options.rows)
+        train(options.task, options.seeds, options.rows, options.lengths)
     pages = {page: page.read_text() for page in PAGES}
     for name, shown in FIGURES.items():
         draw(ROOT / "docs" / "images" / f"{name}.png", *shown)

@@ -145,6 +145,7 @@ def compare_command(
     metric: str | None = None,
     mode: Literal["max", "min"] | None = None,
     clock: Literal["wall", "cpu"] = "wall",
+    lengths: tuple[float, ...] = (),
     plot: str | None = None,
 ) -> None:
     """Trains a config with MultigridCallback, without it, and without it in as much time: does it pay?
@@ -158,13 +159,15 @@ def compare_command(
         metric: What to compare, of what the validation logs; None is the first that is no loss.
         mode: What is better; None is `min` for losses, errors, WER, CER, perplexity, MAE, MSE, RMSE and the like.
         clock: What "as much time" means: `cpu` is for trainings on CPUs that share a machine.
+        lengths: Shares of the training's length, such as `[0.75,0.67,0.5]`, to be trained with the callback, too, until
+            one is worse than the baseline: how much time does the baseline's accuracy take?
         plot: Draw the metric over the time, a line for each run, to this file (.png, .svg, .pdf).
     """
     require(seeds >= 1, "--seeds", seeds, "at least 1")
     _require_drawable(plot)
     config = yaml.safe_load(cli.parser.dump(cli.config, skip_unset=False))
     config = {name: value for name, value in config.items() if name not in signature(compare_command).parameters}
-    comparison = compare(config, Path(output), seeds=seeds, metric=metric, mode=mode, clock=clock)
+    comparison = compare(config, Path(output), seeds=seeds, metric=metric, mode=mode, clock=clock, lengths=lengths)
     if plot is not None:
         comparison_figure(comparison).savefig(plot, dpi=150)
         say(f"Drawn to {plot}.", sys.stderr)

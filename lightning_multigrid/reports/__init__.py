@@ -15,6 +15,7 @@ from lightning_multigrid.reports.comparison import (
     Recorder,
     RunRecord,
     cpu_seconds,
+    shorter,
 )
 from lightning_multigrid.reports.figures import LRPoint, comparison_figure, new_figure, plan_figure
 from lightning_multigrid.reports.loader_watch import Loading, Verdict, reads_of
@@ -25,5 +26,5 @@ from lightning_multigrid.reports.step_times import Clock
 __all__ = ["BASELINE", "CHECKPOINTS", "MULTIGRID", "REHEARSAL", "REST", "SHORTENED", "START", "STATISTICS"]
 __all__ += ["VALIDATION", "Account", "Clock", "Comparison", "LRPoint", "Loading", "Recorder", "RunRecord"]
 __all__ += ["RunReport", "Verdict"]
-__all__ += ["comparison_figure", "cpu_seconds", "new_figure", "plan_figure", "reads_of"]
+__all__ += ["comparison_figure", "cpu_seconds", "new_figure", "plan_figure", "reads_of", "shorter"]
 __all__ += ["tell_changed_meaning", "tell_few_steps", "write_sheet"]

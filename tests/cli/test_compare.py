@@ -119,6 +119,27 @@ def test_a_config_is_compared_and_an_interrupted_comparison_continues(here, tmp_
         compare(config, folder, seeds=1)
 
 
+@pytest.mark.filterwarnings("ignore")  # Lightning's, of small data
+@pytest.mark.parametrize(("as_good", "trained"), [(True, ["0.75", "0.5"]), (False, ["0.75"])])
+def test_shorter_trainings_go_on_until_one_is_worse(as_good, trained, here, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Comparison, "as_good", lambda *_: as_good)
+    monkeypatch.setattr(module, "_share", lambda comparison: 1.0)
+    found = compare(CONFIG, tmp_path / "compared", seeds=1, lengths=(0.5, 0.75))
+    assert [path.split("/")[-2] for path in here][2:] == [f"multigrid_{share}-0" for share in trained]
+    for share in trained:
+        [run], [whole] = found.runs[f"multigrid_{share}"], found.runs[MULTIGRID]
+        config = yaml.safe_load(run.config)
+        assert run.epochs == config["trainer"]["max_epochs"] == float(share) * whole.epochs
+        milestones = [float(share) * mark for mark in CONFIG["model"]["init_args"]["milestones"]]
+        assert config["model"]["init_args"]["milestones"] == milestones
+        assert len(run.validations) == len(whole.validations)
+    monkeypatch.setattr(module, "shorten", lambda *_: None)
+    compare(CONFIG, tmp_path / "compared", seeds=1, lengths=(0.5,))
+    assert "No other length is trained: compare shortens only the `max_epochs`" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"`--lengths` must be between 0 and 1.*, got 2"):
+        compare(CONFIG, tmp_path / "compared", seeds=1, lengths=(0.5, 2))
+
+
 VALIDATIONS = [
     (7, {"check_val_every_n_epoch": 3}, 2),  # not at the end
     (2, {"val_check_interval": 0.5}, 4),  # within epochs
@@ -221,11 +242,14 @@ def test_the_command_hands_its_whole_config_on(monkeypatch, tmp_path):
     file.write_text(yaml.safe_dump(CONFIG | {"trainer": null}))
     main(["compare", "--config", str(file), "--trainer.max_epochs=3", "--seeds=2", f"--output={tmp_path / 'out'}"])
     [((config, folder), options)] = handed
-    assert (folder, options) == (tmp_path / "out", {"seeds": 2, "metric": None, "mode": None, "clock": "wall"})
+    assert (folder, options) == (
+        tmp_path / "out",
+        {"seeds": 2, "metric": None, "mode": None, "clock": "wall", "lengths": ()},
+    )
     assert config["trainer"]["max_epochs"] == 3
     assert config["trainer"]["check_val_every_n_epoch"] is None  # not Lightning's default
     assert config["model"]["init_args"]["milestones"] == [2, 3]
-    assert not {"seeds", "metric", "mode", "clock", "output"} & config.keys()
+    assert not {"seeds", "metric", "mode", "clock", "output", "lengths"} & config.keys()
 
 
 def test_trainings_that_end_before_a_validation_are_refused_before_they_begin(tmp_path):

@@ -118,6 +118,7 @@ def tasks(tmp_path, monkeypatch):
     rows = {"default": "**multigrid**", "off": "multigrid without"}
     monkeypatch.setitem(loaded["train"].__globals__, "RESULTS", tmp_path)
     monkeypatch.setitem(loaded["train"].__globals__, "ROWS", rows)
+    monkeypatch.setitem(loaded["train"].__globals__, "CLIPS", {"one": "clips"})
     return loaded
 
 
@@ -143,6 +144,13 @@ def test_a_table_has_all_trainings_by_their_time_or_those_of_some_rows(tasks, tm
     assert tasks["table"]("one", "8_epochs", "off").splitlines() == table[:4]
     marks = "before\n<!-- made by benchmarks/tasks/run.py: one 8_epochs off -->\n\n{}\n\n<!-- end -->\nafter"
     assert tasks["with_tables"](marks.format("old")) == marks.format("\n".join(table[:4]))
+    record(tmp_path / "one" / "default", "multigrid_0.75", 0, 0.72, 9, 80)
+    assert tasks["table"]("one", "default_0.75").splitlines()[2:] == [
+        "| **multigrid**, 9 epochs | 1 | 72.0 | 9,000 | 80 | 40 % |"
+    ]
+    time = tasks["with_tables"](marks.format("old").replace("one 8_epochs off", "time one")).splitlines()[5]
+    mean = "71.0\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}1.0"
+    assert time == f"| clips | 8 epochs | {mean} | 200 | 9 epochs | 72.0 | 80 | **40 %** |"
     tasks["draw"](tmp_path / "one.png", "one", "8_epochs", "default")
     assert (tmp_path / "one.png").stat().st_size > 0
 
@@ -157,10 +165,10 @@ def test_rows_share_a_baseline_that_is_trained_once(tasks, tmp_path, monkeypatch
         record(folder, MULTIGRID, 0, 0.7, 8, 200)
 
     monkeypatch.setattr(subprocess, "run", run)
-    tasks["train"]("one", 2)
+    tasks["train"]("one", 2, lengths=[0.75])
     (first, before), (second, copied) = called
     assert (before, copied) == ([], ["baseline-0.json"])
-    assert {*first[3:8]} == {*second[3:8]} == {"compare", "--clock", "cpu", "--seeds", "2"}
+    assert {*first[3:9]} == {*second[3:9]} == {"compare", "--clock", "cpu", "--seeds", "2", "--lengths=[0.75]"}
     assert first[-1] == str(TASKS / "one.yaml")
     assert [path.name for path in (tmp_path / "one" / "off").iterdir()] == ["multigrid-0.json"]
 
