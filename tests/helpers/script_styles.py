@@ -83,12 +83,12 @@ def works() -> str:
 
 
 def refused() -> str:
-    """What is refused and not met most. An outcome says why and, after its last semicolon, what to write."""
+    """What is refused and not met most. After the last semicolon of an outcome is what to write."""
     answers: dict[str, list[str]] = {}
     for style in sorted(STYLES, key=lambda style: [*WORKS].index(style.group)):
         if style.refused is not None and style.name not in MET:
-            why, instead = style.outcome.rsplit("; ", 1)
-            answers.setdefault(f"{instead} ({why})", []).append(style.name)
+            _, instead = style.outcome.rsplit("; ", 1)
+            answers.setdefault(instead, []).append(style.name)
     lines = [f"| {'; '.join(names)} | {answer} |" for answer, names in answers.items()]
     return "\n".join(["| the script | write instead |", "| --- | --- |", *lines]) + "\n"
 
