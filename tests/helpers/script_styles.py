@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.helpers import (
@@ -52,7 +51,7 @@ STYLES: list[Style] = [
 
 # What works, in a sentence for each group.
 WORKS = {
-    "Complete scripts": "Module, data module, usual callbacks, resumed.",
+    "Complete scripts": "Module, data module, usual callbacks.",
     "Datasets and samples": "Samples of any structure with a clip of uint8 or floats, and streams of a known length.",
     "Loaders and samplers": "Any `DataLoader` with an order of indices; its workers, `collate_fn` and generators.",
     "Where the loader comes from": "One loader, from wherever Lightning takes it.",
@@ -76,9 +75,11 @@ def works() -> str:
     for group, sentence in WORKS.items():
         lines.append(f"- **{group}.** {sentence}")
     inexact = [style for style in ways if style.resumes is False]
-    lines.append("- **Resuming.** A run resumes to the bit, but for some ways, which resume at the same step:")
-    for why, names in _by_words(inexact, lambda style: style.outcome):
-        lines.append(f"    - {names}{why and ', because '}{why}.")
+    for style in inexact:
+        assert style.outcome or style.group in ("Datasets and samples", "Data of other libraries"), style.name
+    named = [f"{style.name} ({style.outcome})" for style in inexact if style.outcome]
+    lines.append("- **Resuming.** To the bit. Streams and draws that no seed sets resume at the same step. So do:")
+    lines += [f"    - {name}." for name in named]
     return "\n".join(lines) + "\n"
 
 
@@ -104,14 +105,6 @@ def with_tables(page: str) -> str:
     """The page with what is made between its marks."""
     made = {"refused": refused, "works": works, "summary": summary}
     return MARKED.sub(lambda found: f"{found[1]}\n{made[found[2]]().strip()}\n\n{found[3]}", page)
-
-
-def _by_words(styles: list[Style], words: Callable[[Style], str]) -> list[tuple[str, str]]:
-    """The styles' words, each once, with the names of its styles."""
-    found: dict[str, list[str]] = {}
-    for style in styles:
-        found.setdefault(words(style), []).append(style.name)
-    return [(said, "; ".join(names)) for said, names in found.items()]
 
 
 if __name__ == "__main__":

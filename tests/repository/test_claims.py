@@ -176,12 +176,27 @@ def faster():
     return [*cells, f"took {rows[-1]['prepare']['cpu']:.0f} CPU seconds more"]
 
 
+def questions():
+    """What a clip costs by codec and container, and from a server."""
+    rows, of = [], report("codecs")
+    for kind, row in of["rows"].items():
+        ms = " | ".join(f"{row['ms'][name]:.0f}" for name in ("PyAV, seeking", "torchcodec", "ours"))
+        rows.append(f"| {kind} | {row['bytes_per_minute'] / 1e6:.1f} | {ms} | {row['bytes'] / 1e3:.0f} |")
+    first, *_ = of["rows"].values()
+    assert first["requests"] == 1
+    size = first["bytes_per_minute"] * of["options"]["minutes"] / 1e6
+
+    read = f"{first['bytes'] / 1e3:.0f} KB"
+    return [*rows, f"one request of {read} for a clip of 16 frames, from a file of {size:.0f} MB"]
+
+
 PAGES = {
     "README.md": saves,
     "docs/index.md": saves,
     "docs/pays.md": saves,
     "docs/evidence.md": evidence,
     "docs/faster.md": faster,
+    "docs/questions.md": questions,
     "docs/speed.md": speed,
 }
 ELSEWHERE = re.compile(r"<!-- made by .*?<!-- end -->", re.DOTALL)  # what is made, and compared, elsewhere
