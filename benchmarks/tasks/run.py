@@ -8,7 +8,7 @@
 A page shows a table between `<!-- made by benchmarks/tasks/run.py: TASK ROW ... -->`, of all rows if none is named, and
 `<!-- end -->`. The row of a baseline is named by its length, such as `8_epochs`, and that of a shorter training by its
 share of the length, such as `default_0.75`. "As much time" is CPU time, so that trainings may share a machine. The mark
-`time TASK ...` is for a table of the time that the baseline's accuracy takes.
+`time TASK ...` is for a table of the time that the baseline's accuracy takes, and `card` for one of situations.
 """
 
 import argparse
@@ -28,11 +28,11 @@ from lightning_multigrid.reports import BASELINE, MULTIGRID, Comparison, RunReco
 
 HERE = Path(__file__).parent
 RESULTS, ROOT = HERE.parent / "results", HERE.parents[1]
-PAGES = ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))
+PAGES = ROOT / "README.md", HERE / "README.md", *sorted((ROOT / "docs").glob("*.md"))
 MARKED = re.compile(r"(<!-- made by benchmarks/tasks/run\.py: ([\w./ ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # Each is a file of `rows`, but the first: the config of the task as it is, with the baseline.
 ROWS = {
-    "default": "**multigrid**, the default: 1.5x, short cycle from 32 pixels",
+    "default": "**multigrid**, the default",
     "progressive": "**one pass** at 1x, `progressive()`: half of the frames, then all",
     "frames_last": "one pass at 1x, half of the frames at each size, then all",
     "one_shape": "one pass at 1x with one coarse shape: half of the frames",
@@ -51,17 +51,24 @@ ROWS = {
 # Parts of a config, which go on that of `grid_words`.
 ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_96", "grid_64", "grid_many", "grid_few"
 TASKS = "grid_words", *ON_GRID_WORDS, "avletters", "hard_shapes", "transformer_10"
+# Situation, plan, and the task and row that show it.
+CARD = (
+    ("from scratch, clips of 64 pixels or more", "the default", "grid_64", "default"),
+    ("from scratch, smaller clips", "[no short cycle](choose.md)", "grid_planes", "short_cycle_off"),
+    ("an LR that falls in steps", "[`one_pass=True`](choose.md)", "grid_48_steps", "once"),
+    ("a transformer", "the default", "transformer_10", "default"),
+    ("[fine-tuning](#fine-tuning)", "leave the callback out (here the default)", "grid_many", "default"),
+)
 # What the table of times calls a task.
 CLIPS = {
     "grid_64": "words, 64 x 64 pixels",
     "grid_planes": "words, 48 x 48 pixels",
     "hard_shapes": "drawn shapes, 40 x 40 pixels",
 }
-# The task that each shows, and its rows, if not all.
+# The task that each shows, and its rows: at most five.
 FIGURES = {
-    "front": ("grid_planes", "16_epochs", "9_epochs", "default"),
-    "grid_planes": ("grid_planes",),
-    "hard_shapes": ("hard_shapes",),
+    "front": ("grid_64", "16_epochs", "short_cycle_off", "default"),
+    "grid_planes": ("grid_planes", "16_epochs", "9_epochs", "short_cycle_off", "default", "progressive"),
 }
 
 
@@ -112,16 +119,32 @@ def trainings(task: str, *rows: str) -> list[Training]:
 
 def table(task: str, *rows: str) -> str:
     """In Markdown; of the rows that are named, or of all."""
-    baseline = max(one.cpu for one in trainings(task) if one.runs[0].variant == BASELINE)
+    baseline = whole_baseline(task).cpu
     columns = ["training", "runs", "top-1 %", "steps", "CPU time, s", "of the baseline's"]
-    cells = [one.cells(baseline) for one in trainings(task, *rows)]
+    return markdown(columns, [one.cells(baseline) for one in trainings(task, *rows)])
+
+
+def card() -> str:
+    """In Markdown: which plan for which situation, its share of the baseline's time, and both accuracies."""
+    columns, cells = ["you train", "plan", "of the time", "top-1 %", "the baseline's"], []
+    for situation, plan, task, row in CARD:
+        [one], whole = trainings(task, row), whole_baseline(task)
+        cells.append([situation, plan, f"{100 * one.cpu / whole.cpu:.0f} %", one.top1, whole.top1])
+    return markdown(columns, cells)
+
+
+def whole_baseline(task: str) -> Training:
+    return max((one for one in trainings(task) if one.runs[0].variant == BASELINE), key=lambda one: one.cpu)
+
+
+def markdown(columns: list[str], cells: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [columns, ["---"] * len(columns), *cells])
 
 
 def times(*tasks: str) -> str:
     """The time that the baseline's accuracy takes with the default, in Markdown."""
     columns = ["clips", "baseline", "top-1 %", "CPU time, s", "with the line", "top-1 %", "CPU time, s", "of its time"]
-    lines = [columns, ["---"] * len(columns)]
+    lines = []
     for task in tasks:
         compared = Comparison(RESULTS / task / "default", clock="cpu")
         variant = compared.shortest()
@@ -129,11 +152,13 @@ def times(*tasks: str) -> str:
         texts = [[f"{one.runs[0].epochs} epochs", one.top1, f"{one.cpu:.0f}"] for one in pair]
         share = f"**{100 * pair[1].cpu / pair[0].cpu:.0f} %**" if variant else "worse"
         lines.append([CLIPS[task], *texts[0], *texts[1], share])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(columns, lines)
 
 
 def made(words: Sequence[str]) -> str:
     """The table of a mark."""
+    if words == ["card"]:
+        return card()
     return times(*words[1:]) if words[0] == "time" else table(*words)
 
 

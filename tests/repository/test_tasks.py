@@ -188,4 +188,8 @@ def test_the_pages_show_the_runs():
     tasks = runpy.run_path(str(TASKS / "run.py"))
     pages = [page.read_text() for page in tasks["PAGES"]]
     assert [tasks["with_tables"](page) for page in pages] == pages
-    assert sum(bool(tasks["MARKED"].search(page)) for page in pages) == 3
+    assert sum(bool(tasks["MARKED"].search(page)) for page in pages) == 5
+
+
+def test_figures_have_few_trainings():
+    assert all(len(rows) <= 5 for _, *rows in runpy.run_path(str(TASKS / "run.py"))["FIGURES"].values())
