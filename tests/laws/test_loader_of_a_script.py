@@ -272,7 +272,7 @@ def test_what_a_script_sets_when_an_epoch_begins_holds_in_it(make, setting, work
     assert module.values == [{0}, {1}, {2}, {3}]
 
 
-@pytest.mark.parametrize("arguments", [{}, {"epoch_factor": 1}, {"one_pass": True, "milestones": None}])
+@pytest.mark.parametrize("arguments", [{}, {"epoch_factor": 1}, {"milestones": None}])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_sampler_is_asked_anew_when_an_epoch_begins(workers, arguments):
     """As for a curriculum, or weights of hard examples."""

@@ -59,9 +59,23 @@ def test_one_pass_has_half_of_its_steps_on_the_baselines_grid_whatever_the_lr_do
     assert module.lrs[-1] < 0.1 / 20  # the schedule of the LR has come to its end
 
 
-def test_one_pass_and_milestones_are_refused():
-    with pytest.raises(ValueError, match="`one_pass` goes through the long cycle once, so `milestones` would have no"):
-        MultigridCallback(one_pass=True, milestones=[2])
+def test_the_papers_plan_has_a_long_cycle_for_each_lr_stage_and_sizes_from_a_half():
+    def planned(callback, scheduler=lambda optimizer, _: MultiStepLR(optimizer, [4, 6])):
+        plan = callback.plan(trainer(max_epochs=8), Module(scheduler), loader(2))
+        return plan.schedule
+
+    schedule = planned(MultigridCallback.paper(epoch_factor=1))
+    stages = schedule.baseline.milestones, [phase.stage for phase in schedule.phases]
+    assert stages == ((4, 6), [0, 0, 0, 0, 1, 1, 1, 1, 2])
+    assert (schedule.stepwise, schedule.epoch_factor, schedule.short_cycle) == (True, 1, ShortCycle())
+    once = planned(MultigridCallback())
+    assert (once.baseline.milestones, once.stepwise) == ((4,), False)
+    assert [phase.stage for phase in once.phases] == [0, 0, 0, 0, 1]
+    assert planned(MultigridCallback(milestones=[3])).baseline.milestones == (3,)
+    cosine = planned(MultigridCallback.paper(), lambda optimizer, _: CosineAnnealingLR(optimizer, 8))
+    assert cosine.phases == planned(MultigridCallback(short_cycle=ShortCycle())).phases
+    with pytest.raises(ValueError, match="`milestones` must be a list of epochs or 'script', got 'stages'"):
+        MultigridCallback(milestones="stages")
 
 
 def test_a_training_that_never_reaches_its_last_phase_is_warned_about():
@@ -162,8 +176,8 @@ def test_for_stages_of_one_lr_there_is_no_such_warning(scheduler):
 
 def test_progressive_takes_other_arguments_of_the_class():
     given, other = MultigridCallback.progressive(), MultigridCallback.progressive(epoch_factor=2, seed=1)
-    assert (given.one_pass, given.epoch_factor, given.seed) == (True, 1, None)
-    assert (other.one_pass, other.epoch_factor, other.seed) == (True, 2, 1)
+    assert (given.epoch_factor, given.seed) == (1, None)
+    assert (other.epoch_factor, other.seed) == (2, 1)
     assert other.long_cycle == given.long_cycle
     assert other.short_cycle == given.short_cycle == ShortCycle((1,))
 
@@ -172,7 +186,7 @@ def test_progressive_takes_other_arguments_of_the_class():
     init_args = {"epoch_factor": 3, "long_cycle": {"factors": [[0.5, 1]]}}
     config = {"class_path": "lightning_multigrid.MultigridCallback.progressive", "init_args": init_args}
     in_config = parser.instantiate_classes(parser.parse_object({"callback": config})).callback
-    assert (in_config.one_pass, in_config.epoch_factor) == (True, 3)
+    assert in_config.epoch_factor == 3
     assert (in_config.long_cycle, in_config.short_cycle) == (LongCycle(((0.5, 1),)), given.short_cycle)
 
 
