@@ -133,7 +133,7 @@ class MultigridCallback(Arguments, Callback):
         kept = {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")}
         return {**kept, "_run": None, "_checkpoint": None, "_changes": Changes()}
 
-    # It names the class, so that configs may give all its arguments, which jsonargparse (4.53) doesn't find by `cls`.
+    # These name the class, so that configs may give all its arguments, which jsonargparse (4.53) doesn't find by `cls`.
     @staticmethod
     def baseline(**arguments: Any) -> "MultigridCallback":
         """Trains the baseline: every mini-batch has the baseline's grid, and each epoch is one pass over the data.
@@ -152,8 +152,8 @@ class MultigridCallback(Arguments, Callback):
             **arguments,
         )
 
-    @classmethod
-    def paper(cls, *, short_cycle: ShortCycle = ShortCycle(), **arguments: Any) -> "MultigridCallback":
+    @staticmethod
+    def paper(*, short_cycle: ShortCycle = ShortCycle(), **arguments: Any) -> "MultigridCallback":
         """Trains by the paper's plan (Sec. 3.2 to 3.4), for an LR that falls in steps.
 
         Each LR stage has a long cycle of its own, and the last stage is the fine-tuning phase. The short cycle begins
@@ -161,11 +161,10 @@ class MultigridCallback(Arguments, Callback):
         In the long trainings that were measured, the paper's plan took less time than the default one, and was less
         accurate (docs/pays.md). The arguments are those of the class.
         """
-        return cls(milestones="script", short_cycle=short_cycle, **arguments)
+        return MultigridCallback(milestones="script", short_cycle=short_cycle, **arguments)
 
-    @classmethod
+    @staticmethod
     def progressive(
-        cls,
         *,
         epoch_factor: float = 1,
         long_cycle: LongCycle = LongCycle(((0.5, 0.5**0.5), (1, 0.5**0.5))),
@@ -179,7 +178,7 @@ class MultigridCallback(Arguments, Callback):
         cycle. Such a training takes less time than the default one (docs/pays.md). The arguments are those of the
         class.
         """
-        return cls(epoch_factor=epoch_factor, long_cycle=long_cycle, short_cycle=short_cycle, **arguments)
+        return MultigridCallback(epoch_factor=epoch_factor, long_cycle=long_cycle, short_cycle=short_cycle, **arguments)
 
     def plan(
         self,

@@ -59,7 +59,7 @@ def config(tmp_path, **trainer):
             "logger": False,
             "enable_checkpointing": False,
             "enable_progress_bar": False,
-            "callbacks": [{"class_path": "lightning_multigrid.MultigridCallback"}],
+            "callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.paper"}],
             **trainer,
         },
     }

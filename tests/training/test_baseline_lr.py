@@ -30,7 +30,8 @@ def test_lr_by_hand():
     # step has 10, 5, 10, 5, 5 and 5 clips in the six halves of the epochs, 20/3 on average, so an epoch has 15 steps
     # for 100 clips. A half of an odd number begins with the step that begins in it: the eighth. In the first half of
     # the fine-tuning the LR is that of the stage before.
-    callback = MultigridCallback(epoch_factor=1, long_cycle=LongCycle(((0.5, 1), (1, 1))), short_cycle=ShortCycle((1,)))
+    cycles = {"long_cycle": LongCycle(((0.5, 1), (1, 1))), "short_cycle": ShortCycle((1,))}
+    callback = MultigridCallback(milestones="script", epoch_factor=1, **cycles)
     module = Module(lambda optimizer, _: lr_scheduler.MultiStepLR(optimizer, [1, 2]))
     fit(module, callback, max_epochs=3, train=loader(batch_size=5))
     per_epoch = [[0.2] * 8 + [0.1] * 7, [0.02] * 8 + [0.01] * 7, [0.01] * 8 + [0.001] * 7]
