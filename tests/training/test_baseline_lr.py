@@ -124,7 +124,7 @@ def test_a_backbone_thaws_at_its_share_of_the_baselines_lr(first, in_tensor):
 
 def scaled(optimizer):
     """Scales the LR in steps of an optimizer by 8."""
-    in_step = LRInStep(optimizer, None)
+    in_step = LRInStep([optimizer], None)
     in_step.scale = 8.0
     in_step.start(Changes())
 
@@ -145,7 +145,7 @@ def test_an_lr_written_within_step_is_refused_and_the_baselines_comes_back(lr, w
     optimizer = Overwriting([{"params": [weight]} for weight in weights], lr=lr)  # of one tensor, if it is one
     optimizer.written = written
     scaled(optimizer)
-    with pytest.raises(MisconfigurationException, match="The LR was written within `step` of Overwriting"):
+    with pytest.raises(MisconfigurationException, match="The LR was written within `step` of an optimizer"):
         optimizer.step()
     assert lr == 1.0
 
