@@ -23,7 +23,6 @@ from lightning_multigrid.reports.sheet import write_sheet
 from lightning_multigrid.reports.step_times import Clock
 
 __all__ = ["BASELINE", "CHECKPOINTS", "MULTIGRID", "REHEARSAL", "REST", "SHORTENED", "START", "STATISTICS"]
-__all__ += ["VALIDATION", "Account", "Clock", "Comparison", "LRPoint", "Loading", "Recorder", "RunRecord"]
-__all__ += ["RunReport", "Verdict"]
-__all__ += ["comparison_figure", "cpu_seconds", "new_figure", "plan_figure"]
-__all__ += ["tell_changed_meaning", "tell_few_steps", "write_sheet"]
+__all__ += ["VALIDATION", "Account", "Clock", "Comparison", "LRPoint", "Loading", "Recorder", "RunRecord", "RunReport"]
+__all__ += ["Verdict", "comparison_figure", "cpu_seconds", "new_figure", "plan_figure", "tell_changed_meaning"]
+__all__ += ["tell_few_steps", "write_sheet"]
