@@ -1,4 +1,4 @@
-"""`--ckpt_path`: a file that is missing or no checkpoint is refused, and weights that no checkpoint gives are told."""
+"""`--ckpt_path`: what is not a checkpoint is refused, and weights that no checkpoint gives are told."""
 
 import re
 import sys
@@ -38,7 +38,7 @@ def refuse_other_files(given: str) -> None:
         files = sorted(path.glob("*.ckpt"), key=lambda file: file.stat().st_mtime)
         newest = f", such as {files[-1]}" if files else ""
         raise ValueError(f"`--ckpt_path {given}` is a folder. Give a checkpoint of `fit`{newest}, or `last`.")
-    other = ValueError(f"`--ckpt_path {given}` is no checkpoint, or only a part. Give one of `fit`, or `last`.")
+    other = ValueError(f"`--ckpt_path {given}` is not a checkpoint, or only a part. Give one of `fit`, or `last`.")
     # torch writes archives, whose end says what is in them.
     if not zipfile.is_zipfile(path):
         raise other
@@ -49,7 +49,7 @@ def refuse_other_files(given: str) -> None:
     for name in ("state_dict", "pytorch-lightning_version"):
         if name not in checkpoint:
             raise ValueError(
-                f"`--ckpt_path {given}` is no checkpoint of Lightning: it has no `{name}`. {TRAIN_FROM_IT}"
+                f"`--ckpt_path {given}` is not a checkpoint of Lightning: it has no `{name}`. {TRAIN_FROM_IT}"
             )
 
 

@@ -74,8 +74,8 @@ def prepare_videos(
             --source.source=list.csv --source.root=videos`.
         frame_rate: Images per second, needed if each video of a list or folder is a folder of images.
         output: Folder for all that is written.
-        workers: Processes; 0 works in this one, without `timeout`.
-        timeout: Seconds after which a video is broken.
+        workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
+        timeout: Give up on a video after this many seconds and report it as broken.
         part: K/N: do only part K of N; K counts from 1.
         max_bad_fraction: Exit with 1 if a larger share of videos is broken.
         short_side: Pixels of the shorter side, even; smaller videos keep their size. None is what the config's clips
@@ -128,9 +128,9 @@ def check_videos(
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
         frame_rate: Images per second, as in `prepare`.
-        output: Folder to keep the tables in, as in `index`.
-        workers: Processes; 0 works in this one, without `timeout`.
-        timeout: Seconds after which a video is broken.
+        output: Folder to store the tables in, as in `index`.
+        workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
+        timeout: Give up on a video after this many seconds and report it as broken.
         report: File to write: a CSV of the broken and damaged videos.
     """
     in_folder = report is None or os.path.isdir(os.path.dirname(os.path.abspath(report)))
@@ -169,10 +169,10 @@ def index_videos(
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
         frame_rate: Images per second, as in `prepare`.
-        output: Folder to keep the tables in, which the data module is given as `index`; by default that of the config,
+        output: Folder to store the tables in, which the data module is given as `index`; by default that of the config,
             or one of the user's caches, where `fit` looks for them.
-        workers: Processes; 0 works in this one, without `timeout`.
-        timeout: Seconds after which a video is broken.
+        workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
+        timeout: Give up on a video after this many seconds and report it as broken.
     """
     splits = _videos("index", datamodule, source, frame_rate)
     folder = _folder(datamodule, output)
@@ -188,7 +188,7 @@ def index_videos(
 
 
 def _folder(data: LightningDataModule | None, output: str | None) -> str:
-    """Where frame tables are kept: in a folder that is given, or that of a config, or the one of the user's caches."""
+    """Where frame tables are stored: in a given folder, that of a config, or the one of the user's caches."""
     given = getattr(data, "index", None) if output is None else output
     return given if isinstance(given, str) else tables_folder()
 
@@ -247,7 +247,7 @@ def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding | Planes,
     """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
     if isinstance(encoding, Planes):
         paths = list(dict.fromkeys(manifest.paths()))
-        size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.frame_rate))
+        size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.images_per_second))
         say(f"The planes of {of_videos(len(paths))} take about {size}.")
     done = prepare(manifest, folder, encoding, **options)
     why = f" {done.report} says why." if done.broken else ""

@@ -72,7 +72,7 @@ class TableStore:
     root: str = ""
 
     DAYS = 180
-    """After so many days in which a table was not read, `begin` removes it."""
+    """After this many days in which a table was not read, `begin` removes it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", os.path.abspath(path_argument("folder", self.folder)))
@@ -233,7 +233,7 @@ def _made(path: str) -> FrameTable | str:
 
 
 def _unpacked(path: str, data: bytes) -> FrameTable:
-    """Returns the table that was kept; a `VideoError` if the video is broken, a ValueError if what was kept is."""
+    """Returns the stored table; a `VideoError` if the video is broken, a ValueError if what is stored is."""
     if not data.startswith(_BROKEN):
         return FrameTable.from_bytes(data)
     reason, check = data[len(_BROKEN) : -_CHECK], data[-_CHECK:]

@@ -110,7 +110,7 @@ def prepare(
             if not is_url(source) and os.path.realpath(source).startswith(os.path.join(root, "")):
                 raise ValueError(f"{source} lies in the output folder {root}. Give a folder of its own as `output`.")
             try:
-                made_from = origins[source] = _made_from(source, encoding, manifest.frame_rate)
+                made_from = origins[source] = _made_from(source, encoding, manifest.images_per_second)
             except OSError as error:
                 broken[source] = error.strerror or str(error)
                 continue
@@ -118,11 +118,11 @@ def prepare(
             if _own_origin(target) == made_from:
                 continue
             if _room_for_name(target):
-                jobs.append(TranscodeJob(source, target, encoding, manifest.frame_rate, made_from))
+                jobs.append(TranscodeJob(source, target, encoding, manifest.images_per_second, made_from))
             else:
                 broken[source] = f"{os.path.basename(name)} is too long a name for the disk of {root}; rename the video"
         if isinstance(encoding, Planes):
-            _check_room(root, bytes_of_planes([job.source for job in jobs], encoding, manifest.frame_rate))
+            _check_room(root, bytes_of_planes([job.source for job in jobs], encoding, manifest.images_per_second))
         random.Random().shuffle(jobs)  # other processes may do the same
         made = 0
         for job, result in shown("prepare", run_tasks(_make, jobs, workers, timeout), len(jobs)):
@@ -167,7 +167,7 @@ def _room_for_name(path: str) -> bool:
 
 
 def _check_room(folder: str, needed: int) -> None:
-    """Raises an `OutputError` if the disk of a folder has no room for so many bytes."""
+    """Raises an `OutputError` if the disk of a folder has no room for this many bytes."""
     if needed > (free := shutil.disk_usage(folder).free):
         raise OutputError(
             errno.ENOSPC,
@@ -210,7 +210,7 @@ def _part(text: str) -> tuple[int, int]:
     return number, parts
 
 
-def _made_from(source: str, encoding: Encoding | Planes, frame_rate: float | None) -> str:
+def _made_from(source: str, encoding: Encoding | Planes, images_per_second: float | None) -> str:
     """What a prepared video is made of and how: its source as it is now, and the settings.
 
     Which source it is, its name tells: the path below the root, so that another mount changes nothing.
@@ -221,7 +221,7 @@ def _made_from(source: str, encoding: Encoding | Planes, frame_rate: float | Non
             images = [entry for entry in entries if is_frame(entry.name) and entry.is_file()]
             states = sorted((image.name, image.stat().st_size, image.stat().st_mtime_ns) for image in images)
         images_now = hashlib.sha256(os.fsencode(repr(states))).hexdigest()[:16]
-        about = {"frame_rate": frame_rate, "images": images_now}
+        about = {"frame_rate": images_per_second, "images": images_now}
     else:
         found = state_of(source)
         about = {"bytes": found.size, "changed": found.changed}

@@ -161,13 +161,13 @@ def test_of_a_broken_video_the_reason_is_kept(tmp_path, monkeypatch):
 def test_a_damaged_reason_is_found_out_again(tmp_path, damage):
     (path := tmp_path / "a.mp4").write_bytes(b"no video")
     store = TableStore(tmp_path / "tables")
-    with pytest.raises(VideoError, match="no video"):
+    with pytest.raises(VideoError, match="not a video"):
         store.make(str(path))
     [reason] = Path(store.folder).rglob("*.table")
     reason.write_bytes(damage(reason.read_bytes()))
     assert store.find(str(path)) is None
     assert store.known([str(path)]).missing == [str(path)]
-    with pytest.raises(VideoError, match="no video"):
+    with pytest.raises(VideoError, match="not a video"):
         store.make(str(path))
     assert store.known([str(path)]).broken.keys() == {str(path)}
 
@@ -207,7 +207,7 @@ def test_a_repaired_video_is_decoded_again_though_its_name_and_size_are_the_same
     assert store.make(str(path))
     assert not store.find(str(path)).damage
     path.write_bytes(b"no video")
-    with pytest.raises(VideoError, match="no video"):
+    with pytest.raises(VideoError, match="not a video"):
         store.make(str(path))
     os.utime(path, ns=(0, -3 * 10**9))  # before 1970
     assert store.known([str(path)]).missing == [str(path)]
