@@ -47,7 +47,6 @@ def prepare_videos(
     output: str,
     workers: int = CORES,
     timeout: float = TASK_SECONDS,
-    part: str | None = None,
     max_bad_fraction: float = 0.25,
     short_side: int | None = None,
     store: Literal["h264", "planes"] = "h264",
@@ -64,8 +63,7 @@ def prepare_videos(
     If it was stopped, the same command continues from there. Broken and damaged videos are left out, and `report.csv`
     names them with the reason.
 
-    Several machines share the work with `--part 1/64` to `--part 64/64`, in any order or at once, into one folder. Then
-    the same command without `--part` does what is left, and writes the list that one machine would have written.
+    Several machines that run the same command share the work, if they reach one folder.
 
     Args:
         datamodule: That of a config; instead of `source`.
@@ -76,7 +74,6 @@ def prepare_videos(
         output: Folder for all that is written.
         workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
         timeout: Give up on a video after this many seconds and report it as broken.
-        part: K/N: do only part K of N; K counts from 1.
         max_bad_fraction: Exit with 1 if a larger share of videos is broken.
         short_side: Pixels of the shorter side, even; smaller videos keep their size. None is what the config's clips
             and views need, or 256 without a config.
@@ -91,15 +88,12 @@ def prepare_videos(
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
     encoding = Planes(short_side) if store == "planes" else Encoding(short_side, crf, preset)
-    options = {"part": part, "workers": workers, "timeout": timeout, "max_bad_fraction": max_bad_fraction}
+    options = {"workers": workers, "timeout": timeout, "max_bad_fraction": max_bad_fraction}
     written: dict[str, str] = {}
     for split, manifest in splits.items():
         folder = os.path.join(output, split) if split else output
         _prepare_shown(manifest, folder, encoding, **options)
         written[split] = folder
-    if part is not None:
-        say(f"\nPart {part} is done. After the last part, run this without `--part`.")
-        return
     say(f"\nThe videos have a short side of {short_side} pixels or less. To train on them, give the data module:")
     say("\ndata:\n  init_args:")
     for split, path in written.items():

@@ -18,7 +18,7 @@ class ClipRequest:
         size: Height and width of the clip, in pixels.
         seed: Seed of everything that is drawn for this clip; a pure function of (seed, pass, index), and of how often
             the index came before in the pass, if it did.
-        visit: Seed that the clips of one visit share (see `clips/repeats.py`); None without repeated augmentation.
+        visit: Seed that the clips of one visit share (see `clips/orders.py`); None without repeated augmentation.
         moment: Which clip of the sample it is, from 0: other frames of the same sample, as `seed` draws it. Only
             datasets that read samples whole are asked for others than 0.
     """

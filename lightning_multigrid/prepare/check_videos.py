@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from lightning_multigrid.decode import FrameTable, TableStore, Video, VideoError, open_whole, planes_bytes
 from lightning_multigrid.files import StrPath
-from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
-from lightning_multigrid.prepare.progress import shown
+from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.prepare.tables import index, originals
 from lightning_multigrid.prepare.transcode import Planes
 from lightning_multigrid.sources import Manifest, ManifestError

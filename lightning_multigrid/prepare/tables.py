@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from lightning_multigrid.decode import Done, TableStore, is_plane_file
 from lightning_multigrid.files import StrPath, is_url, of_videos
-from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
-from lightning_multigrid.prepare.progress import shown
+from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.sources import Manifest
 
 Videos = Iterable[tuple[str, Iterable[str]]]

@@ -304,9 +304,9 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("empty", "`--ckpt_path` is empty. Give a checkpoint"),
-        ("best", "`--ckpt_path best` is known only while it trains"),
-        ("none", "is not there (looked for: "),
+        ("empty", "`--ckpt_path ` is not there ("),
+        ("best", "`best` is known only while it trains"),
+        ("none", "is not there ("),
         ("text", "is not a checkpoint, or only a part. Give one of `fit`"),
         ("home", "a.ckpt` is not a checkpoint of Lightning"),
         ("cut", "is not a checkpoint, or only a part"),

@@ -227,50 +227,6 @@ def test_a_video_that_changes_while_it_is_decoded_gets_no_table(videos, store, m
     assert store.known(videos[:1]).missing == videos[:1]
 
 
-# --- Age ---
-
-
-def age(store, days):
-    """Makes all tables as old, and returns them."""
-    tables = list(Path(store.folder).rglob("*.table"))
-    for table in tables:
-        os.utime(table, (time.time() - days * DAY,) * 2)
-    return tables
-
-
-def test_only_tables_that_nobody_read_for_180_days_are_removed(store, videos):
-    for days, left in ((170, 4), (190, 2)):
-        assert len(age(store, days)) == 4
-        assert lengths(store, videos[:2]) == [5, 6]  # a reader marks them
-        store.begin()
-        assert store.known(videos).missing == videos[left:]
-
-
-def test_a_table_is_marked_rarely(store, videos):
-    for days in (20, 40):
-        [table, *_] = age(store, days)
-        before = os.stat(table).st_mtime
-        lengths(store, videos)
-        assert (os.stat(table).st_mtime == before) == (days == 20)
-
-
-def test_a_table_that_another_user_reads_stays(store, videos):
-    """Who may not mark it accesses it."""
-    for table in age(store, 400):
-        os.utime(table, (time.time(), os.stat(table).st_mtime))
-    store.begin()
-    assert store.known(videos).missing == []
-
-
-def test_a_table_that_cannot_be_marked_is_read(store, videos, monkeypatch):
-    def refuse(*arguments):
-        raise PermissionError
-
-    age(store, 40)
-    monkeypatch.setattr(os, "utime", refuse)
-    assert lengths(store, videos) == [5, 6, 7, 8]
-
-
 def test_a_table_that_may_not_be_read_is_made_again(store, videos, monkeypatch):
     def refuse(file):
         if os.path.getsize(file):
