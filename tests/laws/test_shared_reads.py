@@ -3,6 +3,7 @@
 import multiprocessing
 from collections import defaultdict
 from itertools import pairwise
+from types import SimpleNamespace
 
 import lightning as L
 import pytest
@@ -12,11 +13,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.loading import FixedClips
 from lightning_multigrid.loading.requests import ClipRequest
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, trainer
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
-VIDEOS, FRAMES = 200, 16
+VIDEOS, FRAMES = 120, 16
 
 
 class Counting(Dataset):
@@ -65,28 +67,33 @@ def train(dataset, workers=0, ckpt_path=None, callbacks=(), max_epochs=4, **argu
     return module, callback.run.plan
 
 
-def alone(dataset):
-    L.seed_everything(1, verbose=False)
-    trainer(max_epochs=4).fit(Noting(), DataLoader(dataset, batch_size=2, shuffle=True))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run with the line: its mini-batches and plan, its reads, and a checkpoint of each step."""
+    folder, dataset = tmp_path_factory.mktemp("whole"), Counting()
+    keep = L.pytorch.callbacks.ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_multigrid.training.begin.check_grids", lambda *_: None)
+        module, plan = train(dataset, callbacks=[keep])
+    return SimpleNamespace(batches=module.batches, plan=plan, reads=dataset.reads.value, folder=folder)
 
 
-def test_a_dataset_is_read_no_more_often_with_the_line_than_without():
-    script, shared, single = Counting(), Counting(), Counting()
-    alone(script)
-    module, plan = train(shared)
+def test_a_dataset_is_read_no_more_often_with_the_line_than_without(whole):
+    script, single, plan = Counting(), Counting(), whole.plan
+    trainer(max_epochs=4).fit(Noting(), DataLoader(script, batch_size=2, shuffle=True))
     _, without = train(single, share_reads=False)
     assert script.reads.value == plan.baseline_reads == 4 * VIDEOS
-    assert shared.reads.value == plan.reads
+    assert whole.reads == plan.reads
     assert single.reads.value == without.reads
     assert plan.reads < script.reads.value < without.reads
-    assert sum(map(len, module.batches)) == without.reads  # as many clips
+    assert sum(map(len, whole.batches)) == without.reads  # as many clips
 
 
-def test_clips_of_a_read_are_in_different_mini_batches_and_have_other_frames():
-    module, plan = train(Counting())
+def test_clips_of_a_read_are_in_different_mini_batches_and_have_other_frames(whole):
+    plan = whole.plan
     steps = [step for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
     of_read = defaultdict(list)
-    for number, (step, clips) in enumerate(zip(steps, module.batches, strict=True)):
+    for number, (step, clips) in enumerate(zip(steps, whole.batches, strict=True)):
         assert len(clips) == step.shape.clips
         for video, frames, drawn in clips:
             of_read[step.place.epoch, step.offset, video, drawn].append((number, frames))
@@ -106,31 +113,24 @@ def test_four_moments_of_a_sample_share_no_frame():
         assert sorted(int(frame) for frames in moments for frame in frames) == [*range(16)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_neither_reads_nor_mini_batches_depend_on_the_workers(workers):
-    one, several = Counting(), Counting()
-    assert train(one)[0].batches == train(several, workers=workers)[0].batches
-    assert several.reads.value == one.reads.value
+@pytest.mark.parametrize("workers", sampled([1, 2], 2))
+def test_neither_reads_nor_mini_batches_depend_on_the_workers(whole, workers):
+    several = Counting()
+    assert train(several, workers=workers)[0].batches == whole.batches
+    assert several.reads.value == whole.reads
 
 
-def test_a_run_that_continues_in_an_epoch_has_the_same_mini_batches(tmp_path):
-    keep = L.pytorch.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=1, save_top_k=-1)
-    whole, plan = train(Counting(), callbacks=[keep])
-    for done in (3, 7, plan.batches_per_epoch + 2):
-        [path] = tmp_path.glob(f"*step={done}.ckpt")
-        with pytest.warns(UserWarning, match="callbacks used to create the checkpoint"):
-            rest, _ = train(Counting(), ckpt_path=path)
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_a_run_that_continues_in_an_epoch_has_the_same_mini_batches(whole):
+    for done in (3, whole.plan.batches_per_epoch + 2):
+        rest, _ = train(Counting(), ckpt_path=whole.folder / f"step={done}.ckpt")
         assert rest.batches == whole.batches[done:]
 
 
-def test_a_checkpoint_of_shared_reads_is_refused_without(tmp_path):
-    keep = L.pytorch.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=3)
-    train(Counting(), callbacks=[keep], max_epochs=2)
-    with (
-        pytest.warns(UserWarning, match="callbacks used"),
-        pytest.raises(Exception, match="`share_reads=True`, and this run has .* `share_reads=False`"),
-    ):
-        train(Counting(), ckpt_path=next(tmp_path.glob("*.ckpt")), share_reads=False, max_epochs=2)
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_a_checkpoint_of_shared_reads_is_refused_without(whole):
+    with pytest.raises(Exception, match="`share_reads=True`, and this run has .* `share_reads=False`"):
+        train(Counting(), ckpt_path=whole.folder / "step=3.ckpt", share_reads=False)
 
 
 def test_samples_of_none_and_followers_of_each_frame():
@@ -173,6 +173,5 @@ def test_a_stream_is_shared_too(workers):
 
 
 def test_with_whole_span_nothing_is_shared():
-    dataset = Counting()
-    _, plan = train(dataset, whole_span=True)
-    assert not plan.shares_reads
+    data = DataLoader(Counting(), batch_size=2)
+    assert not MultigridCallback(share_reads=True, whole_span=True).plan(trainer(), Noting(), data).shares_reads

@@ -11,10 +11,9 @@ from torch.utils.data import DataLoader, default_collate
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.loading import CollateAtOnce
 from lightning_multigrid.training.rehearsal import shared_memory
-from tests.helpers.tiny import Module, clips, fit
+from tests.helpers.tiny import Module, begin, clips
 
 pytestmark = pytest.mark.rehearsed
-MIB = 1 << 20
 # Two workers read two mini-batches each ahead, and one is in use. The coarse ones have 8 clips, and the bytes of the
 # baseline's 4, beside the labels.
 NEEDED = (2 * 2 + 1) * (4 * 3 * 8 * 32 * 32 * 4 + 8 * 8)
@@ -28,7 +27,7 @@ def told(monkeypatch, tmp_path, free, share_reads=False, **arguments):
     callback = MultigridCallback(**cycles, share_reads=share_reads)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fit(Module(), callback, train=DataLoader(clips(), 4, **{"num_workers": 2, **arguments}), max_epochs=1)
+        begin(Module(), callback, train=DataLoader(clips(), 4, **{"num_workers": 2, **arguments}))
     return [text for text in (str(one.message) for one in caught) if "hand mini-batches over" in text]
 
 
@@ -65,7 +64,7 @@ def test_without_workers_or_such_a_folder_nothing_is_read_for_it(monkeypatch, tm
 def test_a_run_that_is_not_rehearsed_reads_nothing_for_it(monkeypatch, tmp_path):
     monkeypatch.setattr(shared_memory, "bytes_of_clips", lambda *_: pytest.fail("A sample was read."))
     monkeypatch.setattr(shared_memory, "_FOLDER", str(tmp_path))
-    fit(Module(), MultigridCallback(rehearse=False), train=DataLoader(clips(), 4, num_workers=2), max_epochs=1)
+    begin(Module(), MultigridCallback(rehearse=False), train=DataLoader(clips(), 4, num_workers=2))
 
 
 def test_what_goes_through_pipes_does_not_count(monkeypatch, tmp_path):
