@@ -43,8 +43,9 @@ ROWS = {
     "fine_33": "multigrid 1.5x, a third of the steps fine",
     "fine_67": "multigrid 1.5x, two thirds of the steps fine",
     "factor_175": "multigrid 1.75x",
-    "factor_2": "multigrid 2x",
-    "once": "multigrid 1.5x, once through the long cycle: `one_pass=True`",
+    "stages": "multigrid 1.5x, a long cycle for each LR stage, as in the paper",
+    "stages_2": "multigrid 2x, a long cycle for each LR stage",
+    "stages_short_cycle_off": "multigrid 1.5x, a long cycle for each LR stage, without the short cycle",
     "lr_sqrt": "multigrid 1.5x, the LR by the square root of the clips",
     "lr_none": "multigrid 1.5x, the script's LR",
 }
@@ -55,7 +56,7 @@ TASKS = "grid_words", *ON_GRID_WORDS, "avletters", "hard_shapes", "transformer_1
 CARD = (
     ("from scratch, clips of 64 pixels or more", "the default", "grid_64", "default"),
     ("from scratch, smaller clips", "[no short cycle](choose.md)", "grid_planes", "short_cycle_off"),
-    ("an LR that falls in steps", "[`one_pass=True`](choose.md)", "grid_48_steps", "once"),
+    ("an LR that falls in steps", "the default", "grid_48_steps", "default"),
     ("a transformer", "the default", "transformer_10", "default"),
     ("[fine-tuning](#fine-tuning)", "leave the callback out (here the default)", "grid_many", "default"),
 )

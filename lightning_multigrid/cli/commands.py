@@ -107,7 +107,9 @@ def plan(
         seconds = seconds_by_points(planned.shapes, planned.schedule.baseline.shape, step_time)
     say(planned.table(seconds))
     if measure and not planned.baseline:
-        say(measure_loader(planned, trainer, cli.model, cli.datamodule, seconds))
+        here = clips is None and planned.counted
+        missing = "The loader is not measured, as the videos are not here, or `--clips` stands for them."
+        say(measure_loader(planned, trainer, cli.model, cli.datamodule, seconds) if here else missing)
     if epoch is not None:
         say(f"\n{planned.epoch_table(epoch)}")
 

@@ -102,7 +102,7 @@ def _name(part: Config) -> str:
 
 
 def _is_multigrid(callback: Config) -> bool:
-    return _name(callback) in ("MultigridCallback", "progressive")
+    return _name(callback) in ("MultigridCallback", "paper", "progressive")
 
 
 def shorten(config: Config, share: float) -> Config | None:

@@ -15,7 +15,6 @@ from lightning_multigrid.files import StrPath, printable, require
 from lightning_multigrid.prepare import (
     TASK_SECONDS,
     Encoding,
-    Indexed,
     Planes,
     bytes_of_planes,
     check,
@@ -23,7 +22,6 @@ from lightning_multigrid.prepare import (
     of_videos,
     originals,
     prepare,
-    progress_bar,
     tables_folder,
     usable_cores,
     write_report,
@@ -180,11 +178,11 @@ def index_videos(
     folder = _folder(datamodule, output)
     videos = [(manifest.root, originals(manifest)) for manifest in splits.values()]
     done = index(videos, folder, workers, timeout)
-    if done == Indexed():
+    if not (done.made or done.there or done.broken):
         say("Nothing to do: prepared videos need no frame tables, and neither do folders of frames.")
         return
     _name(done.broken)
-    say(f"{done} They are in {folder}.")
+    say(f"Frame tables of {done}. They are in {folder}.")
     if done.broken:
         raise SystemExit(1)
 
@@ -251,14 +249,9 @@ def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding | Planes,
         paths = list(dict.fromkeys(manifest.paths()))
         size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.frame_rate))
         say(f"The planes of {of_videos(len(paths))} take about {size}.")
-    with progress_bar() as bar:
-        looks = f"looking for {of_videos(len(manifest))}"
-        task = bar.add_task(os.path.basename(os.path.normpath(folder)), total=None, count=looks)
-        options["progress"] = lambda now: bar.update(task, completed=now.done, total=now.total, count=str(now))
-        summary = prepare(manifest, folder, encoding, **options)
-    there = f", {summary.kept:,} there before" if summary.kept else ""
-    broken = f"; broken and left out: {len(summary.broken):,}, {summary.report} says why" if summary.broken else ""
-    say(f"{of_videos(summary.made)} prepared{there}: {filesize.decimal(summary.bytes)}{broken}.")
+    done = prepare(manifest, folder, encoding, **options)
+    why = f" {done.report} says why." if done.broken else ""
+    say(f"{done}: {filesize.decimal(done.bytes)} in {folder}.{why}")
 
 
 def needed_short_side(data: LightningDataModule) -> int:

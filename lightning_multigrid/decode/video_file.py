@@ -15,7 +15,7 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.frame_table import MAX_PIXELS
-from lightning_multigrid.files import OURS, Cursor, InputFile, open_input, printable
+from lightning_multigrid.files import PROGRAM_ERRORS, Cursor, InputFile, open_input, printable
 
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
 # name other files and hosts, whatever the name of their file.
@@ -80,7 +80,7 @@ class VideoFile:
             yield
         except Exception as error:
             # FFmpeg raises a MemoryError, too, if a header asks for more than there can be: a fault of the file.
-            if isinstance(error, OURS) and not isinstance(error, av.FFmpegError):
+            if isinstance(error, PROGRAM_ERRORS) and not isinstance(error, av.FFmpegError):
                 raise
             self.check_reads()
             if isinstance(error, VideoError):

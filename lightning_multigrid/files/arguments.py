@@ -43,6 +43,15 @@ def printable(text: str) -> str:
     return "".join(kept)
 
 
+def of_videos(number: int) -> str:
+    """So many videos.
+
+    >>> of_videos(1), of_videos(1200)
+    ('1 video', '1,200 videos')
+    """
+    return f"{number:,} video{'s' * (number != 1)}"
+
+
 def at_home(path: str) -> str:
     """Returns a path with the user's home folder for a leading `~/`, as a shell does; in a config, there is none."""
     return os.path.expanduser(path) if path.startswith("~/") else path

@@ -217,7 +217,7 @@ class SampleParts:
         real = min(map(float, lengths)) if lengths else None
         rates = self._rates(sample, clips.values())
         change_of, reduced = changes(clips, request, baseline, divisor, real, self.whole_span, rates), sample
-        longest = max(change_of.values(), key=lambda change: change.before.get("T", 1))
+        longest = max(change_of.values(), key=lambda change: change.frames_before)
         for path, clip in clips.items():
             reduced = _put(reduced, path, change_of[path].of_clip(clip))
         for name, spec in self.follow.items():

@@ -6,19 +6,7 @@ from functools import partial
 from statistics import mean
 from typing import NamedTuple
 
-import numpy as np
-
-from lightning_multigrid.decode import (
-    FrameFolder,
-    FrameTable,
-    FullDecode,
-    PlaneFile,
-    TableStore,
-    VideoError,
-    open_whole,
-    own_table,
-    planes_bytes,
-)
+from lightning_multigrid.decode import FrameTable, TableStore, Video, VideoError, open_whole, planes_bytes
 from lightning_multigrid.files import StrPath
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
 from lightning_multigrid.prepare.progress import shown
@@ -67,21 +55,17 @@ def check(manifest: Manifest, folder: StrPath, workers: int = 0, timeout: float 
 
 def _of_decode(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> str:
     path, starts = task
-    with open_whole(path, frame_rate) as decode:
-        for _ in decode:
+    with open_whole(path, frame_rate) as video:
+        for _ in video:
             pass
-        if not isinstance(decode, FullDecode):
-            return _fault(decode, starts)
-        own, found = own_table(decode.file.bytes), decode.table(entries=False)
-        whole = own is None or not own.is_current or np.array_equal(own.checksums, found.checksums)
-        return _fault(found, starts) if whole else "changed since `prepare` made it. Remove it, and run `prepare`"
+        return _fault(video.known(), starts)
 
 
-def _fault(video: FrameTable | FrameFolder | PlaneFile, starts: Sequence[float]) -> str:
+def _fault(video: FrameTable | Video, starts: Sequence[float]) -> str:
     """What is wrong with a video whose stretches start there, in s; empty if nothing is."""
     if video.damage:
         return str(video.damage)
-    if isinstance(video, FrameTable) and video.lacks:
+    if video.lacks:
         return f"seems to be cut: {video.lacks}"
     end = video.start + video.time_of(len(video)) if video.rate else 0.0
     late = [start for start in starts if start and start >= end]
@@ -137,5 +121,5 @@ def _look_at(path: str, frame_rate: float | None) -> Look:
     """Looks at a video file, or at a folder of frames if these have a rate."""
     with open_whole(path, frame_rate) as video:
         next(iter(video))
-        length, rate = video.counted() if isinstance(video, FullDecode) else (len(video), video.rate)
+        length, rate = video.counted()
         return Look(length, rate or _USUAL_RATE, video.height, video.width)

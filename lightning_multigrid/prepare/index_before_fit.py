@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from lightning_multigrid.decode import TableStore
 from lightning_multigrid.files import OutputError, StrPath, cache_folder, is_url
 from lightning_multigrid.prepare.processes import usable_cores
-from lightning_multigrid.prepare.progress import of_videos
 from lightning_multigrid.prepare.tables import index, originals
 from lightning_multigrid.sources import Manifest
 
@@ -44,7 +43,7 @@ def index_in_subprocess(manifests: Iterable[Manifest], folder: StrPath) -> str:
     if not missing:
         return ""
     if not remote and sum(map(len, missing.values())) <= _FEW:
-        return str(index(missing.items(), folder))
+        return f"Frame tables of {index(missing.items(), folder)}."
     TableStore(folder).begin()
     command = [sys.executable, "-m", __package__, os.fspath(folder), str(usable_cores())]
     pairs = ((root, path) for root, paths in missing.items() for path in dict.fromkeys(paths))
@@ -54,9 +53,7 @@ def index_in_subprocess(manifests: Iterable[Manifest], folder: StrPath) -> str:
     if run.returncode:
         said = f"The program that makes frame tables ended with exit status {run.returncode}."
         raise OutputError(errno.EIO, said)
-    there, broken = map(int, run.stdout.split()[-2:])
-    said = f"; broken: {of_videos(broken)}" if broken else ""
-    return f"Frame tables of {of_videos(there)} are in {os.fspath(folder)}{said}." if there or broken else ""
+    return run.stdout.decode().splitlines()[-1]
 
 
 def tables_folder() -> str:

@@ -15,14 +15,14 @@ import random
 import re
 import shutil
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
 
 import av
 
-from lightning_multigrid.decode import BrokenVideosError, PlaneFile, VideoError, is_plane_file, own_table
+from lightning_multigrid.decode import BrokenVideosError, Done, PlaneFile, VideoError, is_plane_file, own_table
 from lightning_multigrid.files import (
     InputFile,
     OutputError,
@@ -40,7 +40,7 @@ from lightning_multigrid.files import (
 )
 from lightning_multigrid.prepare.check_videos import bytes_of_planes
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
-from lightning_multigrid.prepare.progress import Progress
+from lightning_multigrid.prepare.progress import shown
 from lightning_multigrid.prepare.transcode import ENCODER, Encoding, Planes, TranscodeJob, transcode
 from lightning_multigrid.sources import Manifest, save_list
 
@@ -50,16 +50,13 @@ REPORT_NAME = "report.csv"
 _VERSION = 7
 
 
-@dataclass(frozen=True)
-class Summary:
+@dataclass
+class Prepared(Done):
     """What a `prepare` did."""
 
-    folder: str  # with the list of the prepared videos, for `VideoDataModule`; a part doesn't write it
-    report: str  # CSV of the broken videos
-    made: int  # videos that it made
-    kept: int  # videos that were there before, or that another process made
-    broken: dict[str, str]  # path and reason of each video that can't be used
-    bytes: int  # of the videos that are there now
+    folder: str = ""  # with the list of the prepared videos, for `VideoDataModule`; a part doesn't write it
+    report: str = ""  # CSV of the broken videos
+    bytes: int = 0  # of the videos that are there now
 
 
 def prepare(
@@ -71,9 +68,8 @@ def prepare(
     workers: int = 0,
     timeout: float = TASK_SECONDS,
     max_bad_fraction: float = 0.25,
-    progress: Callable[[Progress], None] = lambda now: None,
-) -> Summary:
-    """Writes the videos of a manifest anew, except those that are there already.
+) -> Prepared:
+    """Writes the videos of a manifest anew, except those that are there already, with a bar.
 
     Args:
         manifest: The videos.
@@ -84,7 +80,6 @@ def prepare(
         workers: Processes; 0 works in this one.
         timeout: Seconds after which a video counts as broken (not with 0 workers).
         max_bad_fraction: Largest share of all videos that may be broken, in [0, 1]; no matter for a part.
-        progress: Called after every video.
 
     Raises:
         BrokenVideosError: If too many videos are broken; the others are there nevertheless, and so is the report.
@@ -111,7 +106,7 @@ def prepare(
         broken: dict[str, str] = {}
         jobs: list[TranscodeJob] = []
         origins: dict[str, str] = {}
-        for source, name in names.items():
+        for source, name in shown("look", names.items(), len(names)):
             if not is_url(source) and os.path.realpath(source).startswith(os.path.join(root, "")):
                 raise ValueError(f"{source} lies in the output folder {root}. Give a folder of its own as `output`.")
             try:
@@ -130,16 +125,11 @@ def prepare(
             _check_room(root, bytes_of_planes([job.source for job in jobs], encoding, manifest.frame_rate))
         random.Random().shuffle(jobs)  # other processes may do the same
         made = 0
-        now = Progress(len(jobs))
-        progress(now)
-        for job, result in run_tasks(_make, jobs, workers, timeout):
+        for job, result in shown("prepare", run_tasks(_make, jobs, workers, timeout), len(jobs)):
             if isinstance(result, TaskFailure):
                 broken[job.source] = result.reason
-                now.broken += 1
             else:
                 made += result
-            now.done += 1
-            progress(now)
         report = os.path.join(root, REPORT_NAME if part is None else f"report-{number}-of-{parts}.csv")
         write_report(report, broken)
         good = {source: name for source, name in names.items() if source not in broken}
@@ -159,7 +149,7 @@ def prepare(
             f"paths and `root`, repair or remove the videos, or raise `max_bad_fraction`. The first: {printable(first)}"
         )
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
-    return Summary(root, report, made, len(good) - made, broken, size)
+    return Prepared(made, len(good) - made, broken, folder=root, report=report, bytes=size)
 
 
 def _room_for_name(path: str) -> bool:

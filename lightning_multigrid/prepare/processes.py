@@ -24,7 +24,7 @@ import torch
 from pebble import ProcessExpired, ProcessPool
 
 from lightning_multigrid.decode import VideoError
-from lightning_multigrid.files import OURS, OutputError
+from lightning_multigrid.files import PROGRAM_ERRORS, OutputError
 
 TASK_SECONDS = 4 * 3600.0
 """Seconds that a task may take where nothing else is said."""
@@ -112,7 +112,7 @@ def _result(call: Callable[[], Any], task: Any, timeout: float) -> Any:
         return TaskFailure(f"took more than {timeout:g} s: give a longer `timeout`")
     except MemoryError:
         return TaskFailure("memory ran out: use fewer `workers`")
-    except OURS as error:
+    except PROGRAM_ERRORS as error:
         raise RuntimeError(f"{type(error).__name__} at {task}: {error}") from error
     except Exception as error:  # an error of one task must not end the others
         return TaskFailure(f"{type(error).__name__}: {error}")

@@ -17,11 +17,10 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 
 from lightning_multigrid.decode import (
     FrameClock,
-    FullDecode,
     Orientation,
     PlaneWriter,
+    Video,
     VideoError,
-    WholeVideo,
     append_table,
     is_full_range,
     make_table,
@@ -156,7 +155,7 @@ def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
                     stream.time_base = codec.time_base = picture.time_base
                 container.mux(stream.encode(picture))
             container.mux(stream.encode())
-        start, last = source.start, source.last if isinstance(source, FullDecode) else 0.0
+        start, last = source.start, source.last
     file.flush()
     table = make_table(file.name)
     if (len(table), table.height, table.width) != (number, height, width):
@@ -164,12 +163,12 @@ def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
     append_table(file, replace(table, start=start, last=last, made_from=job.made_from))
 
 
-def _rate(source: WholeVideo) -> Fraction:
+def _rate(source: Video) -> Fraction:
     """Frames per second, as the source says; an encoder uses it only to share out the bytes among frames."""
     return Fraction(min(max(source.rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
 
 
-def _pictures(job: TranscodeJob, source: WholeVideo, rate: Fraction) -> Iterator[VideoFrame]:
+def _pictures(job: TranscodeJob, source: Video, rate: Fraction) -> Iterator[VideoFrame]:
     """All frames of a source as they are stored: scaled, upright, with their times.
 
     A `VideoError` at the end if the video is damaged.
@@ -185,8 +184,7 @@ def _pictures(job: TranscodeJob, source: WholeVideo, rate: Fraction) -> Iterator
             matrix = Colorspace.ITU601 if frame.format.is_rgb or first == _UNNAMED else first
             # The frames that come out last don't have a tick.
             base = max(frame.time_base, Fraction(1, _FINEST_CLOCK)) if frame.time_base else 1 / rate
-            joined = isinstance(source, FullDecode) and source.joined
-            clock = FrameClock(frame.time_base or None, 1 / rate, base, joined=joined)
+            clock = FrameClock(frame.time_base or None, 1 / rate, base, joined=source.joined)
         ticks = clock.ticks(frame.pts)  # before the frame is scaled, which may leave it as it is
         same = frame.colorspace == first and not frame.format.is_rgb
         picture = _picture(scaler, frame, size, turn, None if same else matrix)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lightning_multigrid.reports.account import LEAST_SECONDS
 from lightning_multigrid.reports.step_times import StepTime
-from lightning_multigrid.schedule import ClipShape, Plan, Step, counted, duration, three_digits
+from lightning_multigrid.schedule import ClipShape, Plan, counted, duration, three_digits
 
 _BAND = 1.15  # the loader is the limit if a run would be this many times faster without waiting for it
 _WRONG = 1.3  # an estimate is corrected if it was this many times too long or too short
@@ -14,17 +14,12 @@ _FIRST_STEPS, _FEW_STEPS, _MANY_SECONDS, _LATER_STEPS = 20, 4, 10.0, 48
 _MOST_FIRST = 16  # mini-batches that are left out as the first of a worker, so that something is said by step 40
 
 
-def reads_of(step: Step) -> int:
-    """The samples that are read for a mini-batch: none where an earlier one has read them for both."""
-    return step.shape.clips if step.moment == 0 else 0
-
-
 @dataclass(frozen=True)
 class Stretch:
-    """Mini-batches that follow each other, and the samples that are read for all of them, on one device."""
+    """Mini-batches that follow each other, and the clips of all of them, on one device."""
 
     steps: float
-    reads: float
+    clips: float
 
     def seconds(self, step: float, read: float, workers: int) -> float:
         """What the stretch takes if a step takes `step` seconds, and the loader `read` seconds for each sample.
@@ -32,22 +27,27 @@ class Stretch:
         >>> Stretch(100, 400).seconds(0.5, 0.2, workers=2), Stretch(100, 400).seconds(0.5, 0.2, workers=0)
         (80.0, 130.0)
         """
-        stepping, reading = self.steps * step, self.reads * read
+        stepping, reading = self.steps * step, self.clips * read
         return max(stepping, reading) if workers else stepping + reading  # workers read while the device steps
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Estimated seconds of a run and of the script alone, without validations; and why, if the loader is the limit."""
+    """Estimated seconds of a run and of the script alone, without validations; and why, if the loader is the limit.
+
+    A baseline that the callback trains is the script alone.
+    """
 
     total: float
     alone: float
     why: str
+    is_baseline: bool = False
 
     def __str__(self) -> str:
-        times = f"{duration(self.total)} with MultigridCallback, and about {duration(self.alone)} without it."
-        verdict = "the limit" if self.why else "fast enough"
-        return f"The loader is {verdict}. Without validations, the training takes about {times} {self.why}".rstrip()
+        times, verdict = f"{duration(self.total)}", "the limit" if self.why else "fast enough"
+        if not self.is_baseline:
+            times += f" with MultigridCallback, and about {duration(self.alone)} without it"
+        return f"The loader is {verdict}. Without validations, the training takes about {times}. {self.why}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Loading:
         for phase, planned in reversed([*enumerate(self.plan.phase_steps)]):
             steps, cycle = min(planned, left), self.plan.schedule.cycles[phase]
             clips = sum(shape.clips for shape, _ in cycle) / len(cycle)
-            found.append(Stretch(steps, steps * clips / self.plan.moments(phase)))
+            found.append(Stretch(steps, steps * clips))
             left -= steps
         return found[::-1]
 
@@ -96,7 +96,7 @@ class Loading:
         alone = baseline.seconds(step, baseline_read or read, self.workers)
         why = ""
         if seconds > _BAND * sum(stretch.steps for stretch in rest) * step:
-            most = max(stretch.reads / stretch.steps for stretch in self.stretches(whole) if stretch.steps)
+            most = max(stretch.clips / stretch.steps for stretch in self.stretches(whole) if stretch.steps)
             where = " on each device" if plan.world > 1 else ""
             why = (
                 f"With {counted(self.workers, 'worker')}, a sample takes "
@@ -104,7 +104,7 @@ class Loading:
                 f"second{where}, and the steps could take up to {three_digits(most / step)}. What helps, best first: "
                 f"{'; '.join(self.ways_out)}."
             )
-        return Verdict(passed + seconds, alone, why)
+        return Verdict(passed + seconds, alone, why, plan.schedule.is_baseline)
 
 
 class LoaderWatch:
@@ -142,11 +142,11 @@ class LoaderWatch:
     def _judge(self) -> str | None:
         times, self._window, plan = self._window, [], self._loading.plan
         waiting, stepping = sum(time.waiting for time in times), sum(time.stepping for time in times)
-        reads, workers = max(1, sum(reads_of(time.step) for time in times)), self._loading.workers
-        read = sum(time.reading for time in times) / max(1, workers) / reads
+        clips, workers = sum(time.step.shape.clips for time in times), self._loading.workers
+        read = sum(time.reading for time in times) / max(1, workers) / clips
         waits = waiting > (_BAND - 1) * stepping
         if self._said and waits and workers:  # some workers may have less to do than others
-            read = (waiting + stepping) / reads
+            read = (waiting + stepping) / clips
         epoch, batch = times[-1].step.place
         whole, done = sum(plan.phase_steps), epoch * plan.batches_per_epoch + batch + 1
         verdict = self._loading.judge(

@@ -15,7 +15,7 @@ from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle, Step
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.begin import begin_run
-from lightning_multigrid.training.checkpoints.continuation import state_to_continue, tell_other_plan
+from lightning_multigrid.training.checkpoints.continuation import state_to_continue
 from lightning_multigrid.training.plan_ahead import plan_ahead
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.refusals import refuse_unsupported
@@ -92,15 +92,11 @@ class MultigridCallback(Arguments, Callback):
         whole_span: Coarse clips span the whole clip and end with its last real frame: for labels that depend on the
             end of the clip, for counts, order and sound. By default the frames are about as far apart, and their
             start is drawn at random.
-        share_reads: Whether a sample of a dataset that is read whole gives a clip to several mini-batches of its epoch,
-            as long as these mini-batches take other frames of the sample. This is for scripts whose loader is the
-            limit: samples are read less often than by the script alone, and not 1.5 times as often. Accuracy may fall,
-            because the dataset's random crops and flips are the same in these clips. A dataset that reads the clips of
-            a grid itself, in `read_clip`, shares no reads, and `whole_span` shares none either.
         clips_per_epoch: For an iterable dataset, the clips of a baseline epoch on all devices. By default they follow
             from the dataset's `len` on each device, or from an integer `limit_train_batches`.
-        milestones: Starts of the LR stages after the first, in epochs. By default the milestones of the LR scheduler.
-            Without milestones there is one long cycle, and then the fine-tuning phase for the same number of steps.
+        milestones: Epochs at which a new long cycle starts. `script` takes those of the LR scheduler, as the paper does
+            (see `paper`). By default the training goes through the long cycle once, and then through the fine-tuning
+            phase for the same number of steps, whatever the LR does.
         warmup_epochs: Length of the warm-up, in epochs of the baseline. By default that of the LR scheduler.
         lr_by_hand: The script or a callback may write the LR, or another number of a parameter group, between two
             epochs. By default, writing it within an epoch is refused, because the new value may depend on a count of
@@ -111,8 +107,6 @@ class MultigridCallback(Arguments, Callback):
             of the model's patches, if it has patches.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number. By default the frames
             of the model's patches, if it has patches.
-        one_pass: Go through the long cycle once in the whole training, whatever the LR stages are, and then through the
-            fine-tuning phase for the same number of steps; see `progressive`.
         fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, the last stage goes
             through the long cycle like the other stages: the paper's ablation.
         rehearse: Try each grid on a copy of the module before the first step. A run that continues from a checkpoint
@@ -130,7 +124,6 @@ class MultigridCallback(Arguments, Callback):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._run: Run | None = None  # the `fit` that is under way, or the last one
-        self._before: Plan | None = None  # of the `fit` before
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
         self._account = Account()  # of this `fit`
         self._changes = Changes()  # while it is under way: no other thread begins one
@@ -138,7 +131,7 @@ class MultigridCallback(Arguments, Callback):
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles have the arguments, and no `fit`. Lightning sets `log` and `log_dict`: the module's.
         kept = {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")}
-        return {**kept, "_run": None, "_before": None, "_checkpoint": None, "_changes": Changes()}
+        return {**kept, "_run": None, "_checkpoint": None, "_changes": Changes()}
 
     # It names the class, so that configs may give all its arguments, which jsonargparse (4.53) doesn't find by `cls`.
     @staticmethod
@@ -160,6 +153,17 @@ class MultigridCallback(Arguments, Callback):
         )
 
     @classmethod
+    def paper(cls, *, short_cycle: ShortCycle = ShortCycle(), **arguments: Any) -> "MultigridCallback":
+        """Trains by the paper's plan (Sec. 3.2 to 3.4), for an LR that falls in steps.
+
+        Each LR stage has a long cycle of its own, and the last stage is the fine-tuning phase. The short cycle begins
+        at half of the size, however small that is. With an LR that does not fall in steps, the plan is the default one.
+        In the long trainings that were measured, the paper's plan took less time than the default one, and was less
+        accurate (docs/pays.md). The arguments are those of the class.
+        """
+        return cls(milestones="script", short_cycle=short_cycle, **arguments)
+
+    @classmethod
     def progressive(
         cls,
         *,
@@ -173,11 +177,9 @@ class MultigridCallback(Arguments, Callback):
         The first quarter of the steps has half of the baseline's frames, at 0.71 of its size. The second quarter has
         all of the frames, at the same size. The second half of the steps has the baseline's grid. There is no short
         cycle. Such a training takes less time than the default one (docs/pays.md). The arguments are those of the
-        class, without `one_pass`.
+        class.
         """
-        return cls(
-            one_pass=True, epoch_factor=epoch_factor, long_cycle=long_cycle, short_cycle=short_cycle, **arguments
-        )
+        return cls(epoch_factor=epoch_factor, long_cycle=long_cycle, short_cycle=short_cycle, **arguments)
 
     def plan(
         self,
@@ -229,8 +231,6 @@ class MultigridCallback(Arguments, Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            if self._run is not None:
-                self._before = self._run.plan
             self._run, self._account = None, Account()
             self._changes.enter_context(one_at_a_time())
             request_once(trainer, self._changes)
@@ -244,8 +244,6 @@ class MultigridCallback(Arguments, Callback):
         checkpoint, self._checkpoint = self._checkpoint, None
         state = self._state_in(checkpoint) or {}
         self._run = begin_run(self, trainer, state, self._account)
-        if self._before is not None:
-            tell_other_plan(self._before, self._run.plan, trainer.current_epoch)
         self._run.start()
         if checkpoint is not None:
             self._run.load(checkpoint, state)
@@ -277,8 +275,6 @@ class MultigridCallback(Arguments, Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if self._run is not None:
-            self._run.explain(exception)
         self.teardown(trainer, pl_module, "fit")  # which Lightning leaves out then
 
     # --- Checkpoints ---

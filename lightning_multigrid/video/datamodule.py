@@ -192,7 +192,7 @@ class VideoDataModule(LightningDataModule):
         self.drop_last = drop_last
         self.index = index
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
-        self._just_read: dict[Split, Manifest] = {}  # by `prepare_data`, for the `setup` that follows
+        self._just_read: dict[str, dict[Split, Manifest]] = {}  # of a stage, by `prepare_data`, for its `setup`
         self._classes: tuple[str, ...] = ()
         self._broken = BrokenVideos(max_bad_fraction)
 
@@ -214,15 +214,15 @@ class VideoDataModule(LightningDataModule):
         """Makes the frame tables that `fit` lacks, and evaluation alone where a video is in several rows."""
         if not self.index:
             return
-        if self.trainer is None or self.trainer.state.fn in (TrainerFn.FITTING, None):
-            manifests = self.manifests("train", "val")
-            for split, manifest in manifests.items():
-                self._num_classes_of(split, manifest, manifests.get("train"))  # refused before hours of decoding
-            self._just_read = manifests
-            make_tables(manifests.values(), self.index)
+        fn = TrainerFn.FITTING if self.trainer is None else self.trainer.state.fn or TrainerFn.FITTING
+        read = self.manifests(*_SPLITS[fn.value])
+        self._just_read = {fn.value: read}
+        if fn == TrainerFn.FITTING:
+            for split, manifest in read.items():
+                self._num_classes_of(split, manifest, read.get("train"))  # refused before hours of decoding
+            make_tables(read.values(), self.index)
         else:  # each video that is read once is decoded once without a table, too
-            read = self._read(_SPLITS[self.trainer.state.fn.value][0], classes=())
-            make_tables([read] if read is not None and _repeats(read) else [], self.index)
+            make_tables([read[split] for split in _SPLITS[fn.value] if _repeats(read.get(split))], self.index)
 
     @override
     def setup(self, stage: str) -> None:
@@ -238,20 +238,13 @@ class VideoDataModule(LightningDataModule):
                 f"`{needed}` is None, but its videos are needed. Give a list of `path label`, a folder per class, or a "
                 f"source such as `Kinetics`, as `{needed}`; on the command line, `--data.{needed} FOLDER`."
             )
-        read, self._just_read = self._just_read, {}
-        try:
-            train = read.get("train") or self._read("train", classes=())
-        except ManifestError:  # a machine that predicts need not have these videos
-            if stage != "predict":  # else labels count the classes of the split, wrongly if it lacks one
-                raise
-            train = None
+        read = self._just_read.pop(stage, None) or self.manifests(*_SPLITS[stage])
+        train = read.get("train")
         self._classes = train.classes if train else ()
         for split in _SPLITS[stage]:
-            # Prediction does not use labels, so they may be of unknown classes.
-            classes = train.classes if train and split != "predict" else ()
-            manifest = train if split == "train" else read.get(split) or self._read(split, classes)
-            if manifest is None:
+            if split not in read:
                 continue
+            manifest = read[split]
             if manifest.frame_rate is not None and not isinstance(self.sources[split], VideoSource):
                 tell(
                     f"Each video of `{split}` is a folder of images, {manifest.frame_rate:g} per second, as in `train`."
@@ -267,14 +260,22 @@ class VideoDataModule(LightningDataModule):
                 self._datasets[split] = ViewDataset(manifest, sampling, self._views(split), pixels)
 
     def manifests(self, *splits: Split) -> dict[Split, Manifest]:
-        """The videos of the splits, or of all, that have a source; no video is opened.
+        """The videos of `train` and these splits, or of all splits, that have a source; no video is opened.
 
         Raises:
             ManifestError: If a source cannot be read.
         """
-        train = self._read("train", classes=())
+        try:
+            train = self._read("train", classes=())
+        except ManifestError:  # a machine that predicts need not have these videos
+            if splits != ("predict",):  # else labels count the classes of the split, wrongly if it lacks one
+                raise
+            train = None
+        read: dict[Split, Manifest | None] = {"train": train}
         classes = train.classes if train else ()
-        read = {split: train if split == "train" else self._read(split, classes) for split in splits or self.sources}
+        for split in splits or self.sources:
+            if split != "train":  # prediction does not use labels, so they may be of unknown classes
+                read[split] = self._read(split, () if split == "predict" else classes)
         return {split: manifest for split, manifest in read.items() if manifest is not None}
 
     @override
@@ -298,10 +299,6 @@ class VideoDataModule(LightningDataModule):
     @override
     def predict_dataloader(self) -> DataLoader[Any]:
         return self._loader("predict")
-
-    @override
-    def teardown(self, stage: str) -> None:
-        self._broken.tell_slow()
 
     @override
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -452,7 +449,7 @@ class VideoDataModule(LightningDataModule):
         labels = None if split == "predict" else self._labels(split, batch)
         manifest, rows = self._datasets[split].manifest, batch.indices
         paths, stretches = [*map(manifest.path, rows)], [*map(manifest.stretch, rows)]
-        unread = [video.index for video in batch.broken if not (video.kept or video.substitute)]
+        unread = [video.index for video in batch.broken if not (video.used_anyway or video.substitute)]
         left_out = {row: (manifest.path(row), manifest.stretch(row)) for row in unread}
         # Without gradients, as many views take less memory than training takes.
         return VideoBatch(batch, self._resample, labels, paths, stretches, self._classes, self.batch_size, left_out)
@@ -502,9 +499,9 @@ class VideoDataModule(LightningDataModule):
         return batch.multi_hot(self.num_classes)
 
 
-def _repeats(manifest: Manifest) -> bool:
+def _repeats(manifest: Manifest | None) -> bool:
     """Whether a video is in several rows, as stretches of it are."""
-    return len(set(map(hash, manifest.each_path()))) < len(manifest)
+    return manifest is not None and len(set(map(hash, manifest.each_path()))) < len(manifest)
 
 
 @rank_zero_only

@@ -169,8 +169,8 @@ class VideoClips(Dataset[tuple[Tensor, Any]]):
     def _warn(self, clip: Clip) -> None:
         """Names broken, damaged and slow videos, unless any worker has named them before."""
         for video in clip.broken:
-            row = clip.index if video.kept else video.index
-            named = self._slow_named[0] if video.slow else self._named[row, int(video.kept)]
+            row = clip.index if video.used_anyway else video.index
+            named = self._slow_named[0] if video.slow else self._named[row, int(video.used_anyway)]
             if not named:
                 named.fill_(True)
                 warn_of(video, _FATES[self.train], stacklevel=4)

@@ -54,8 +54,9 @@ def test_only_the_callback_differs():
     assert with_callback(CONFIG) == CONFIG
     assert with_callback(plain)["trainer"]["callbacks"][-1] == {"class_path": "lightning_multigrid.MultigridCallback"}
     assert len(CONFIG["trainer"]["callbacks"]) == 2  # as it was
-    one_pass = {"trainer": {"callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.progressive"}]}}
-    assert (with_callback(one_pass), without_callback(one_pass)) == (one_pass, {"trainer": {"callbacks": []}})
+    for name in ("paper", "progressive"):
+        other = {"trainer": {"callbacks": [{"class_path": f"lightning_multigrid.MultigridCallback.{name}"}]}}
+        assert (with_callback(other), without_callback(other)) == (other, {"trainer": {"callbacks": []}})
     baseline = {"trainer": {"callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.baseline"}]}}
     assert without_callback(baseline) == baseline  # it shares BatchNorm statistics, and is the baseline
     assert with_callback(baseline) == {

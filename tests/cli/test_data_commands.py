@@ -47,12 +47,12 @@ def test_prepare_a_folder(source, capsys):
     arguments = [f"--source={source / 'train'}", f"--output={output}", *options]
     main(["prepare", *arguments, *SERIAL])
     printed = capsys.readouterr().out
-    assert printed.startswith("3 videos prepared: ")
+    assert printed.startswith("3 videos made: ")
     assert printed.endswith(f"data:\n  init_args:\n    train: {output}\n")
     assert VideoList(output).read().classes == ("run", "swim")
     main(["prepare", *arguments, *SERIAL])
-    assert capsys.readouterr().out.startswith("0 videos prepared, 3 there before: ")
-    assert prepare(VideoList(source / "train").read(), output, encoding).kept == 3
+    assert capsys.readouterr().out.startswith("0 videos made, 3 there before: ")
+    assert prepare(VideoList(source / "train").read(), output, encoding).there == 3
 
 
 def test_prepare_all_splits_of_a_config(source, capsys):
@@ -78,7 +78,7 @@ data.init_args.train:
 
 def test_prepare_writes_planes_and_says_their_bytes(source, capsys):
     command = ["prepare", str(source / "train"), f"--output={source / 'out'}", "--store=planes", *SERIAL]
-    for made in ("3 videos prepared: ", "0 videos prepared, 3 there before: "):
+    for made in ("3 videos made: ", "0 videos made, 3 there before: "):
         main(command)
         printed = capsys.readouterr().out
         said, size = re.match(r"The planes of 3 videos take about (.*)\.\n.*: (.*)\.\n", printed).groups()
@@ -134,7 +134,7 @@ def frames(tmp_path):
 
 def test_folders_of_frames_are_taken_at_a_rate(frames, capsys, tmp_path):
     main(["prepare", str(frames), "--frame_rate=12", f"--output={tmp_path / 'out'}", *QUICK])
-    assert capsys.readouterr().out.startswith("2 videos prepared: ")
+    assert capsys.readouterr().out.startswith("2 videos made: ")
     with VideoReader(VideoList(tmp_path / "out").read().path(0)) as video:
         assert (len(video), video.rate) == (8, 12)
     main(["index", str(frames), "--frame_rate=12"])

@@ -285,11 +285,6 @@ def test_a_table_that_may_not_be_read_is_made_again(store, videos, monkeypatch):
     assert lengths(store, videos) == [5, 6, 7, 8]
 
 
-def test_that_tables_of_an_older_version_are_there_is_told_once(store):
-    (Path(store.folder) / "keys").write_bytes(b"")
-    assert [store.had_older(), store.had_older()] == [True, False]
-
-
 # --- Several processes ---
 
 

@@ -114,8 +114,11 @@ def planned(recipe: str) -> Plan:
     epochs, steps = values["trainer.max_epochs"], values.get("trainer.max_steps", -1)
     if epochs < 0:
         epochs = steps / math.ceil(clips / world / shape.clips)
-    stepwise, warmup = values[model + "schedule"] == "steps", values.get(model + "warmup_epochs", 0)
-    # A cosine has no stages: half of it, after the warm-up, is the fine-tuning phase.
+    warmup = values.get(model + "warmup_epochs", 0)
+    # Without the paper's stages, half of the training after the warm-up is the fine-tuning phase.
+    stepwise = values[model + "schedule"] == "steps" and (
+        isinstance(callback, str) or "paper" in callback["class_path"]
+    )
     milestones = values[model + "milestones"] if stepwise else arguments.pop("milestones", [(warmup + epochs) / 2])
     baseline = Baseline(shape, epochs, tuple(milestones), warmup_epochs=warmup)
     return Plan(MultigridSchedule(baseline, stepwise=stepwise, **arguments), clips, world=world)

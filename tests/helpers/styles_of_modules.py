@@ -1,5 +1,7 @@
 """Ways to write Trainers, callbacks and modules: rows of `tests/helpers/script_styles.py`."""
 
+import copy
+
 import lightning as L
 import torch
 from lightning.pytorch import callbacks as cb
@@ -248,7 +250,7 @@ def swapped(norm):
 def headed(*head):
     def make():
         layers = net()
-        return nn.Sequential(*layers[:3], *head)
+        return nn.Sequential(*layers[:3], *copy.deepcopy(head))  # each run has its own
 
     return lambda: Script(model=make)
 

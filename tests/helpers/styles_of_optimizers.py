@@ -386,8 +386,9 @@ row(OWN, "a weight decay written in a hook, from `global_step`", module=WrittenD
 row(OWN, "timm's `create_scheduler_v2`", module=lambda: TimmSteps(timm_steps), needs="timm")
 row(OWN, "transformers' `get_cosine_schedule_with_warmup`", module=optimized(hugging_face), needs="transformers")
 row(OWN, "a parameter group with an LR in a tensor, added in a hook", lr=False,
-    module=lambda: Grows(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3))), resumes=None)  # fmt: skip
-row(OWN, "another optimizer, put in by a hook", module=Renewed, refused="has other ones now", late=True,
+    module=lambda: Grows(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3))), resumes=None,
+    outcome="it is also scaled")  # fmt: skip
+row(OWN, "another optimizer, put in by a hook", module=Renewed, refused="has other optimizers now", late=True,
     outcome="its LR would not be scaled; change the parameter groups instead")  # fmt: skip
 row(OWN, "an LR in a tensor, written in a hook", module=WrittenTensor, **BY_RUN)
 

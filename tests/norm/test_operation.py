@@ -160,10 +160,10 @@ def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, cl
 @pytest.mark.parametrize(
     ("memory_format", "groups", "forward", "backward"),
     [
-        (torch.contiguous_format, 2, 5, 3),  # repeat, normalise, move two averages, count; backward and two sums
-        (torch.contiguous_format, 8, 5, 3),
-        (torch.channels_last_3d, 2, 5 + 2, 3 + 2),  # as contiguous, and a copy there and back
-        (torch.channels_last_3d, 8, 5 + 2, 3 + 2),
+        (torch.contiguous_format, 2, 8, 3),  # four repeats, normalise, two averages, count; backward and two sums
+        (torch.contiguous_format, 8, 8, 3),
+        (torch.channels_last_3d, 2, 8 + 2, 3 + 2),  # as contiguous, and a copy there and back
+        (torch.channels_last_3d, 8, 8 + 2, 3 + 2),
     ],
 )
 def test_operations_of_a_step(memory_format, groups, forward, backward):

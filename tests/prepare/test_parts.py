@@ -5,7 +5,9 @@ import threading
 import pytest
 
 from lightning_multigrid.decode.video_file import BrokenVideosError
+from lightning_multigrid.prepare import prepare_videos
 from lightning_multigrid.prepare.prepare_videos import prepare
+from lightning_multigrid.prepare.processes import run_tasks
 from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.preparing import FAST, contents, videos
 
@@ -36,7 +38,7 @@ def test_after_all_parts_nothing_is_left_to_do(source, whole, tmp_path, order):
         assert not (tmp_path / "metadata.csv").exists()
     merged = prepare(source, tmp_path, FAST, max_bad_fraction=0.5)
     assert contents(tmp_path) == whole
-    assert (merged.made, merged.kept, len(merged.broken)) == (0, 5, 2)
+    assert (merged.made, merged.there, len(merged.broken)) == (0, 5, 2)
     assert len(list(tmp_path.glob("report-*-of-3.csv"))) == 3
 
 
@@ -44,7 +46,7 @@ def test_more_parts_than_videos_another_division_and_the_rest_here(source, whole
     summaries = [prepare(source, tmp_path, FAST, part=f"{number}/20") for number in range(1, 4)]
     made = sum(summary.made for summary in summaries)
     again = prepare(source, tmp_path, FAST, part="1/1")
-    assert (again.made, again.kept) == (5 - made, made)
+    assert (again.made, again.there) == (5 - made, made)
     (tmp_path / "videos" / "e.mp4").unlink()
     assert prepare(source, tmp_path, FAST, max_bad_fraction=0.5).made == 1
     assert contents(tmp_path) == whole
@@ -61,7 +63,7 @@ def test_a_broken_source_that_was_repaired_joins(tmp_path):
     (tmp_path / "in" / "b.mp4").write_bytes(good)
     prepare(source, tmp_path / "out", FAST, part="2/2")
     summary = prepare(source, tmp_path / "out", FAST)
-    assert (summary.made, summary.kept, summary.broken) == (0, 3, {})
+    assert (summary.made, summary.there, summary.broken) == (0, 3, {})
 
 
 @pytest.mark.parametrize("part", ["0/4", "5/4", "x", "", "1/0", "1/4/2", "-1/4", "1.0/4", "1/" + "9" * 5000])
@@ -75,17 +77,21 @@ def test_a_part_that_there_is_not(part, source, tmp_path):
 
 
 @pytest.mark.parametrize("part", [None, "1/2"])
-def test_several_share_a_folder_and_none_waits(source, tmp_path, part):
+def test_several_share_a_folder_and_none_waits(source, tmp_path, part, monkeypatch):
     """One is held before its first video, while another one makes all, and writes the list."""
     whole = prepare(source, tmp_path / "whole", FAST, max_bad_fraction=0.5)
     held, go_on, late, output = threading.Event(), threading.Event(), [], tmp_path / "out"
 
-    def wait(now):
-        held.set()
-        assert go_on.wait(60)
+    def wait(*given):
+        if threading.current_thread() is first:
+            held.set()
+            assert go_on.wait(60)
+        return run_tasks(*given)
+
+    monkeypatch.setattr(prepare_videos, "run_tasks", wait)
 
     options = {"part": part, "max_bad_fraction": 0.5}
-    first = threading.Thread(target=lambda: late.append(prepare(source, output, FAST, progress=wait, **options)))
+    first = threading.Thread(target=lambda: late.append(prepare(source, output, FAST, **options)))
     first.start()
     try:
         assert held.wait(60)
@@ -94,5 +100,5 @@ def test_several_share_a_folder_and_none_waits(source, tmp_path, part):
     finally:
         go_on.set()
         first.join()
-    assert (late[0].made, late[0].kept) == (0, whole.made if part is None else late[0].kept)
+    assert (late[0].made, late[0].there) == (0, whole.made if part is None else late[0].there)
     assert contents(output) == contents(tmp_path / "whole")

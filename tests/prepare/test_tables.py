@@ -30,12 +30,12 @@ def indexed(paths, store, workers=0):
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_is_missing_is_made_and_what_is_there_is_kept(paths, store, workers):
     done = indexed([*paths, *paths], store, workers)
-    assert (done.made, done.kept, list(done.broken)) == (3, 0, paths[3:])
+    assert (done.made, done.there, list(done.broken)) == (3, 0, paths[3:])
     assert done.broken[paths[3]].startswith("no video")
     assert [len(store.find(path)) for path in paths[:3]] == [12, 12, 12]
     again = indexed([*paths, *paths], store, workers)
-    assert (again.made, again.kept, again.broken) == (0, 3, done.broken)
-    assert str(again) == "Frame tables of 0 videos made, 3 there before, 1 broken."
+    assert (again.made, again.there, again.broken) == (0, 3, done.broken)
+    assert str(again) == "0 videos made, 3 there before, 1 broken"
 
 
 def test_that_a_video_is_broken_is_found_out_once(paths, store, monkeypatch):

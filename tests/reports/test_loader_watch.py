@@ -59,6 +59,10 @@ def test_the_sentence_says_what_why_and_what_helps():
     )
     enough = str(Loading(plan, 2, ["a"]).judge(step=0.5, read=0.015))
     assert re.fullmatch(r"The loader is fast enough\. Without validations, the training takes .* without it\.", enough)
+    off = MultigridSchedule(plan.schedule.baseline, LongCycle(((1, 1),)), ShortCycle((1,)), epoch_factor=1)
+    assert off.is_baseline
+    alone = str(Loading(replace(plan, schedule=off), 2, ["a"]).judge(step=0.5, read=0.015))
+    assert re.fullmatch(r"The loader is fast enough\. Without validations, the training takes about [^,]*\.", alone)
 
 
 # --- On simulated queues ---

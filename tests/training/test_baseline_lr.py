@@ -170,46 +170,9 @@ def test_another_number_of_schedulers_on_resume_is_refused(tmp_path):
         fit(module, MultigridCallback(), ckpt_path=tmp_path / "step=5.ckpt")
 
 
-def cosine(optimizer, _):
-    return lr_scheduler.CosineAnnealingLR(optimizer, 4)
-
-
 def onecycle(optimizer, module):
     total = int(module.trainer.estimated_stepping_batches)
     return {"scheduler": lr_scheduler.OneCycleLR(optimizer, 5 * optimizer.defaults["lr"], total), "interval": "step"}
-
-
-def warmup(optimizer, _):
-    parts = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2), lr_scheduler.CosineAnnealingLR(optimizer, 2)
-    return lr_scheduler.SequentialLR(optimizer, parts, [2])
-
-
-class ByHand(Module):
-    def on_train_epoch_start(self):
-        self.optimizers().param_groups[0]["lr"] *= 0.5
-
-
-@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`", "ignore:The dirpath has changed")
-@pytest.mark.parametrize(
-    ("kind", "scheduler"), [(ByHand, None), (Module, cosine), (Module, warmup), (Module, onecycle)]
-)
-def test_optimizer_settings_that_a_checkpoint_keeps_are_told_if_the_script_gives_others(
-    kind, scheduler, tmp_path, caplog
-):
-    def said(folder, ckpt_path=None, **settings):
-        caplog.clear()
-        module = kind(scheduler, lambda parameters: SGD(parameters, **{"lr": 0.1, "weight_decay": 0.01} | settings))
-        saver = ModelCheckpoint(tmp_path / folder, every_n_epochs=1, filename="{epoch}", save_top_k=-1)
-        with caplog.at_level("INFO"):
-            fit(module, MultigridCallback(), saver, enable_checkpointing=True, ckpt_path=ckpt_path)
-        return [record.message for record in caplog.records if "keeps the settings" in record.message]
-
-    assert said("whole") == said("same", tmp_path / "whole" / "epoch=1.ckpt") == []
-    first = 0.2 if scheduler is onecycle else 1.0  # the share of the LR with which the training begins
-    name = "lr" if scheduler is None else "initial_lr"
-    for folder, path in (("other", "whole/epoch=1.ckpt"), ("more", "other/epoch=2.ckpt")):
-        [told] = said(folder, tmp_path / path, lr=0.3, weight_decay=0.02)
-        assert f"`{name}` is {0.1 * first:g}, not {0.3 * first:g} and `weight_decay` is 0.01, not 0.02. To" in told
 
 
 def of_steps(optimizer, module, interval="step"):

@@ -17,11 +17,10 @@ from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.schedule import EpochLength, Place, Plan, Step, exact
-from lightning_multigrid.training.checkpoints.continuation import State, tell_kept
+from lightning_multigrid.training.checkpoints.continuation import State
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
 from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler
 from lightning_multigrid.training.script.lr_stages import epochs_before, is_plateau
-from lightning_multigrid.training.script.optimizers import numbers_of, settings_of
 from lightning_multigrid.training.trainer.added import log_values
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
@@ -51,8 +50,6 @@ class BaselineLR:
             "num_training_batches": self._epoch.batches,
             "estimated_stepping_batches": self._epoch.ticks(exact(plan.schedule.baseline.epochs), "step", frequency=1),
         }
-        # With which they began: the checkpoint's, if there is one.
-        self._settings = settings_of(trainer.optimizers) + numbers_of(one.scheduler for one in self._schedulers)
         self._modules = lightning_modules(self._module)
         refuse = partial(_refuse_by_hand, type(self._module).__name__)
         decays = plan.schedule.lr_scaling == "sqrt"  # so that a step's decay times its LR grows with the clips
@@ -182,7 +179,6 @@ class BaselineLR:
 
     def save(self) -> State:
         return {
-            "settings": self._settings,
             "ticks": [[*one.ticks.as_integer_ratio()] for one in self._schedulers],
             "intervals": [one.interval for one in self._schedulers],
             "baseline_epoch_batches": [self._epoch.batches, self._epoch.accumulate],
@@ -191,10 +187,10 @@ class BaselineLR:
     def make_ordinary(self, checkpoint: dict[str, Any]) -> None:
         """Makes a checkpoint fit for trainings without the callback."""
         # Lightning writes a checkpoint wherever SLURM's signal finds it, also in the middle of an update.
-        baseline = {group: values for one in self._in_step for group, values in one.baseline_in_update().items()}
+        own = {(id(noted.group), noted.name): noted.value for one in self._in_step for noted in one.before}
         for optimizer, state in zip(self._trainer.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
             for group, saved in zip(optimizer.param_groups, state.get("param_groups", ()), strict=False):
-                saved.update(baseline.get(id(group), {}))
+                saved.update({name: own[id(group), name] for name in saved if (id(group), name) in own})
 
     def load(self, state: State) -> None:
         if len(state["ticks"]) != len(self._schedulers):
@@ -207,8 +203,7 @@ class BaselineLR:
             clocked.ticks, clocked.interval = Fraction(*ticks), interval
         epoch = EpochLength(*state["baseline_epoch_batches"])
         self._refuse_functions(epoch.optimizer_steps, self._epoch.optimizer_steps)
-        tell_kept(state["settings"], self._settings)
-        self._settings, self._epoch = state["settings"], epoch
+        self._epoch = epoch
 
     def _refuse_functions(self, before: int, now: int) -> None:
         """Refuses functions of this run's steps, if the schedulers go on in those of the checkpoint's baseline."""
@@ -226,21 +221,15 @@ class BaselineLR:
 class _BaselineView(TrainerView):
     """The Trainer as schedulers see it: with the baseline's numbers, and without what has only those of this run."""
 
-    @property
-    def fit_loop(self) -> Any:
-        raise _refusal_of_run("fit_loop")
-
-    @property
-    def train_dataloader(self) -> Any:
-        raise _refusal_of_run("train_dataloader")
-
-
-def _refusal_of_run(name: str) -> MisconfigurationException:
-    return MisconfigurationException(
-        f"A scheduler, or `lr_scheduler_step`, reads `trainer.{name}`, which counts the mini-batches of multigrid "
-        "training. Schedulers count those of the baseline: read `trainer.num_training_batches`, "
-        "`trainer.estimated_stepping_batches`, `trainer.global_step` or `trainer.current_epoch`, which say them there."
-    )
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("fit_loop", "train_dataloader"):
+            return super().__getattr__(name)
+        raise MisconfigurationException(
+            f"A scheduler, or `lr_scheduler_step`, reads `trainer.{name}`, which counts the mini-batches of multigrid "
+            "training. Schedulers count those of the baseline: read `trainer.num_training_batches`, "
+            "`trainer.estimated_stepping_batches`, `trainer.global_step` or `trainer.current_epoch`, which say them "
+            "there."
+        )
 
 
 def _refuse_by_hand(module: str, name: str, before: Any, now: Any) -> None:

@@ -40,7 +40,7 @@ class LRInStep:
         self._updating = False
         self._decays = decays
         self._noted: list[_Noted] = []  # the numbers of all groups
-        self._before: list[_Noted] = []  # during an update with a scale: what is scaled
+        self.before: list[_Noted] = []  # during an update with a scale: what is scaled
         self._scaled: list[_Noted] = []  # and as what
 
     def start(self, changes: Changes) -> None:
@@ -70,13 +70,6 @@ class LRInStep:
             now = noted.group.get(noted.name)
             if noted.written and now is not None and id(noted.group) in groups:  # a script may load others
                 self._refuse(noted.name, noted.value, now)
-
-    def baseline_in_update(self) -> dict[int, dict[str, Any]]:
-        """The baseline's LR and weight decay of each group, by its `id`, during an update."""
-        found: dict[int, dict[str, Any]] = {}
-        for noted in self._before:
-            found.setdefault(id(noted.group), {})[noted.name] = noted.value
-        return found
 
     def _groups(self) -> dict[int, dict[str, Any]]:
         return {id(group): group for one in self._optimizers for group in one.param_groups}  # some hold the same
@@ -125,20 +118,20 @@ class LRInStep:
         self.note()
         self._updating = True
         if self.scale != 1:
-            self._before = self._scales()
-            for noted in self._before:
+            self.before = self._scales()
+            for noted in self.before:
                 if not isinstance(noted.own, Tensor):
                     noted.group[noted.name] = noted.own * self.scale
-            tensors = {id(noted.own): noted.own for noted in self._before if isinstance(noted.own, Tensor)}
+            tensors = {id(noted.own): noted.own for noted in self.before if isinstance(noted.own, Tensor)}
             for tensor in tensors.values():  # of a compiled or capturable optimizer, and maybe of several groups
                 tensor.mul_(self.scale)
-            self._scaled = [_Noted(noted.group, noted.name) for noted in self._before]
+            self._scaled = [_Noted(noted.group, noted.name) for noted in self.before]
         self.used = next((noted.value for noted in self._scaled or self._noted if noted.name == "lr"), None)
 
     def _end(self) -> None:
-        for noted in self._before:
+        for noted in self.before:
             noted.put_back()
-        self._before, self._scaled = [], []
+        self.before, self._scaled = [], []
         self._updating = False
         self.note()
 

@@ -56,14 +56,6 @@ def test_mini_batches_of_an_optimizer_step_are_not_called_steps(tmp_path, caplog
 def test_what_a_time_limit_means_is_said(tmp_path, caplog):
     run(tmp_path, max_time="02:00:00:00")
     assert "The time limit of 2 days, 0:00:00 changes no phase: they are shares of" in caplog.text
-    assert "but the time limit is over" not in caplog.text
-
-
-@pytest.mark.parametrize(("least", "said"), [(None, True), (2, False)])
-def test_a_limit_that_ends_the_training_earlier_is_said_with_the_phases(least, said, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(callbacks.Timer, "time_remaining", lambda *_: 1e-3)
-    run(tmp_path, max_time="02:00:00:00", min_epochs=least)
-    assert ("left, but the time limit is over in 0.0 s, in phase 2." in caplog.text) == said
 
 
 def test_a_plain_script_and_a_baseline_hear_nothing(tmp_path, caplog):
