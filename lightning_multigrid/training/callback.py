@@ -64,7 +64,7 @@ class MultigridCallback(Arguments, Callback):
         epoch_factor: Passes over the data for each epoch.
         short_cycle: Spatial sizes of successive iterations. By default the paper's sizes, but none below 32 pixels:
             smaller clips cost more accuracy than they saved time. `ShortCycle()` has the paper's sizes without a limit.
-        long_cycle: Base shapes of an LR stage.
+        long_cycle: Base shapes, from coarse to fine.
         lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none. By default linear for SGD,
             as in the paper, and sqrt for Adam and similar optimizers. Where such an optimizer has decoupled weight
             decay, the decay grows as the LR does.
@@ -105,8 +105,8 @@ class MultigridCallback(Arguments, Callback):
             of the model's patches, if it has patches.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number. By default the frames
             of the model's patches, if it has patches.
-        fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, the last stage goes
-            through the long cycle like the other stages: the paper's ablation.
+        fine_tuning: Whether the training ends with the fine-tuning phase (Sec. 3.2). If not, the long cycle takes its
+            steps, too: the paper's ablation.
         rehearse: Try each grid on a copy of the module before the first step. Without a rehearsal, a module that can't
             take a grid fails in the middle of the training, when that grid comes. Some faults are then not noticed at
             all: places that are counted from the first, losses that are sums over clips, losses that are not finite on
