@@ -120,14 +120,12 @@ def test_neither_reads_nor_mini_batches_depend_on_the_workers(whole, workers):
     assert several.reads.value == whole.reads
 
 
-@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 def test_a_run_that_continues_in_an_epoch_has_the_same_mini_batches(whole):
     for done in (3, whole.plan.batches_per_epoch + 2):
         rest, _ = train(Counting(), ckpt_path=whole.folder / f"step={done}.ckpt")
         assert rest.batches == whole.batches[done:]
 
 
-@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 def test_a_checkpoint_of_shared_reads_is_refused_without(whole):
     with pytest.raises(Exception, match="`share_reads=True`, and this run has .* `share_reads=False`"):
         train(Counting(), ckpt_path=whole.folder / "step=3.ckpt", share_reads=False)

@@ -78,10 +78,7 @@ def test_a_share_of_no_mini_batch_is_refused_as_lightning_does():
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        (
-            [loader()],
-            r"got list\. Give the one that it holds, whose mini-batches `training_step` then gets as",
-        ),
+        ([loader()], r"got list\. Give the one that it holds, whose mini-batches `training_step` then gets as"),
         (CombinedLoader(loader()), "got CombinedLoader. Give the one that it holds"),
         (CombinedLoader({"a": loader()}), "got CombinedLoader. Give the one that it holds"),
         ([loader(), loader()], r"got list\. Combine several datasets with `torch\.utils\.data\.ConcatDataset`"),

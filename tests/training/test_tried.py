@@ -10,8 +10,6 @@ from lightning_multigrid.training import begin
 from lightning_multigrid.training.rehearsal.tried import what_was_tried
 from tests.helpers.tiny import Module, fit
 
-pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
-
 
 @pytest.fixture
 def rehearsals(monkeypatch):
