@@ -162,7 +162,7 @@ def ordinary():
     assert max(of[1]["said_at"] or 0 for of in found.values()) <= 10
     return [
         f"With the line alone they took {min(line):.2f} to {max(line):.2f} of their time",
-                f"from planes, {min(planes):.2f} to {max(planes):.2f}.",
+        f"from planes, {min(planes):.2f} to {max(planes):.2f}.",
     ]
 
 
