@@ -158,7 +158,7 @@ def compare_command(
         cli: Has read the config.
         output: Folder for the runs, and what they print.
         seeds: Runs of each kind, with seeds from 0.
-        metric: What to compare, of what the validation logs; None is the first that is no loss.
+        metric: What to compare, of what the validation logs; None is the first that is not a loss.
         mode: What is better; None is `min` for losses, errors, WER, CER, perplexity, MAE, MSE, RMSE and the like.
         clock: What "as much time" means: `cpu` is for trainings on CPUs that share a machine.
         lengths: Shares of the training's length, such as `[0.75,0.67,0.5]`, to be trained with the callback, too, until
@@ -380,8 +380,8 @@ class _ConfigCLI(LightningCLI):
 def typed(command: str, words: Sequence[str]) -> list[str]:
     """Returns words of the command line as the parser takes them.
 
-    That is `--measure=true` for `--measure`, and `--source=FOLDER` for FOLDER, which stands right behind the command.
-    Configs come first. A leading `~/` is the home folder, also behind a `=`, where shells leave it.
+    That is `--measure=true` for `--measure`, and `--source=FOLDER` for FOLDER, which directly follows the command.
+    Configs come first. A leading `~/` is the home folder, also after a `=`, where shells leave it.
 
     >>> typed("prepare", ["videos", "--timeout", "3"])
     ['--timeout', '3', '--source=videos']

@@ -47,7 +47,6 @@ def prepare_videos(
     output: str,
     workers: int = CORES,
     timeout: float = TASK_SECONDS,
-    part: str | None = None,
     max_bad_fraction: float = 0.25,
     short_side: int | None = None,
     store: Literal["h264", "planes"] = "h264",
@@ -64,8 +63,7 @@ def prepare_videos(
     If it was stopped, the same command continues from there. Broken and damaged videos are left out, and `report.csv`
     names them with the reason.
 
-    Several machines share the work with `--part 1/64` to `--part 64/64`, in any order or at once, into one folder. Then
-    the same command without `--part` does what is left, and writes the list that one machine would have written.
+    Several machines that run the same command share the work, if they reach one folder.
 
     Args:
         datamodule: That of a config; instead of `source`.
@@ -74,9 +72,8 @@ def prepare_videos(
             --source.source=list.csv --source.root=videos`.
         frame_rate: Images per second, needed if each video of a list or folder is a folder of images.
         output: Folder for all that is written.
-        workers: Processes; 0 works in this one, without `timeout`.
-        timeout: Seconds after which a video is broken.
-        part: K/N: do only part K of N; K counts from 1.
+        workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
+        timeout: Give up on a video after this many seconds and report it as broken.
         max_bad_fraction: Exit with 1 if a larger share of videos is broken.
         short_side: Pixels of the shorter side, even; smaller videos keep their size. None is what the config's clips
             and views need, or 256 without a config.
@@ -91,15 +88,12 @@ def prepare_videos(
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
     encoding = Planes(short_side) if store == "planes" else Encoding(short_side, crf, preset)
-    options = {"part": part, "workers": workers, "timeout": timeout, "max_bad_fraction": max_bad_fraction}
+    options = {"workers": workers, "timeout": timeout, "max_bad_fraction": max_bad_fraction}
     written: dict[str, str] = {}
     for split, manifest in splits.items():
         folder = os.path.join(output, split) if split else output
         _prepare_shown(manifest, folder, encoding, **options)
         written[split] = folder
-    if part is not None:
-        say(f"\nPart {part} is done. After the last part, run this without `--part`.")
-        return
     say(f"\nThe videos have a short side of {short_side} pixels or less. To train on them, give the data module:")
     say("\ndata:\n  init_args:")
     for split, path in written.items():
@@ -128,9 +122,9 @@ def check_videos(
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
         frame_rate: Images per second, as in `prepare`.
-        output: Folder to keep the tables in, as in `index`.
-        workers: Processes; 0 works in this one, without `timeout`.
-        timeout: Seconds after which a video is broken.
+        output: Folder to store the tables in, as in `index`.
+        workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
+        timeout: Give up on a video after this many seconds and report it as broken.
         report: File to write: a CSV of the broken and damaged videos.
     """
     in_folder = report is None or os.path.isdir(os.path.dirname(os.path.abspath(report)))
@@ -169,10 +163,10 @@ def index_videos(
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
         frame_rate: Images per second, as in `prepare`.
-        output: Folder to keep the tables in, which the data module is given as `index`; by default that of the config,
+        output: Folder to store the tables in, which the data module is given as `index`; by default that of the config,
             or one of the user's caches, where `fit` looks for them.
-        workers: Processes; 0 works in this one, without `timeout`.
-        timeout: Seconds after which a video is broken.
+        workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
+        timeout: Give up on a video after this many seconds and report it as broken.
     """
     splits = _videos("index", datamodule, source, frame_rate)
     folder = _folder(datamodule, output)
@@ -188,7 +182,7 @@ def index_videos(
 
 
 def _folder(data: LightningDataModule | None, output: str | None) -> str:
-    """Where frame tables are kept: in a folder that is given, or that of a config, or the one of the user's caches."""
+    """Where frame tables are stored: in a given folder, that of a config, or the one of the user's caches."""
     given = getattr(data, "index", None) if output is None else output
     return given if isinstance(given, str) else tables_folder()
 
@@ -247,7 +241,7 @@ def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding | Planes,
     """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
     if isinstance(encoding, Planes):
         paths = list(dict.fromkeys(manifest.paths()))
-        size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.frame_rate))
+        size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.images_per_second))
         say(f"The planes of {of_videos(len(paths))} take about {size}.")
     done = prepare(manifest, folder, encoding, **options)
     why = f" {done.report} says why." if done.broken else ""

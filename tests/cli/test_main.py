@@ -59,7 +59,7 @@ def config(tmp_path, **trainer):
             "logger": False,
             "enable_checkpointing": False,
             "enable_progress_bar": False,
-            "callbacks": [{"class_path": "lightning_multigrid.MultigridCallback"}],
+            "callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.paper"}],
             **trainer,
         },
     }
@@ -104,7 +104,7 @@ def failure(capsys, args):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["predct"], " `predct` is no command. There are fit, validate, test, "),
+        (["predct"], " `predct` is not a command. There are fit, validate, test, "),
         (["Prepare-"], ".\nDid you mean `prepare`?\n"),
         (["check", "folder", "another"], "unrecognized arguments: another\n"),
         (["check", "folder", "--seeds=3"], "unrecognized arguments: --seeds=3\n"),  # of `compare`
@@ -306,16 +306,16 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("empty", "`--ckpt_path` is empty. Give a checkpoint"),
-        ("best", "`--ckpt_path best` is known only while it trains"),
-        ("none", "is not there (looked for: "),
-        ("text", "is no checkpoint, or only a part. Give one of `fit`"),
-        ("home", "a.ckpt` is no checkpoint of Lightning"),
-        ("cut", "is no checkpoint, or only a part"),
-        ("numpy", "is no checkpoint, or only a part"),
+        ("empty", "`--ckpt_path ` is not there ("),
+        ("best", "`best` is known only while it trains"),
+        ("none", "is not there ("),
+        ("text", "is not a checkpoint, or only a part. Give one of `fit`"),
+        ("home", "a.ckpt` is not a checkpoint of Lightning"),
+        ("cut", "is not a checkpoint, or only a part"),
+        ("numpy", "is not a checkpoint, or only a part"),
         ("folder", "is a folder. Give a checkpoint of `fit`, such as "),
-        ("tensors", "is no checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
-        ("weights", "is no checkpoint of Lightning: it has no `pytorch-lightning_version`. To train from"),
+        ("tensors", "is not a checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
+        ("weights", "is not a checkpoint of Lightning: it has no `pytorch-lightning_version`. To train from"),
         (
             "other",
             "The weights of the checkpoint don't fit BoringModel: Missing",

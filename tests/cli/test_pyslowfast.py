@@ -64,7 +64,7 @@ def data_of(tree):
 
 def plan(tmp_path, text):
     (tmp_path / "ours.yaml").write_text(text)
-    return planned("--config", str(tmp_path / "ours.yaml"), "--clips", "16000")[0].schedule
+    return planned("--config", str(tmp_path / "ours.yaml"), "--clips", "3200")[0].schedule
 
 
 def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path):
@@ -300,5 +300,5 @@ def test_the_command_prints_a_config_or_says_in_a_line_what_is_wrong(tmp_path, c
 def test_what_is_zero_makes_a_config_that_plans(change, said, tmp_path):
     (tmp_path / "ours.yaml").write_text(translated(tmp_path, changed(KINETICS, **change)))
     assert said in (tmp_path / "ours.yaml").read_text()
-    preview, _ = planned("--config", str(tmp_path / "ours.yaml"), "--clips", "100000")
+    preview, _ = planned("--config", str(tmp_path / "ours.yaml"), "--clips", "3200")
     assert preview.lrs[-1].lr > 0

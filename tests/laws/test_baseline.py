@@ -50,8 +50,8 @@ def test_it_has_the_steps_of_the_script_and_the_lr_of_each(scheduler, accumulate
 
 
 def test_it_says_nothing_of_grids_and_of_a_speed_up(caplog):
-    with caplog.at_level("INFO"):
-        fit(Module(steps), MultigridCallback.baseline(), EarlyStopping("val"), val=loader(shuffle=False), max_epochs=6)
+    caplog.set_level("INFO")
+    fit(Module(steps), MultigridCallback.baseline(), EarlyStopping("val"), val=loader(shuffle=False), max_epochs=6)
     assert "Schedule of the baseline, 4 x 8 x 32" in caplog.text
     assert "150 steps, 6 passes over the data in 6 epochs." in caplog.text
     for words in ("Multigrid", "faster", "fewer iterations", "instead of", "coarse", "times fewer", "more often"):

@@ -91,7 +91,7 @@ def always(*_):
 
 
 def fit_by_hand(module, train=None, **arguments):
-    return fit(module, MultigridCallback(), train=train or small_scripts.loader(), **arguments)
+    return fit(module, MultigridCallback(milestones="script"), train=train or small_scripts.loader(), **arguments)
 
 
 PER_STEP = {

@@ -134,7 +134,9 @@ def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
             "val": loader(shuffle=False, number=8) if "val" in variant else None,
         }
         keep = saver(folder, every_n_train_steps=every)
-        host = fit(module, MultigridCallback(), keep, enable_checkpointing=True, **both, **arguments, **more)
+        host = fit(
+            module, MultigridCallback(milestones="script"), keep, enable_checkpointing=True, **both, **arguments, **more
+        )
         return module.seen, state_of(module, host)
 
     whole, end = run(tmp_path, 2)
@@ -624,7 +626,7 @@ def test_an_epochs_end_goes_on_without_the_callback(scheduler, tmp_path):
 
 def test_the_end_of_a_coarse_epoch_goes_on_without_the_callback(tmp_path):
     """Epochs count on; the mini-batches and the LR are the script's."""
-    train_for(tmp_path / "multigrid", MultigridCallback(milestones=[2, 3]), steps_scheduler)
+    train_for(tmp_path / "multigrid", MultigridCallback(milestones="script"), steps_scheduler)
     path = tmp_path / "multigrid" / "2.ckpt"
     [group] = torch.load(path, weights_only=True)["optimizer_states"][0]["param_groups"]
     with pytest.warns(UserWarning, match=r"callbacks used to create the .*: \['MultigridCallback'\]"):

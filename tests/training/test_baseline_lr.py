@@ -30,7 +30,8 @@ def test_lr_by_hand():
     # step has 10, 5, 10, 5, 5 and 5 clips in the six halves of the epochs, 20/3 on average, so an epoch has 15 steps
     # for 100 clips. A half of an odd number begins with the step that begins in it: the eighth. In the first half of
     # the fine-tuning the LR is that of the stage before.
-    callback = MultigridCallback(epoch_factor=1, long_cycle=LongCycle(((0.5, 1), (1, 1))), short_cycle=ShortCycle((1,)))
+    cycles = {"long_cycle": LongCycle(((0.5, 1), (1, 1))), "short_cycle": ShortCycle((1,))}
+    callback = MultigridCallback(milestones="script", epoch_factor=1, **cycles)
     module = Module(lambda optimizer, _: lr_scheduler.MultiStepLR(optimizer, [1, 2]))
     fit(module, callback, max_epochs=3, train=loader(batch_size=5))
     per_epoch = [[0.2] * 8 + [0.1] * 7, [0.02] * 8 + [0.01] * 7, [0.01] * 8 + [0.001] * 7]
@@ -123,7 +124,7 @@ def test_a_backbone_thaws_at_its_share_of_the_baselines_lr(first, in_tensor):
 
 def scaled(optimizer):
     """Scales the LR in steps of an optimizer by 8."""
-    in_step = LRInStep(optimizer, None)
+    in_step = LRInStep([optimizer], None)
     in_step.scale = 8.0
     in_step.start(Changes())
 
@@ -144,7 +145,7 @@ def test_an_lr_written_within_step_is_refused_and_the_baselines_comes_back(lr, w
     optimizer = Overwriting([{"params": [weight]} for weight in weights], lr=lr)  # of one tensor, if it is one
     optimizer.written = written
     scaled(optimizer)
-    with pytest.raises(MisconfigurationException, match="The LR was written within `step` of Overwriting"):
+    with pytest.raises(MisconfigurationException, match="The LR was written within `step` of an optimizer"):
         optimizer.step()
     assert lr == 1.0
 

@@ -47,6 +47,11 @@ def steps_scheduler(optimizer, module):
     return MultiStepLR(optimizer, [2, 3])
 
 
+def staged(**arguments):
+    """With a long cycle for each of its stages."""
+    return MultigridCallback(milestones="script", **arguments)
+
+
 def planned(schedule=PLAN, number=CLIPS, **arguments):
     """Clips x frames x size of every step of a plan."""
     steps = [step for epoch in range(schedule.epochs) for step in Plan(schedule, number, **arguments).epoch(epoch)]
@@ -59,7 +64,7 @@ def planned(schedule=PLAN, number=CLIPS, **arguments):
 @pytest.fixture(scope="module")
 def whole():
     """The run of the plain script: its module, callback and Trainer."""
-    module, callback = Module(steps_scheduler), MultigridCallback()
+    module, callback = Module(steps_scheduler), staged()
     return SimpleNamespace(module=module, callback=callback, host=fit(module, callback))
 
 
@@ -75,7 +80,7 @@ def test_a_plain_script_trains_on_the_plan_that_its_numbers_ask_for(whole):
 def test_groups_of_ranks_are_made_before_the_first_step_for_all_steps(monkeypatch):
     made = []
     monkeypatch.setattr("lightning_multigrid.training.parts.on_grid.make_groups", made.extend)
-    callback = MultigridCallback()
+    callback = staged()
 
     class OnTwoRanks(L.Callback):
         def on_train_start(self, trainer, pl_module):
@@ -96,7 +101,7 @@ def test_groups_of_ranks_are_made_before_the_first_step_for_all_steps(monkeypatc
 def test_removing_the_callback_gives_the_baseline_bit_for_bit():
     before, after = Module(steps_scheduler), Module(steps_scheduler)
     fit(before)
-    fit(Module(steps_scheduler), MultigridCallback())  # leaves nothing behind
+    fit(Module(steps_scheduler), staged())  # leaves nothing behind
     fit(after)
     assert before.seen == after.seen
     for name, value in before.state_dict().items():
@@ -132,7 +137,7 @@ class Indices(Module):
 def test_parts_and_joins_of_a_clip_dataset_pass_requests_on():
     join = ConcatDataset([Subset(Decoding(number=80), range(0, 80, 2)), Decoding(1000, 60)])
     module = Indices(steps_scheduler)
-    fit(module, MultigridCallback(), train=DataLoader(join, 4, shuffle=True))
+    fit(module, staged(), train=DataLoader(join, 4, shuffle=True))
     first = [index for _, indices, _ in module.seen for index in indices][:100]
     assert sorted(first) == [*range(0, 80, 2), *range(1000, 1060)]
     assert [(shape[0], shape[2], shape[3]) for *_, shape in module.seen] == planned()
@@ -141,7 +146,7 @@ def test_parts_and_joins_of_a_clip_dataset_pass_requests_on():
     with pytest.raises(
         ValueError, match="must have one baseline grid, got .* of \\[\\(8, 32, 1\\), \\(16, 32, 1\\)\\]"
     ):
-        fit(Indices(), MultigridCallback(), train=DataLoader(ConcatDataset([Decoding(), other]), 4))
+        fit(Indices(), staged(), train=DataLoader(ConcatDataset([Decoding(), other]), 4))
 
 
 # --- What is inferred ---
@@ -160,7 +165,7 @@ def test_a_baseline_in_steps():
     # 100 clips in batches of 4, two batches per optimizer step: 13 optimizer steps an epoch, so 2 epochs are 26.
     # The last epoch ends within it, as in the script.
     for steps, epochs in ((39, 3), (45, 3 + 12 / 25)):
-        module, callback = Module(steps_scheduler), MultigridCallback()
+        module, callback = Module(steps_scheduler), staged()
         schedule = plan_of(callback, module, max_epochs=-1, max_steps=steps, accumulate_grad_batches=2)
         assert float(schedule.baseline.epochs) == pytest.approx(epochs)
         assert module.seen[-1][0] == schedule.epochs - 1
@@ -196,7 +201,7 @@ class Validating(Module):
 
 def test_validation_twice_an_epoch():
     module = Validating(steps_scheduler)
-    fit(module, MultigridCallback(), val=loader(shuffle=False, number=8), val_check_interval=0.5)
+    fit(module, staged(), val=loader(shuffle=False, number=8), val_check_interval=0.5)
     length = len(planned()) // 4
     assert module.validated == [
         (epoch, epoch * length + done) for epoch in range(4) for done in (length // 2, length // 2 * 2)
@@ -205,7 +210,7 @@ def test_validation_twice_an_epoch():
 
 def test_validation_every_so_many_batches_of_the_baseline():
     module = Validating(steps_scheduler)
-    fit(module, MultigridCallback(), val=loader(shuffle=False, number=8), val_check_interval=12)
+    fit(module, staged(), val=loader(shuffle=False, number=8), val_check_interval=12)
     length = len(planned()) // 4
     every = round(12 / 25 * length)  # of the script's 25
     assert [step for _, step in module.validated] == [
@@ -218,7 +223,7 @@ def test_validation_by_batches_across_epochs():
     module = Validating(steps_scheduler)
     fit(
         module,
-        MultigridCallback(),
+        staged(),
         val=loader(shuffle=False, number=8),
         val_check_interval=20,
         check_val_every_n_epoch=None,
@@ -244,11 +249,11 @@ def test_overfit_batches_see_the_same_clips_in_every_pass():
 
 def test_fast_dev_run_trains_one_whole_coarse_batch():
     module = Module(steps_scheduler)
-    host = fit(module, MultigridCallback(), fast_dev_run=True)
+    host = fit(module, staged(), fast_dev_run=True)
     assert module.shapes == [(64, 2, 16)]
     assert host.global_step == 1
     module = Module(steps_scheduler)
-    fit(module, MultigridCallback(), fast_dev_run=2)
+    fit(module, staged(), fast_dev_run=2)
     assert module.shapes[0] == (64, 2, 16)
     assert len(module.shapes) == 2
     for callback in (MultigridCallback(PLAN), MultigridCallback(milestones=[2, 3], warmup_epochs=1)):
@@ -274,7 +279,7 @@ def test_layers_that_are_made_late_have_statistics_of_sub_mini_batches_too():
             self.net[1] = nn.BatchNorm3d(6)  # after the callback's `setup`
 
     module = Late(steps_scheduler)
-    fit(module, MultigridCallback(), max_epochs=1)
+    fit(module, staged(), max_epochs=1)
     assert None not in module.sub_batches
     assert type(module.net[1]) is nn.BatchNorm3d
 
@@ -283,7 +288,7 @@ def test_layers_that_are_made_late_have_statistics_of_sub_mini_batches_too():
 
 
 def test_everything_is_put_back_and_the_callback_can_be_used_again():
-    callback = MultigridCallback()
+    callback = staged()
     data = loader()
     seen = []
     for _ in range(2):
@@ -307,7 +312,7 @@ class Failing(Module):
 
 
 def test_everything_is_put_back_after_an_exception_too():
-    callback, module, data = MultigridCallback(), Failing(steps_scheduler), loader()
+    callback, module, data = staged(), Failing(steps_scheduler), loader()
     host = trainer(callback)
     before = list(host.callbacks)
     with pytest.raises(RuntimeError, match="on purpose"):
@@ -404,7 +409,7 @@ class Asks(Callback):
 
 
 def test_the_step_that_is_under_way_is_that_of_the_plan():
-    callback = MultigridCallback()
+    callback = staged()
     with pytest.raises(RuntimeError, match="plans the training when `fit` begins"):
         callback.step  # noqa: B018
     fit(Module(steps_scheduler), callback, asks := Asks(callback))
@@ -415,7 +420,7 @@ def test_the_step_that_is_under_way_is_that_of_the_plan():
 
 def test_plan_phases_and_times_are_said(caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(module := Module(steps_scheduler), MultigridCallback())
+        fit(module := Module(steps_scheduler), staged())
     text = caplog.text
     steps_of_plan = [step for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)]
     assert str(Plan(PLAN, CLIPS)) in text
@@ -456,7 +461,7 @@ def test_barebones():
             """Lightning warns of anything that is logged here."""
 
     module = Silent(steps_scheduler)
-    L.Trainer(barebones=True, max_epochs=4, accelerator="cpu", callbacks=[MultigridCallback()]).fit(module, loader())
+    L.Trainer(barebones=True, max_epochs=4, accelerator="cpu", callbacks=[staged()]).fit(module, loader())
     assert module.shapes == planned()
 
 
@@ -469,7 +474,7 @@ def test_a_run_resumed_in_mid_epoch_validates_where_the_whole_one_does(tmp_path)
         module = Validating(steps_scheduler)
         saver = ModelCheckpoint(tmp_path, every_n_train_steps=4, save_top_k=-1, filename="{step}")
         val = loader(shuffle=False, number=8)
-        fit(module, MultigridCallback(epoch_factor=2), saver, val=val, enable_checkpointing=True, **arguments)
+        fit(module, staged(epoch_factor=2), saver, val=val, enable_checkpointing=True, **arguments)
         return module.validated
 
     whole = run()
@@ -584,7 +589,7 @@ def test_refusals_say_what_is_given_required_and_how_to_go_on(module, arguments,
         ({"long_cycle": [[0.5, 1]]}, r"LongCycle, got \[\[0.5, 1\]\]"),
         ({"short_cycle": None}, "ShortCycle, .*'auto'.*, got None"),
         ({"epoch_factor": "2"}, "float, got '2'"),
-        ({"milestones": ["a"]}, r"list\[float\] \| None, got \['a'\]"),
+        ({"milestones": ["a"]}, r"Union\[list\[float\], Literal\['script'\], NoneType\], got \['a'\]"),
         ({"follow": ["a"]}, r"dict\[str \| int, str \| Callable.*\] \| None, got \['a'\]"),
         ({"lr_scaling": 2}, "Literal.* got 2"),
         ({"fine_tuning": "no"}, "bool, got 'no'"),

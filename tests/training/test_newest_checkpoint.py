@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import signal
+from itertools import product
 
 import lightning as L
 import pytest
@@ -198,8 +199,10 @@ def signal_ranks(train, rank, signals, folder):
     return {path.stem: step(path) for path in folder.glob("*.ckpt")}
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("rank", "number"),
+    sampled(list(product((0, 1), (signal.SIGINT, signal.SIGTERM))), (0, signal.SIGINT), (1, signal.SIGTERM)),
+)
 def test_a_signal_to_any_device_stops_all_after_the_same_step(rank, number, tmp_path):
     assert signal_ranks(stop_on_rank, rank, [number], tmp_path) == {"last": 3}
 

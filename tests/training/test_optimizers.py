@@ -1,6 +1,5 @@
 """How the LR grows with the clips: chosen by the optimizer, and said."""
 
-import logging
 import math
 
 import pytest
@@ -11,7 +10,7 @@ from torch.optim import SGD
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, ShortCycle
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling, decays_apart
-from tests.helpers.tiny import Module, fit
+from tests.helpers.tiny import Module, begin, fit
 
 pytestmark = [
     pytest.mark.usefixtures("_unrehearsed"),
@@ -99,8 +98,7 @@ def test_optimizers_of_both_kinds_are_refused():
 )
 def test_a_run_scales_by_the_rule_and_says_it(optimizer, callback, most, said, caplog):
     module = Module(optimizer=optimizer)
-    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
-        fit(module, MultigridCallback(**callback))
+    fit(module, MultigridCallback(**callback), max_epochs=1)
     assert max(module.lrs) / min(module.lrs) == pytest.approx(most)
     assert said in caplog.text
 
@@ -111,7 +109,7 @@ def test_a_linear_schedule_for_adam_is_warned_about():
         with pytest.warns(
             UserWarning, match="LR of AdamW will be multiplied by up to 8, .*or give `lr_scaling='sqrt'`"
         ):
-            fit(Module(optimizer=adamw), callback, fast_dev_run=False)
+            begin(Module(optimizer=adamw), callback)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +122,8 @@ def test_an_optimizers_own_warmup_is_named_with_its_share_of_this_run(name, give
         optimizer.param_groups[0][name] = given
         return optimizer
 
-    with caplog.at_level(logging.INFO):
-        fit(Module(optimizer=warming_up), MultigridCallback())
-        fit(Module(optimizer=warming_up), MultigridCallback(**OFF))  # which has all steps of the script
+    begin(Module(optimizer=warming_up), MultigridCallback())
+    begin(Module(optimizer=warming_up), MultigridCallback(**OFF))  # which has all steps of the script
     said = (
         f"`{name}={given}` of AdamW counts the 36 steps of this run. If it means the 100 of the script, give "
         f"{kept} for the same share of the training."
@@ -142,8 +139,7 @@ def test_so_is_that_of_schedule_free_optimizers(caplog):
         optimizer.train()
         return optimizer
 
-    with caplog.at_level(logging.INFO):
-        fit(Module(optimizer=warming_up), MultigridCallback())
+    begin(Module(optimizer=warming_up), MultigridCallback())
     assert "`warmup_steps=50` of AdamWScheduleFree counts the 36 steps of this run." in caplog.text
 
 
@@ -170,7 +166,7 @@ def test_an_optimizer_that_the_trainer_does_not_know_is_refused():
     ):
         fit(Holds(), MultigridCallback())
     with pytest.warns(UserWarning, match="will run with no optimizer"):
-        fit(Holds(), MultigridCallback(lr_scaling="none"))
+        begin(Holds(), MultigridCallback(lr_scaling="none"))
 
 
 def saying_so(name, **settings):
@@ -215,7 +211,7 @@ def test_what_grows_with_the_lr_is_said(make, decay, betas, caplog):
             used.add(scale)
             assert now["weight_decay"] == self.given["weight_decay"] * (scale if decay else 1)
 
-    fit(Made(), MultigridCallback(), max_epochs=4)
+    fit(Made(), MultigridCallback(), max_epochs=1)
     assert len(used) > 1
     [said] = [message for message in caplog.messages if message.startswith("The LR grows")]
     assert ("So does the weight decay." in said, "The betas are those of a step." in said) == (decay, betas)
