@@ -4,7 +4,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from jsonargparse import ArgumentError
 from lightning.pytorch import LightningDataModule
@@ -60,10 +60,8 @@ def prepare_videos(
 
     The first prepares a list or a folder of videos. The second prepares all splits that a config of `fit` names, each
     into a folder of its own, and says what to change in the config; its options, such as --data.train, are taken, too.
-    If it was stopped, the same command continues from there. Broken and damaged videos are left out, and `report.csv`
-    names them with the reason.
-
-    Several machines that run the same command share the work, if they reach one folder.
+    If it was stopped, the same command continues from there. Several machines that run it share the work, if they reach
+    one folder. Broken and damaged videos are left out, and `report.csv` names them with the reason.
 
     Args:
         datamodule: That of a config; instead of `source`.
@@ -88,12 +86,16 @@ def prepare_videos(
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
     encoding = Planes(short_side) if store == "planes" else Encoding(short_side, crf, preset)
-    options = {"workers": workers, "timeout": timeout, "max_bad_fraction": max_bad_fraction}
-    written: dict[str, str] = {}
+    written = {split: os.path.join(output, split) if split else output for split in splits}
     for split, manifest in splits.items():
-        folder = os.path.join(output, split) if split else output
-        _prepare_shown(manifest, folder, encoding, **options)
-        written[split] = folder
+        if isinstance(encoding, Planes):
+            paths = list(dict.fromkeys(manifest.paths()))
+            size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.images_per_second))
+            say(f"The planes of {of_videos(len(paths))} take about {size}.")
+        bounds = {"timeout": timeout, "max_bad_fraction": max_bad_fraction}
+        done = prepare(manifest, written[split], encoding, workers=workers, **bounds)
+        why = f" {done.report} says why." if done.broken else ""
+        say(f"{done}: {filesize.decimal(done.bytes)} in {written[split]}.{why}")
     say(f"\nThe videos have a short side of {short_side} pixels or less. To train on them, give the data module:")
     say("\ndata:\n  init_args:")
     for split, path in written.items():
@@ -112,8 +114,8 @@ def check_videos(
 ) -> None:
     """Says which videos of a dataset are broken, damaged, or cut by what their containers say. Exits with 1 if any is.
 
-    It makes the frame tables that videos lack, as `index` does, and reads the answer from them. So `fit` decodes no
-    video again, and neither does another `check`, which sees no damage that has come since.
+    It makes the frame tables that videos lack, as `index` does, and reads the answer from them. So neither `fit` nor
+    another `check` decodes a video again.
 
         lightning-multigrid check videos
         lightning-multigrid check --config recipe.yaml --report broken.csv
@@ -235,17 +237,6 @@ def _videos(
             f"`data` is {type(data).__name__}, a VideoDataModule is required. Give a list or folder of videos instead."
         )
     return {str(split): manifest for split, manifest in data.manifests().items()}
-
-
-def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding | Planes, **options: Any) -> None:
-    """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
-    if isinstance(encoding, Planes):
-        paths = list(dict.fromkeys(manifest.paths()))
-        size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.images_per_second))
-        say(f"The planes of {of_videos(len(paths))} take about {size}.")
-    done = prepare(manifest, folder, encoding, **options)
-    why = f" {done.report} says why." if done.broken else ""
-    say(f"{done}: {filesize.decimal(done.bytes)} in {folder}.{why}")
 
 
 def needed_short_side(data: LightningDataModule) -> int:

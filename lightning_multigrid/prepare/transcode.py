@@ -114,8 +114,7 @@ class TranscodeJob:
 def transcode(job: TranscodeJob) -> None:
     """Writes a video anew: frame i of the target is frame i of the source, shown at the same time after the first.
 
-    The source is decoded once, an encoded target once more for its table, which follows it. A `VideoError` if the
-    source can't be read, or is damaged; then there is no target.
+    A `VideoError` if the source can't be read, or is damaged; then there is no target.
     """
     with new_file(job.target) as file:
         try:
