@@ -6,7 +6,6 @@ seconds of `fit`, and `comparison.py` compares whole runs.
 """
 
 from lightning_multigrid.reports.account import CHECKPOINTS, REHEARSAL, REST, START, STATISTICS, VALIDATION, Account
-from lightning_multigrid.reports.changed_meaning import tell_changed_meaning, tell_few_steps
 from lightning_multigrid.reports.comparison import (
     BASELINE,
     MULTIGRID,
@@ -15,9 +14,10 @@ from lightning_multigrid.reports.comparison import (
     Recorder,
     RunRecord,
     cpu_seconds,
+    shorter,
 )
 from lightning_multigrid.reports.figures import LRPoint, comparison_figure, new_figure, plan_figure
-from lightning_multigrid.reports.loader_watch import Loading, Verdict, reads_of
+from lightning_multigrid.reports.loader_watch import Loading, Verdict
 from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.sheet import write_sheet
 from lightning_multigrid.reports.step_times import Clock
@@ -25,5 +25,4 @@ from lightning_multigrid.reports.step_times import Clock
 __all__ = ["BASELINE", "CHECKPOINTS", "MULTIGRID", "REHEARSAL", "REST", "SHORTENED", "START", "STATISTICS"]
 __all__ += ["VALIDATION", "Account", "Clock", "Comparison", "LRPoint", "Loading", "Recorder", "RunRecord"]
 __all__ += ["RunReport", "Verdict"]
-__all__ += ["comparison_figure", "cpu_seconds", "new_figure", "plan_figure", "reads_of"]
-__all__ += ["tell_changed_meaning", "tell_few_steps", "write_sheet"]
+__all__ += ["comparison_figure", "cpu_seconds", "new_figure", "plan_figure", "shorter", "write_sheet"]

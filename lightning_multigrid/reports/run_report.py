@@ -57,33 +57,16 @@ class RunReport:
             yield mini_batch
             self.account.turn(WAITING)
 
-    def announce(self, step: Step, baseline_lr: Any, limit: Callable[[], float | None] = lambda: None) -> None:
-        """Says a phase that begins.
-
-        `baseline_lr` is a number or a tensor, and `limit` the seconds that the training may still take: both are read
-        only then.
-        """
+    def announce(self, step: Step, baseline_lr: Any) -> None:
+        """Says a phase that begins. `baseline_lr` is a number or a tensor, which is read only then."""
         self._shape = step.shape
         if step.phase != self._phase:
             self._phase, phases, left = step.phase, self._schedule.phases, self.seconds_left
             phase, lr = phases[step.phase], float(baseline_lr) * step.lr_scale
             self.tell(
                 f"Phase {step.phase + 1} of {len(phases)}: {phase.shape}, epochs {phase.interval}, LR from {lr:.3g}, "
-                f"scale {phase.lr_scale:.3g}.{self._left_text(left, limit())}"
+                f"scale {phase.lr_scale:.3g}." + ("" if left is None else f" About {duration(left)} left.")
             )
-
-    def _left_text(self, left: float | None, limit: float | None) -> str:
-        if left is None:
-            return ""
-        said = f" About {duration(left)} left"
-        if limit is None or limit >= left:
-            return f"{said}."
-        if limit <= 0:
-            return f"{said}, but the time limit has passed."
-        phases, end = self._schedule.phases, self._schedule.baseline.epochs
-        stopped = self._position + (end - self._position) * Fraction(limit / left)
-        number = sum(phase.start_epoch <= stopped for phase in phases)
-        return f"{said}, but the time limit is over in {duration(limit)}, in phase {number}."
 
     def ended(self, step: Step, following: Step) -> list[StepTime]:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
@@ -112,11 +95,6 @@ class RunReport:
             if (said := self._watch.add(step_time)) is not None:
                 self.tell(said)
         return taken
-
-    @property
-    def whole(self) -> bool:
-        """Whether the last step of the plan has ended."""
-        return self._began is not None and self._left <= 0
 
     @property
     def bar(self) -> dict[str, str]:

@@ -1,8 +1,7 @@
 """What a model sees on each grid: pictures of a script's own clips, before any training."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterator
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.loading import ClipDataset, ClipRequest, FixedClips, SampleParts, derive_seed
+from lightning_multigrid.loading import ClipDataset, ClipRequest, FixedClips, SampleParts, all_parts, derive_seed
 from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.reports import write_sheet
 from lightning_multigrid.schedule import Baseline, BatchShape
@@ -93,16 +92,9 @@ def _stretched(clip: Tensor) -> Tensor:
     return clip if least >= 0 and greatest <= 1 else (clip - least) / (greatest - least)
 
 
-def _numbers(sample: Any, name: str = "") -> Iterator[str]:
+def _numbers(sample: Any) -> Iterator[str]:
     """The numbers and texts of a sample, such as its label."""
-    if is_dataclass(sample):
-        sample = vars(sample)
-    if isinstance(sample, Mapping):
-        for key, part in sample.items():
-            yield from _numbers(part, str(key))
-    elif isinstance(sample, Sequence) and not isinstance(sample, str):
-        for part in sample:
-            yield from _numbers(part, name)
-    elif isinstance(sample, (int, float, str)) or getattr(sample, "ndim", None) == 0:
-        value = sample.item() if hasattr(sample, "item") else sample
-        yield f"{name} {value}".strip() if name else str(value)
+    for path, part in all_parts(sample):
+        if isinstance(part, (int, float, str)) or getattr(part, "ndim", None) == 0:
+            value, names = part.item() if hasattr(part, "item") else part, [key for key in path if isinstance(key, str)]
+            yield " ".join([*names[-1:], str(value)])

@@ -1,28 +1,18 @@
 """The plan of a script before its `fit`: made as `fit` makes it, and nothing is left changed."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.host import (
-    LightningDataModule,
-    LightningModule,
-    MisconfigurationException,
-    Trainer,
-    is_overridden,
-    tell,
-)
+from lightning_multigrid.host import LightningDataModule, LightningModule, Trainer, tell
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.begin import plan_of
 from lightning_multigrid.training.measured import measure
-from lightning_multigrid.training.mini_batches import error_text
-from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.recipe import user_loader
 from lightning_multigrid.training.script.refusals import refuse_unsupported
+from lightning_multigrid.training.told import tell_plan
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import attach, replace_loader
 
@@ -40,33 +30,15 @@ def plan_ahead(
         refuse_unsupported(trainer, module)
         loader = _training_loader(trainer, module, data, changes)
         replace_loader(trainer, loader, changes)
-        with _named_setup(module):
-            make_optimizers(trainer)
+        make_optimizers(trainer)
         script = user_loader(loader, trainer, arguments.clips_per_epoch)
         world = trainer.num_devices * trainer.num_nodes
         plan, dataset = plan_of(arguments, trainer, module, script, world, seed=arguments.seed or 0)
-        tell(f"{plan}\n{lr_rule(arguments, plan.schedule, trainer.optimizers)}")
+        tell_plan(arguments, trainer, plan)
         if measured:
             trainer.datamodule = data if isinstance(data, LightningDataModule) else None  # type: ignore[attr-defined]
             tell(str(measure(plan, dataset, trainer, module, script)))
         return plan
-
-
-@contextmanager
-def _named_setup(module: LightningModule) -> Iterator[None]:
-    """Within it, an error names the hooks by which `fit` sets up a module, which may not be called twice."""
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError) as error:  # of what is missing
-        hooks = [name for name in ("prepare_data", "setup", "configure_model") if is_overridden(name, module)]
-        if not hooks:
-            raise
-        names = " and ".join(f"`{name}`" for name in hooks)
-        raise MisconfigurationException(
-            f"`plan` fails with {error_text(error)}. It doesn't call {names} of {type(module).__name__}, as `fit` "
-            "does. If that makes what is missing, call it before `plan`, or read the plan that `fit` prints when it "
-            "begins."
-        ) from error
 
 
 def make_optimizers(trainer: Trainer) -> None:
@@ -78,8 +50,7 @@ def make_optimizers(trainer: Trainer) -> None:
 
 def _training_loader(trainer: Trainer, module: LightningModule, data: Any, changes: Changes) -> Any:
     if data is None:
-        with _named_setup(module):
-            return module.train_dataloader()
+        return module.train_dataloader()
     if not isinstance(data, LightningDataModule):
         return data
     changes.set_attribute(data, "trainer", trainer)

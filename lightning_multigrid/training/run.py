@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lightning_multigrid.host import Trainer, tell
+from lightning_multigrid.host import Trainer
 from lightning_multigrid.reports import RunReport
 from lightning_multigrid.schedule import Place, Plan, Step
 from lightning_multigrid.training.checkpoints.continuation import State, describe_run, find_continuation
@@ -29,7 +29,6 @@ class Run:
         plan: Plan,
         trainer: Trainer,
         report: RunReport,
-        tried: str | None,
         *,
         loop: LightningLoop,
         grid: OnGrid,
@@ -39,14 +38,12 @@ class Run:
         lr: BaselineLR,
     ) -> None:
         self.plan, self.report = plan, report
-        self._tried = tried  # by the rehearsal
         self._loop, self._grid, self._reporting = loop, grid, reporting
         self._statistics, self._patience, self._lr = statistics, patience, lr
         self._trainer: Trainer | None = trainer
         self._planned: Place | None = None  # where the next epoch begins; without a checkpoint, Lightning says where
         self._next: Step | None = None
         self._in_step = False
-        self._last: Step | None = None  # the one that ended last
         self._changes = Changes()
         self._saved: State = {}  # when it was closed
         self.timed = report.timed
@@ -60,7 +57,7 @@ class Run:
     def start(self) -> None:
         """The `fit` begins: the Trainer has the settings, optimizers and schedulers of its script."""
         changes = self._changes
-        for part in (self._loop, self._grid, self._reporting, self._statistics, self._patience, self._lr):
+        for part in (self._loop, self._grid, self._reporting, self._statistics, self._lr):
             part.start(changes)
 
     # --- A step ---
@@ -73,19 +70,19 @@ class Run:
         return self._next
 
     @property
-    def at(self) -> tuple[Step, bool]:
-        """The step that is under way, or the next one, and whether it is under way."""
+    def at(self) -> Step:
+        """The step that is under way, or the next one; before and after the training the first of an epoch."""
         if self._next is None or self._trainer is None:
-            return self.plan.step(Place(0 if self._trainer is None else self._trainer.current_epoch, 0)), False
-        return self._next, self._in_step
+            return self.plan.step(Place(0 if self._trainer is None else self._trainer.current_epoch, 0))
+        return self._next
 
     def before(self, batch: int, mini_batch: Any) -> None:
         """A step begins, with the mini-batch of this number in the epoch."""
         step = self._step_at(batch)
         self._loop.check(step, mini_batch)
-        self._grid.set(step, mini_batch)  # BatchNorm's clips, and what the model knows of places
+        self._grid.set(step)
         self._reporting.announce(step, self._lr.baseline_lr)
-        self._patience.release(step)
+        self._patience.before(step)
         self._lr.check(step)
         self._in_step = True
 
@@ -95,22 +92,11 @@ class Run:
             self.before(batch, None)
         step = self._step_at(batch)
         following = self._next = self.plan.after(step)
-        self._last, self._in_step = step, False
+        self._in_step = False
         self._grid.restore()
         self._reporting.ended(step, following)
         self._statistics.ended(step.place)
         self._lr.go_on(step, following)
-
-    def explain(self, error: BaseException) -> None:
-        """Says which shape a step had that failed, and which the one before, if they differ."""
-        step, before = self._next, self._last
-        of_step = isinstance(error, Exception) and "DataLoader worker" not in str(error)  # that comes at any moment
-        if self._in_step and of_step and step and before and step.shape != before.shape:
-            tell(
-                f"The mini-batch of the step that failed is {step.shape} (clips x frames x size), and the one before "
-                f"it was {before.shape}. What a module keeps from one step to the next, as a hidden state, must not "
-                "have the size of a mini-batch."
-            )
 
     def _step_at(self, batch: int) -> Step:
         found = Place(self.trainer.current_epoch, batch)
@@ -134,7 +120,6 @@ class Run:
         self._grid.begin()
         self.report.begin(first)
         self._statistics.begin()
-        self._patience.hold(first)
         self._lr.begin(first)
         return first
 
@@ -163,12 +148,7 @@ class Run:
 
     def save(self) -> State:
         """Returns what can't be computed again, as plain values: checkpoints are loaded with `weights_only`."""
-        return self._saved or {
-            **describe_run(self.plan),
-            "tried": self._tried,
-            **self._loop.save(),
-            **self._lr.save(),
-        }
+        return self._saved or {**describe_run(self.plan), **self._loop.save(), **self._lr.save()}
 
     def complete(self, checkpoint: dict[str, Any], state: State, *, validating: bool, stopped: bool) -> None:
         """Adds the position to the callback's state in a checkpoint, and makes the rest fit for any training."""
@@ -182,14 +162,13 @@ class Run:
             counters.forget_loader()
         # Checkpoints have no gradients, so an unfinished optimizer step starts again.
         start = self.plan.start_of_update(counters.place)
-        seen = self.plan.reads_before(start) + state["shift"]
+        seen = self.plan.step(start).offset + state["shift"]
         # A sampler of the script's own is asked anew in each epoch, so only what it has given in this one counts.
-        of_epoch = self.plan.reads_before(Place(start.epoch, 0)) if state["of_epochs"] else 0
+        of_epoch = self.plan.step(Place(start.epoch, 0)).offset if state["of_epochs"] else 0
         state["clips_seen"] = seen - of_epoch
         under_way = self._in_step and self._next is not None and self._next.place == counters.place
         state["within_step"] = under_way or counters.place != start
         if self._trainer is not None:
-            self._patience.make_ordinary(checkpoint)
             self._lr.make_ordinary(checkpoint)
 
     def load(self, checkpoint: dict[str, Any], state: State) -> None:
@@ -198,4 +177,3 @@ class Run:
         self._planned = found.first.place
         self._loop.load(found)
         self._lr.load(state)
-        self._patience.hold(found.first)  # a validation that was stopped comes before `begin`

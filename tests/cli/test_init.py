@@ -187,7 +187,7 @@ def test_names_that_are_no_utf_8_are_refused_before_a_file_is_written(videos, mo
     with pytest.raises(SystemExit):
         main(["init", "videos"])
     said = capsys.readouterr().err
-    assert re.search(r"The name '.*jump \\udce9.*' is no UTF-8, which a config must be\. Rename the folder\.", said)
+    assert re.search(r"The name '.*jump \\udce9.*' is not UTF-8, which a config must be\. Rename the folder\.", said)
     assert not list(home.glob("multigrid*"))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from lightning_multigrid.clips.batch import Clip, collate_clips
-from lightning_multigrid.clips.repeats import RepeatedOrder, repeat_sampler
+from lightning_multigrid.clips.orders import RepeatedOrder, repeat_sampler
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.video_dataset import VideoDataset
 from lightning_multigrid.decode.reader import VideoReader

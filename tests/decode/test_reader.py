@@ -16,11 +16,10 @@ import pytest
 import torch
 from PIL import ExifTags, Image, ImageOps
 
-from lightning_multigrid.decode.any_video import read_frames
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.frame_table import FrameTable
 from lightning_multigrid.decode.full_decode import make_table
-from lightning_multigrid.decode.reader import VideoReader
+from lightning_multigrid.decode.reader import VideoReader, read_frames
 from lightning_multigrid.decode.video_file import VideoError
 from tests.helpers.codings import CODINGS, COUNT, FRAMES, H264, HEIGHT, WIDTH, damage, real_videos, requests, written
 from tests.helpers.field_pictures import SIDE, expected_frames, write_field_pictures
@@ -541,7 +540,7 @@ def of(content):
     return lambda folder, path: path.write_bytes(content)
 
 
-NO_VIDEO = "no video, or damaged, or cut short"
+NO_VIDEO = "not a video, or damaged, or cut short"
 
 
 def late_half(folder, path):

@@ -18,7 +18,7 @@ MULTIGRID = {
     "reports": (("host", "schedule"), ("PIL", "matplotlib", "torch", "typing_extensions")),
     "training": (
         ("files", "host", "loading", "norm", "positions", "reports", "schedule"),
-        ("fsspec", "lightning_utilities", "numpy", "rich", "torch", "typing_extensions"),
+        ("fsspec", "lightning_utilities", "numpy", "torch", "typing_extensions"),
     ),
 }
 VIDEOS = {

@@ -1,4 +1,7 @@
-"""The baseline of a comparison: the callback on the baseline's grid alone, with the steps and the LR of the script."""
+"""The baseline of a comparison: the callback on the baseline's grid alone, with the steps and the LR of the script.
+
+`test_scripts.py` compares it with each way to write a script.
+"""
 
 import pickle
 
@@ -10,10 +13,9 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, SequentialLR
-from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_multigrid import MultigridCallback
-from tests.helpers.tiny import Module, clips, fit, loader
+from tests.helpers.tiny import Module, fit, loader
 
 
 def steps(optimizer, _):
@@ -33,29 +35,18 @@ def cosine(optimizer, module):
     return {"scheduler": CosineAnnealingLR(optimizer, module.trainer.estimated_stepping_batches), "interval": "step"}
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "arguments"),
-    [
-        (steps, {"max_epochs": 6}),
-        (cosine, {"max_epochs": 6, "batch": 32}),
-        (steps, {"max_epochs": 6, "accumulate_grad_batches": 3}),
-        (cosine, {"max_epochs": 6, "accumulate_grad_batches": 2}),
-        (steps, {"max_epochs": -1, "max_steps": 40}),
-        (cosine, {"max_epochs": 6, "limit_train_batches": 7}),
-    ],
-)
-def test_it_has_the_steps_of_the_script_and_the_lr_of_each(scheduler, arguments):
-    """65 clips, so that the script's last mini-batch is smaller: then it is full."""
-    found, batch = [], arguments.get("batch", 4)
-    given = {name: value for name, value in arguments.items() if name != "batch"}
+@pytest.mark.parametrize(("scheduler", "accumulate"), [(steps, 1), (cosine, 3)])
+def test_it_has_the_steps_of_the_script_and_the_lr_of_each(scheduler, accumulate):
+    """129 clips, so that the script's last mini-batch and update are smaller: then they are full."""
+    found = []
     for callbacks in ([], [MultigridCallback.baseline()]):
         module = Updates(scheduler)
-        host = fit(module, *callbacks, train=loader(batch, number=65), **given)
+        host = fit(module, *callbacks, train=loader(number=129), max_epochs=6, accumulate_grad_batches=accumulate)
         found.append((host.current_epoch, module.updates))
     (ended, lrs), (our_end, our_lrs) = found
     assert our_end == ended
     assert our_lrs == pytest.approx(lrs, rel=1e-9)
-    assert {*module.shapes} == {(batch, 8, 32)}
+    assert {*module.shapes} == {(4, 8, 32)}
 
 
 def test_it_says_nothing_of_grids_and_of_a_speed_up(caplog):
@@ -92,14 +83,13 @@ def test_a_run_that_continues_is_the_run_that_was_not_stopped(tmp_path):
     assert resumed.seen == whole.seen[40:]
 
 
-def test_a_stream_trains():
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return iter(clips(22))
-
-    module = Module()
-    fit(module, MultigridCallback.baseline(clips_per_epoch=22), train=DataLoader(Stream(), 4), max_epochs=2)
-    assert module.shapes == [(4, 8, 32)] * 6 * 2
+def test_precise_statistics_change_nothing_else():
+    found = []
+    for batches in (None, 3):
+        module = Module()
+        fit(module, MultigridCallback.baseline(precise_bn_batches=batches), val=loader(shuffle=False, number=8))
+        found.append(module.seen)
+    assert found[0] == found[1]
 
 
 def test_an_optimizer_that_is_hidden_moves_as_in_the_script():

@@ -19,7 +19,7 @@ from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.script.refusals import refuse_split_models
+from lightning_multigrid.training.script.refusals import refuse_unsupported
 from tests.helpers.launchers import by_forks, by_lightning, by_slurm, by_torchrun, variables_of_torchrun
 from tests.helpers.on_ranks import NUMBER
 from tests.helpers.processes import ddp_of_this_process, start_method
@@ -220,11 +220,15 @@ def test_sharded_models_train_as_whole_ones(tmp_path, kinds):
 
 
 def test_strategies_that_cannot_be_followed_are_refused():
+    def refuse(strategy):
+        host = SimpleNamespace(strategy=strategy, callbacks=[], reload_dataloaders_every_n_epochs=0)
+        refuse_unsupported(host, Module())
+
     # DeepSpeed's own constructor asks for its package.
     with pytest.raises(MisconfigurationException, match="DeepSpeed steps in an engine of its own. Use `strategy="):
-        refuse_split_models(DeepSpeedStrategy.__new__(DeepSpeedStrategy))
+        refuse(DeepSpeedStrategy.__new__(DeepSpeedStrategy))
     strategy = ModelParallelStrategy()
     strategy._device_mesh = {"tensor_parallel": SimpleNamespace(size=lambda: 2)}
     with pytest.raises(MisconfigurationException, match="with `tensor_parallel_size=2` several ranks work on the"):
-        refuse_split_models(strategy)
-    refuse_split_models(DDPStrategy())
+        refuse(strategy)
+    refuse(DDPStrategy())

@@ -90,7 +90,7 @@ def always(*_):
 
 
 def fit_by_hand(module, train=None, **arguments):
-    return fit(module, MultigridCallback(), train=train or small_scripts.loader(), **arguments)
+    return fit(module, MultigridCallback(milestones="script"), train=train or small_scripts.loader(), **arguments)
 
 
 PER_STEP = {
@@ -165,7 +165,10 @@ def test_a_scheduler_may_be_told_the_epoch_after_it_and_not_in_a_step():
     module = TellsEpochs(PER_EPOCH["at an epoch's end"])
     steps = plan_of(fit_by_hand(module)).batches_per_epoch
     assert module.ticks[::steps] == list(range(EPOCHS))
-    with pytest.raises(MisconfigurationException, match=r"with arguments in a mini-batch.*Call it without"):
+    with pytest.raises(
+        MisconfigurationException,
+        match=r"with arguments in a mini-batch.*Call it without.*call it in `lr_scheduler_step`",
+    ):
         fit_by_hand(TellsEpochs(PER_STEP["in each step"]))
 
 

@@ -49,25 +49,24 @@ class Tells(L.Callback):
         self.pipe.send(None)
 
 
-def program(folder, pipe, keeps, ckpt_path):
+def program(folder, pipe, ckpt_path):
     os.setpgid(0, 0)
     error = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(error, 2)  # of the workers, too
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)  # pytest has put a file of its own in its place
     logging.getLogger().addHandler(logging.StreamHandler())
-    newest = [NewestCheckpoint(folder, minutes=60)] * keeps
     data = {"train": loader(num_workers=2), "val": loader(shuffle=False, number=40, num_workers=2)}
-    arguments = {"max_epochs": 3, "enable_checkpointing": keeps, "num_sanity_val_steps": 0, "ckpt_path": ckpt_path}
+    arguments = {"max_epochs": 3, "enable_checkpointing": True, "num_sanity_val_steps": 0, "ckpt_path": ckpt_path}
     module = Slow()
-    fit(module, MultigridCallback(), Tells(pipe), *newest, **data, **arguments)
+    fit(module, MultigridCallback(), Tells(pipe), NewestCheckpoint(folder, minutes=60), **data, **arguments)
     (folder / "seen.json").write_text(json.dumps(module.seen))
 
 
-def run(folder, number=None, draw=0, keeps=True, ckpt_path=None):
+def run(folder, number=None, draw=0, ckpt_path=None):
     """Runs the program, and sends its group a signal at the moment of this draw; returns what it says as errors."""
     folder.mkdir(exist_ok=True)
     ours, its = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context(start_method()).Process(target=program, args=(folder, its, keeps, ckpt_path))
+    process = multiprocessing.get_context(start_method()).Process(target=program, args=(folder, its, ckpt_path))
     process.start()
     its.close()
     try:
@@ -92,7 +91,7 @@ def run(folder, number=None, draw=0, keeps=True, ckpt_path=None):
 def test_a_signal_to_the_group_leaves_the_newest_checkpoint_and_no_false_word(number, draw, tmp_path):
     said = run(tmp_path / "stopped", number, draw)
     assert not (tmp_path / "stopped" / "seen.json").exists()  # it was stopped
-    for word in ("Traceback", "DataLoader worker", "mini-batch of the step that failed"):
+    for word in ("Traceback", "DataLoader worker"):
         assert word not in said, said
     assert "`ckpt_path='last'` continues from" in said
     assert torch.load(tmp_path / "stopped" / "last.ckpt", weights_only=True)["global_step"] > 0
@@ -102,12 +101,3 @@ def test_a_signal_to_the_group_leaves_the_newest_checkpoint_and_no_false_word(nu
         whole, rest = (json.loads((tmp_path / name / "seen.json").read_text()) for name in ("whole", "stopped"))
         assert 0 < len(rest) < len(whole)
         assert rest == whole[-len(rest) :]
-
-
-@pytest.mark.parametrize("draw", sampled(range(20), 0))
-@pytest.mark.parametrize("number", SIGNALS)
-def test_an_ordinary_script_ends_without_a_false_hint(number, draw, tmp_path):
-    """Torch may say that its workers were killed."""
-    said = run(tmp_path, number, draw, keeps=False)
-    assert not (tmp_path / "seen.json").exists()
-    assert "mini-batch of the step that failed" not in said, said

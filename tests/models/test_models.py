@@ -63,7 +63,6 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
         slow(slowfast_r101, {}, {(32, 224): 96.71}),
         slow(i3d_r50, {}, {(2, 112): 1.84, (16, 158): 28.87}),
         (i3d_nl_r50, {}, {(4, 158): 8.72, (16, 224): 79.05}),
-        slow(i3d_nl_r50, {"key_pool": 1}, {(16, 224): 121.09}),
         slow(slow_r50, {}, {(8, 224): 41.74}),
     ],
 )
@@ -155,7 +154,7 @@ def test_dropout_is_on_the_pooled_vector():
 
 @pytest.mark.parametrize("instantiation", ["dot_product", "softmax"])
 def test_non_local_block_against_a_loop_over_positions(instantiation):
-    block = NonLocal(8, instantiation, key_pool=2).double().eval()
+    block = NonLocal(8, instantiation).double().eval()
     x = torch.randn(2, 8, 2, 4, 6, dtype=torch.float64)
     expected = x.clone()
     for clip, (t, h, w) in itertools.product(range(2), itertools.product(range(2), range(4), range(6))):
@@ -172,7 +171,7 @@ def test_non_local_block_against_a_loop_over_positions(instantiation):
 
 
 def test_non_local_products_fit_in_half_precision():
-    block = NonLocal(8, "dot_product", key_pool=1).half().eval()
+    block = NonLocal(8, "dot_product").half().eval()
     with torch.no_grad():
         for conv, weight in ((block.conv_theta, 1.0), (block.conv_phi, 1.0), (block.conv_g, 2.0**-10)):
             conv.weight.fill_(weight)
@@ -195,7 +194,7 @@ def test_small_cnn_takes_any_grid(clips, frames, size):
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
 @pytest.mark.parametrize("instantiation", ["softmax", "dot_product"])
 def test_non_local_keeps_to_the_memory_format(instantiation, memory_format):
-    block = NonLocal(8, instantiation, key_pool=2).to(memory_format=memory_format)
+    block = NonLocal(8, instantiation).to(memory_format=memory_format)
     seen = []
     block.conv_out.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     out = block(torch.randn(2, 8, 3, 4, 4).contiguous(memory_format=memory_format))

@@ -1,14 +1,12 @@
 """What a run says of itself: what is left, what a step of each shape took, and where it all goes."""
 
 import csv
-import io
 import re
 import time
 
 import pytest
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
-from rich import reconfigure as rich_console
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
 from lightning_multigrid import MultigridCallback
@@ -17,11 +15,10 @@ from lightning_multigrid.reports.account import Account
 from lightning_multigrid.reports.loader_watch import Loading
 from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.step_times import ShapeTimes, StepTime, StepTotals
-from lightning_multigrid.schedule import Place, Plan, Step, duration
+from lightning_multigrid.schedule import Place, Plan, Step
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.parts.progress_bar import fitting
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.tiny import Module, fit
 
@@ -119,24 +116,6 @@ def test_a_resumed_run_has_only_its_rest_left(clock):
     assert report.seconds_left == pytest.approx(2.0 * (len(steps) - 3 + len(PLAN.epoch(5))))
 
 
-def test_a_phase_that_a_time_limit_does_not_reach_is_said(clock):
-    """At 2 s a step, the limit ends the training in the middle of the fine-tuning, which is the last phase."""
-    report, said = driven(clock, 1), []
-    report.tell = said.append
-    step = PLAN.epoch(1)[0]
-    last, left = PLAN.schedule.phases[-1], report.seconds_left
-    middle = (last.start_epoch + last.end_epoch) / 2 - 1
-    for limit in (None, 1.5 * left, float(middle / (last.end_epoch - 1)) * left):
-        report._phase = -1
-        report.announce(step, 0.1, lambda limit=limit: limit)
-    report._phase = -1
-    report.announce(step, 0.1, lambda: -1.0)
-    assert said.pop().endswith(" left, but the time limit has passed.")
-    assert said[0].endswith(" left.")
-    assert said[0] == said[1]
-    assert f"left, but the time limit is over in {duration(limit)}, in phase {len(PLAN.schedule.phases)}." in said[2]
-
-
 # --- In a real training ---
 
 
@@ -171,13 +150,6 @@ def test_the_speedup_is_said_where_the_baselines_grid_was_measured_and_the_run_i
         fit(Module(schedulers), MultigridCallback(), max_epochs=1, limit_train_batches=16)
     said = re.findall(r"The baseline's wall clock is (\d+) steps of", caplog.text)
     assert said == ["100"]  # 4 epochs of 25; the second run has a single step on the baseline's grid, or none
-
-
-class Shown(Module):
-    def training_step(self, batch, batch_idx):
-        self.log("val/top1", 0.5, prog_bar=True)
-        self.log("shown", 1.0, prog_bar=True)
-        return super().training_step(batch, batch_idx)
 
 
 class Bar(ProgressBar):
@@ -219,41 +191,6 @@ def test_phases_are_told_above_the_bar_and_the_report_comes_when_it_is_gone(kind
     assert all("".join(text.split()) in said for text in printed)  # Rich breaks lines between words
     assert "Time per shape of mini-batch" in caplog.text
     assert "Phase 1 " not in caplog.text
-
-
-class Screen(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("kind", [RichProgressBar, TQDMProgressBar])
-def test_the_bar_has_one_line_and_is_ended_once(kind, columns, monkeypatch):
-    """With what a script shows, but a part of ours, if the terminal has no room for all."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr("sys.stdout", screen := Screen())
-    rich = {"console_kwargs": {"file": screen, "force_terminal": True, "width": columns}}
-    bar = kind(**rich if kind is RichProgressBar else {})
-    try:
-        fit(Shown(schedulers), MultigridCallback(), bar, enable_progress_bar=True, max_epochs=2)
-    finally:
-        rich_console()
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
-    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if "Epoch" in line]
-    if kind is RichProgressBar:  # tqdm cuts its line where it knows the terminal's
-        assert max(map(len, lines)) <= columns
-    assert all(re.search(r"val/top1[:=] ?0\.500", line) for line in lines[-2:])
-    shown = any("grid" in line for line in lines)
-    assert shown if columns == 120 else not shown or kind is RichProgressBar  # Lightning 2.5's has more room
-    assert text.endswith("\n")
-
-
-def test_items_of_a_run_leave_out_what_a_line_has_no_room_for():
-    ours, of_script = {"grid": "8x4x16", "left": "0:00:01"}, {"loss": 0.5}
-    line = "grid: 8x4x16 left: 0:00:01 loss: 0.500 "
-    assert list(fitting(ours, of_script, len(line))) == ["grid", "left", "loss"]
-    assert list(fitting(ours, of_script, len(line) - 1)) == ["left", "loss"]
-    assert list(fitting(ours, of_script, 0)) == ["loss"]  # the script's are never left out
 
 
 @pytest.mark.cuda

@@ -154,7 +154,7 @@ def test_other_protocols_are_never_read(url):
 
 
 def test_what_a_root_at_a_url_needs(monkeypatch):
-    with pytest.raises(ManifestError, match=r"has a `\?` or a `#`, behind which no path can stand\. Leave it out"):
+    with pytest.raises(ManifestError, match=r"has a `\?` or a `#`, after which no path can stand\. Leave it out"):
         build([("a.mp4", [0])], root="https://host/videos?token=x")
     with pytest.raises(ManifestError, match="holds a user or a password, which logs would show. Put them into fsspec"):
         build([("a.mp4", [0])], root="https://me:secret@host/videos")

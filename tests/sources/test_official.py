@@ -109,13 +109,13 @@ def test_something_something(tmp_path, prefix):
     (tmp_path / f"{prefix}labels.json").rename(tmp_path / "other")
     frames = SomethingSomething(tmp_path / f"{prefix}train.json", "/f", labels_file=tmp_path / "other", frame_rate=30)
     assert rows_of(frames.read()) == [("78687", (1,)), ("42326", (2,))]
-    assert frames.read().frame_rate == 30
+    assert frames.read().images_per_second == 30
 
 
 def test_charades(tmp_path):
     manifest = Charades(write_files(tmp_path, CHARADES) / "Charades_v1_train.csv", "/Charades_v1").read()
     assert rows_of(manifest) == [("46GP8.mp4", (92, 147)), ("N11GT.mp4", ())]
-    assert (manifest.multi_label, manifest.num_classes, manifest.frame_rate) == (True, 157, None)
+    assert (manifest.multi_label, manifest.num_classes, manifest.images_per_second) == (True, 157, None)
     assert manifest.classes[8] == "Doing number 8"
     assert manifest.labels_between(0, 0.0, 2.7) == (147,)
     assert manifest.labels_between(0, 12.6, 13.0) == (92,)
@@ -123,7 +123,7 @@ def test_charades(tmp_path):
     frames = Charades(
         tmp_path / "Charades_v1_train.csv", "/Charades_v1_rgb", classes_file=tmp_path / "other", frame_rate=24
     ).read()
-    assert (frames.path(0), frames.frame_rate) == ("/Charades_v1_rgb/46GP8", 24)
+    assert (frames.path(0), frames.images_per_second) == ("/Charades_v1_rgb/46GP8", 24)
 
 
 def test_ucf101(tmp_path):
@@ -179,12 +179,16 @@ def row(actions, video="46GP8"):
         ("something", {"train.json": "[]"}, r"train\.json lists no videos"),
         ("something", {"train.json": "{}"}, r"train\.json holds no list of videos\. Give the official train"),
         ("something", {"train.json": '[{"id": "1", "template": "Eating"}]'}, r"entry 1: 'Eating' is not a label of"),
-        ("something", {"train.json": "[1]"}, r"train\.json, entry 1: '1' is no video with an `id` .* Give the officia"),
-        ("something", {"train.json": '[{"template": ""}]'}, r"entry 1: .* is no video with an `id`"),
-        ("something", {"train.json": '[{"id": "1"}, {"id": null}]'}, r"entry 2: .* is no video with an `id`"),
-        ("something", {"train.json": '[{"id": "1", "template": 3}]'}, r"entry 1: .* is no video with an `id`"),
-        ("something", {"train.json": '[{"id": "1", "template": null}]'}, r"entry 1: .* is no video with an `id`"),
-        ("something", {"train.json": '[{"id": ["1"]}]'}, r"entry 1: .* is no video with an `id`"),
+        (
+            "something",
+            {"train.json": "[1]"},
+            r"train\.json, entry 1: '1' is not a video with an `id` .* Give the officia",
+        ),
+        ("something", {"train.json": '[{"template": ""}]'}, r"entry 1: .* is not a video with an `id`"),
+        ("something", {"train.json": '[{"id": "1"}, {"id": null}]'}, r"entry 2: .* is not a video with an `id`"),
+        ("something", {"train.json": '[{"id": "1", "template": 3}]'}, r"entry 1: .* is not a video with an `id`"),
+        ("something", {"train.json": '[{"id": "1", "template": null}]'}, r"entry 1: .* is not a video with an `id`"),
+        ("something", {"train.json": '[{"id": ["1"]}]'}, r"entry 1: .* is not a video with an `id`"),
         ("something", {"train.json": '[{"id": "\\ud800"}]'}, r"entry 1: '\\ud800\.webm' is not the path of a file"),
         ("something", {"labels.json": '{"Holding something": "1"}'}, r"labels\.json does not hold labels with the ids"),
         ("something", {"labels.json": "[]"}, r"labels\.json does not hold labels with the ids"),

@@ -56,8 +56,8 @@ def test_it_is_the_plan_of_fit_which_it_does_not_change(module, data, arguments,
     script, callback = module(), MultigridCallback(seed=3)
     host = trainer(callback, **arguments)
     ahead = callback.plan(host, script, data())
-    [said] = [message for message in caplog.messages if message.startswith("Multigrid schedule")]
-    assert f"{ahead}\nThe LR grows with" in said
+    assert str(ahead) in caplog.messages
+    assert any(message.startswith("The LR grows with") for message in caplog.messages)
     torch.manual_seed(0)
     host.fit(script, data())
     assert callback.run.plan == ahead
@@ -105,10 +105,8 @@ class Prepared(Module):
         return DataLoader(self.clips, 4)
 
 
-def test_what_the_setup_of_a_module_makes_is_made_before_or_named():
+def test_what_the_setup_of_a_module_makes_is_made_before():
     module = Prepared()
-    with pytest.raises(MisconfigurationException, match="no attribute 'clips'.* call `setup` of Prepared, .*before `p"):
-        MultigridCallback().plan(trainer(), module)
     module.setup("fit")
     assert MultigridCallback().plan(trainer(), module).clips == 40
 
@@ -243,12 +241,8 @@ class Own(Dataset):
 @pytest.mark.parametrize(
     ("dataset", "arguments", "names"),
     [
-        (
-            lambda: random_split(Reading(None), [60, 40])[0],
-            {},
-            ["instead of Reading, or", "share_reads=True", "num_workers=6", "33%"],
-        ),
-        (lambda: Reading(None), {"epoch_factor": 1}, ["VideoClips", "share_reads=True", "num_workers=6"]),
+        (lambda: random_split(Reading(None), [60, 40])[0], {}, ["instead of Reading, or", "num_workers=6", "33%"]),
+        (lambda: Reading(None), {"epoch_factor": 1}, ["VideoClips", "num_workers=6"]),
         (Own, {"epoch_factor": 2}, ["num_workers=6", "50% fewer"]),
         (Own, {"epoch_factor": 1, "workers": 6}, ["more cores"]),
     ],

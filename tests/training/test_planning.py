@@ -59,39 +59,28 @@ def test_one_pass_has_half_of_its_steps_on_the_baselines_grid_whatever_the_lr_do
     assert module.lrs[-1] < 0.1 / 20  # the schedule of the LR has come to its end
 
 
-def test_one_pass_and_milestones_are_refused():
-    with pytest.raises(ValueError, match="`one_pass` goes through the long cycle once, so `milestones` would have no"):
-        MultigridCallback(one_pass=True, milestones=[2])
+def test_the_papers_plan_has_a_long_cycle_for_each_lr_stage_and_sizes_from_a_half():
+    def planned(callback, scheduler=lambda optimizer, _: MultiStepLR(optimizer, [4, 6])):
+        plan = callback.plan(trainer(max_epochs=8), Module(scheduler), loader(2))
+        return plan.schedule
+
+    schedule = planned(MultigridCallback.paper(epoch_factor=1))
+    stages = schedule.baseline.milestones, [phase.stage for phase in schedule.phases]
+    assert stages == ((4, 6), [0, 0, 0, 0, 1, 1, 1, 1, 2])
+    assert (schedule.stepwise, schedule.epoch_factor, schedule.short_cycle) == (True, 1, ShortCycle())
+    once = planned(MultigridCallback())
+    assert (once.baseline.milestones, once.stepwise) == ((4,), False)
+    assert [phase.stage for phase in once.phases] == [0, 0, 0, 0, 1]
+    assert planned(MultigridCallback(milestones=[3])).baseline.milestones == (3,)
+    cosine = planned(MultigridCallback.paper(), lambda optimizer, _: CosineAnnealingLR(optimizer, 8))
+    assert cosine.phases == planned(MultigridCallback(short_cycle=ShortCycle())).phases
+    with pytest.raises(ValueError, match="`milestones` must be a list of epochs or 'script', got 'stages'"):
+        MultigridCallback(milestones="stages")
 
 
 def test_a_training_that_never_reaches_its_last_phase_is_warned_about():
     with pytest.warns(UserWarning, match="The last phase, on the baseline's shape, gets no step: .* Give more data"):
         begin(Module(), MultigridCallback(milestones=[0.9]), max_epochs=1, accumulate_grad_batches=7)
-
-
-WITHOUT_STAGES = " So the plan is the one for an LR without stages: one long cycle, then the fine-tuning phase."
-
-
-@pytest.mark.parametrize(
-    ("callback", "milestones", "late", "plan"),
-    [
-        (MultigridCallback, [2, 4, 6], "4, 6", ""),
-        (MultigridCallback, [5], "5", WITHOUT_STAGES),
-        (MultigridCallback.baseline, [5], "5", ""),
-    ],
-)
-def test_milestones_that_the_training_does_not_reach_are_named(callback, milestones, late, plan, caplog):
-    begin(Module(lambda optimizer, _: MultiStepLR(optimizer, milestones)), callback(), max_epochs=4)
-    assert f"The training does not reach these milestones of the LR: epoch {late}.{plan}" in caplog.messages
-
-
-def test_so_are_those_of_a_scheduler_that_is_never_stepped(caplog):
-    def never(optimizer, _):
-        return {"scheduler": MultiStepLR(optimizer, [1]), "interval": "step", "frequency": 100}
-
-    begin(Module(never), MultigridCallback(), max_epochs=4)  # of 25 steps
-    said = "of the LR: those of a scheduler whose `frequency` is above the steps of an epoch. So the plan is"
-    assert said in caplog.text
 
 
 def test_a_warmup_that_is_longer_than_the_training_is_refused_by_its_name():
@@ -187,8 +176,8 @@ def test_for_stages_of_one_lr_there_is_no_such_warning(scheduler):
 
 def test_progressive_takes_other_arguments_of_the_class():
     given, other = MultigridCallback.progressive(), MultigridCallback.progressive(epoch_factor=2, seed=1)
-    assert (given.one_pass, given.epoch_factor, given.seed) == (True, 1, None)
-    assert (other.one_pass, other.epoch_factor, other.seed) == (True, 2, 1)
+    assert (given.epoch_factor, given.seed) == (1, None)
+    assert (other.epoch_factor, other.seed) == (2, 1)
     assert other.long_cycle == given.long_cycle
     assert other.short_cycle == given.short_cycle == ShortCycle((1,))
 
@@ -197,7 +186,7 @@ def test_progressive_takes_other_arguments_of_the_class():
     init_args = {"epoch_factor": 3, "long_cycle": {"factors": [[0.5, 1]]}}
     config = {"class_path": "lightning_multigrid.MultigridCallback.progressive", "init_args": init_args}
     in_config = parser.instantiate_classes(parser.parse_object({"callback": config})).callback
-    assert (in_config.one_pass, in_config.epoch_factor) == (True, 3)
+    assert in_config.epoch_factor == 3
     assert (in_config.long_cycle, in_config.short_cycle) == (LongCycle(((0.5, 1),)), given.short_cycle)
 
 
@@ -211,17 +200,3 @@ def test_as_many_clips_share_statistics_as_the_scripts_mini_batch_has_but_at_lea
     assert f"BatchNorm has statistics over {shared} clips{fewer}, in the short cycle over more{beside}." in caplog.text
     begin(Module(), MultigridCallback(short_cycle=ShortCycle((1,))), train=loader(batch))
     assert f"BatchNorm has statistics over {shared} clips{fewer}{beside}." in caplog.text
-
-
-@pytest.mark.parametrize(("every", "said"), [(7, True), (6, False), (None, False)])
-def test_that_nothing_is_validated_is_said(every, said, caplog):
-    validate = {"check_val_every_n_epoch": every, "val_check_interval": 9}
-    begin(Module(), MultigridCallback(), val=loader(shuffle=False), max_epochs=6, **validate)
-    text = "Nothing is validated: `check_val_every_n_epoch=7` is more than the 6 epochs of the training."
-    assert (text in caplog.text) == said
-
-
-@pytest.mark.parametrize(("every", "left"), [(1, 0), (3, 0), (4, 2), (6, 0)])
-def test_that_the_last_epochs_are_not_validated_is_said(every, left, caplog):
-    begin(Module(), MultigridCallback(), val=loader(shuffle=False), max_epochs=6, check_val_every_n_epoch=every)
-    assert ("The last 2 of 6 epochs are not validated" in caplog.text) == bool(left)

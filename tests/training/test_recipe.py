@@ -75,17 +75,7 @@ def test_a_share_of_no_mini_batch_is_refused_as_lightning_does():
         fit(Module(), limit_train_batches=0.03)
 
 
-@pytest.mark.parametrize(
-    ("given", "match"),
-    [
-        ([loader()], r"got list\. Give the one that it holds, whose mini-batches `training_step` then gets as"),
-        (CombinedLoader(loader()), "got CombinedLoader. Give the one that it holds"),
-        (CombinedLoader({"a": loader()}), "got CombinedLoader. Give the one that it holds"),
-        ([loader(), loader()], r"got list\. Combine several datasets with `torch\.utils\.data\.ConcatDataset`"),
-        ({"a": loader(), "b": loader()}, "got dict. Combine several datasets"),
-        (iter(()), "got tuple_iterator. A grid is made of the samples of a dataset: give a `DataLoader` of one"),
-    ],
-)
-def test_what_is_not_a_loader_is_refused_with_the_way_to_one(given, match):
-    with pytest.raises(TypeError, match=match):
+@pytest.mark.parametrize("given", [[loader()], CombinedLoader({"a": loader()}), {"a": loader()}, iter(())])
+def test_what_is_not_a_loader_is_refused_with_the_way_to_one(given):
+    with pytest.raises(TypeError, match=f"got {type(given).__name__}. .* give its loader, .* not within a list"):
         user_loader(given, trainer())

@@ -11,7 +11,6 @@ from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR
 
 from lightning_multigrid.training.trainer import torch_internals
 from lightning_multigrid.training.trainer.torch_internals import (
-    compiled_graphs,
     forget_hooks,
     graph_for_each_grid,
     scheduler_parts,
@@ -80,16 +79,6 @@ def test_graph_for_each_grid():
             double(torch.ones(size))
     assert len(made) == 10
     assert config.cache_size_limit == before
-
-
-def test_compiled_graphs():
-    torch.compiler.reset()
-    graphs, seconds = compiled_graphs()
-    twice = torch.compile(lambda x: 2 * x, backend="eager", dynamic=False)
-    for size in (2, 3, 3):
-        twice(torch.ones(size))
-    assert compiled_graphs()[0] == graphs + 2
-    assert compiled_graphs()[1] > seconds
 
 
 def test_asks_for_mini_batch():

@@ -498,9 +498,8 @@ def data_of(source, **arguments):
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_clips_that_are_read_slowly_are_named_once_and_counted(source, index, tmp_path, caplog):
+def test_videos_that_are_read_slowly_are_named_once_for_each_reason(source, index, tmp_path):
     """Two of six videos change after they were indexed."""
-    caplog.set_level("INFO")
 
     class Late(VideoDataModule):
         def setup(self, stage):
@@ -513,11 +512,9 @@ def test_clips_that_are_read_slowly_are_named_once_and_counted(source, index, tm
         warnings.simplefilter("always")
         fit(data, max_epochs=2)
     named = [str(warning.message) for warning in caught if warning.category is SlowVideoWarning]
-    counted = [message for message in caplog.messages if "were read slowly" in message]
-    assert (len(named), len(counted)) == ((1, 1) if index else (0, 0))
+    assert len(named) == int(index)
     if index:
         assert re.search(r"train/\w/\d.mp4 has no frame table, so clips are read", named[0])
-        assert counted[0].startswith("4 clips were read slowly, from the beginning of a video that has no frame table")
 
 
 def missing(data, folder):

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, default_collate
 from torchvision.transforms import v2
 
-import lightning_multigrid.decode.any_video
+import lightning_multigrid.decode.reader
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.loading import ClipDataset, ClipRequest, clip_dataset
 from lightning_multigrid.pixels import MEAN, STD
@@ -149,12 +149,12 @@ def test_with_the_callback_its_mini_batches_are_those_of_the_data_module(folder,
 def test_it_decodes_what_a_request_needs(folder, monkeypatch):
     reads = []
 
-    class Counting(lightning_multigrid.decode.any_video.VideoReader):
+    class Counting(lightning_multigrid.decode.reader.VideoReader):
         def read(self, indices, box=None):
             reads.append((len(indices), box.height))
             return super().read(indices, box)
 
-    monkeypatch.setattr(lightning_multigrid.decode.any_video, "VideoReader", Counting)
+    monkeypatch.setattr(lightning_multigrid.decode.reader, "VideoReader", Counting)
     clips = VideoClips(folder / "train.csv", frames=8, size=32, short_side=(SIDE, SIDE))
     assert isinstance(clips, ClipDataset)
     for dataset in (clips, Subset(clips, range(4))):

@@ -6,7 +6,6 @@ number shifts the stream, so that the next clip is the next one, whatever the pl
 """
 
 import hashlib
-import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -40,7 +39,6 @@ def describe_run(plan: Plan) -> State:
         "samples": plan.clips,
         "batches": plan.batches_per_epoch,
         "epochs": str(exact(plan.schedule.baseline.epochs)),
-        "shares_reads": plan.shares_reads,
     }
 
 
@@ -89,15 +87,12 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     counters, mine = LoopCounters(checkpoint), describe_run(plan)
     # Other devices, other data and more epochs give an epoch other steps: the same point of the epoch is found.
     as_before = all(state[name] == mine[name] for name in ("clips", "split", "samples", "epochs"))
-    if (as_before and state["batches"] != mine["batches"]) or state["shares_reads"] != plan.shares_reads:
-        whole, own = (
-            f"{one['batches']} mini-batches in an epoch and `share_reads={one['shares_reads']}`"
-            for one in (state, mine)
-        )
+    if as_before and state["batches"] != mine["batches"]:
         raise MisconfigurationException(
-            f"The checkpoint is of a run with {whole}, and this run has {own}, so the same place means something else. "
-            f"The checkpoint's plan was:\n{state['schedule']}\nThis run's is:\n{mine['schedule']}\nResume with the "
-            f"settings of the checkpoint, or {_NEW_TRAINING}"
+            f"The checkpoint is of a run with {state['batches']} mini-batches in an epoch, and this run has "
+            f"{mine['batches']}, so the same place means something else. The checkpoint's plan was:\n"
+            f"{state['schedule']}\nThis run's is:\n{mine['schedule']}\nResume with the settings of the checkpoint, or "
+            f"{_NEW_TRAINING}"
         )
     if state["seed"] != plan.seed:
         raise MisconfigurationException(
@@ -128,58 +123,18 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     return Continuation(plan.step(place), shift, elsewhere)
 
 
-def tell_other_plan(before: Plan, plan: Plan, epoch: int) -> None:
-    """Says that a second `fit` of a Trainer goes on within another plan than that of the `fit` before."""
-    if epoch and _plan_key(before.schedule) != _plan_key(plan.schedule):
-        tell(
-            f"This `fit` goes on at epoch {epoch} of a plan of {plan.epochs} epochs; the epochs before followed a plan "
-            f"of {before.epochs}. To train by one plan, give its `max_epochs` from the start."
-        )
-
-
-def tell_kept(saved: list[dict[str, float]], given: list[dict[str, float]]) -> None:
-    """Says which settings of the script's optimizers have changed, for the first parameter group where each has."""
-    changed: dict[str, str] = {}
-    for old, new in zip(saved, given, strict=False):
-        for name in old.keys() & new.keys():
-            if not math.isclose(old[name], new[name]):
-                changed.setdefault(name, f"`{name}` is {old[name]:g}, not {new[name]:g}")
-    if changed:
-        tell(
-            "A run that continues keeps the settings of the checkpoint's optimizers and schedulers, whatever "
-            f"`configure_optimizers` gives now: {' and '.join(sorted(changed.values()))}. To train with the new ones, "
-            f"{_NEW_TRAINING}"
-        )
-
-
 def _continues_at(state: State, mine: State, place: Place, plan: Plan) -> tuple[Place, int]:
     """Returns the optimizer step where a plan continues a checkpoint's place, and how far the stream is shifted."""
+    number, seen = divmod(state["clips_seen"], state["samples"])
     if any(state[name] != mine[name] for name in ("clips", "split", "samples", "batches")):
         batch = place.batch - place.batch % state["split"][1]
         place = plan.first_from(place.epoch + Fraction(batch, state["batches"]))
-        _tell_other_steps(state, mine, place)
+        tell(
+            "The checkpoint is of other devices, `accumulate_grad_batches`, clips, or steps of an epoch. So the run "
+            f"goes on at the same point of the training: epoch {place.epoch}, batch {place.batch}, and clip {seen} of "
+            f"pass {number} over the data (all from 0)."
+        )
     place = plan.start_of_update(place)
-    number, seen = divmod(state["clips_seen"], state["samples"])
     entry = number * plan.clips + min(seen, plan.clips)  # of the stream
-    of_epoch = plan.reads_before(Place(place.epoch, 0)) if state["of_epochs"] else 0
-    return place, entry - plan.reads_before(place) + of_epoch
-
-
-def _tell_other_steps(state: State, mine: State, place: Place) -> None:
-    """Says why an epoch has other steps than in the checkpoint, and where the run goes on."""
-    words = {
-        "ranks": "rank(s)",
-        "accumulated": "mini-batch(es) in an optimizer step",
-        "clips": "clips in an optimizer step of the baseline",
-        "samples": "clips in a pass over the data",
-        "batches": "mini-batches in an epoch",
-    }
-    before, now = (dict(zip(("ranks", "accumulated"), one["split"], strict=True)) | one for one in (state, mine))
-    other = (
-        f"{before[name]} {what}, this run has {now[name]}" for name, what in words.items() if before[name] != now[name]
-    )
-    number, seen = divmod(state["clips_seen"], state["samples"])
-    tell(
-        f"The checkpoint is of {'; of '.join(other)}. So it goes on in epoch {place.epoch} at batch {place.batch}, and "
-        f"with clip {seen} of pass {number} over the data (both from 0)."
-    )
+    of_epoch = plan.step(Place(place.epoch, 0)).offset if state["of_epochs"] else 0
+    return place, entry - plan.step(place).offset + of_epoch

@@ -17,11 +17,10 @@ from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.schedule import EpochLength, Place, Plan, Step, exact
-from lightning_multigrid.training.checkpoints.continuation import State, tell_kept
+from lightning_multigrid.training.checkpoints.continuation import State
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
 from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler
 from lightning_multigrid.training.script.lr_stages import epochs_before, is_plateau
-from lightning_multigrid.training.script.optimizers import numbers_of, settings_of
 from lightning_multigrid.training.trainer.added import log_values
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
@@ -51,19 +50,16 @@ class BaselineLR:
             "num_training_batches": self._epoch.batches,
             "estimated_stepping_batches": self._epoch.ticks(exact(plan.schedule.baseline.epochs), "step", frequency=1),
         }
-        # With which they began: the checkpoint's, if there is one.
-        self._settings = settings_of(trainer.optimizers) + numbers_of(one.scheduler for one in self._schedulers)
         self._modules = lightning_modules(self._module)
         refuse = partial(_refuse_by_hand, type(self._module).__name__)
         decays = plan.schedule.lr_scaling == "sqrt"  # so that a step's decay times its LR grows with the clips
-        self._in_step = [LRInStep(one, None if by_hand else refuse, decays) for one in trainer.optimizers]
+        self._in_step = LRInStep(trainer.optimizers, None if by_hand else refuse, decays)
         self._manual = not self._module.automatic_optimization
         self._within = False  # a step, with all that comes before the next one but validations and the epoch's end
         self._goes_on = False  # the epoch, after the last step that has ended; also where the run is stopped
 
     def start(self, changes: Changes) -> None:
-        for one in self._in_step:
-            one.start(changes)
+        self._in_step.start(changes)
         for config in self._trainer.lr_scheduler_configs:
             if is_plateau(config):  # it lowers the LR after a validation, by what it counted of them
                 changes.subclass(config.scheduler, {"step": self._noting(type(config.scheduler).step)})
@@ -79,11 +75,9 @@ class BaselineLR:
     def _noting(self, step: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(step)
         def stepped(*arguments: Any, **named: Any) -> Any:
-            for one in self._in_step:
-                one.check()
+            self._in_step.check()
             result = step(*arguments, **named)
-            for one in self._in_step:
-                one.note()
+            self._in_step.note()
             return result
 
         return stepped
@@ -114,9 +108,8 @@ class BaselineLR:
     def check(self, step: Step) -> None:
         """A step begins: refuses parameter groups that can't be scaled."""
         self._within, self._goes_on = True, False
-        for one in self._in_step:
-            if step.starts_update:
-                one.used = None
+        if step.starts_update:
+            self._in_step.used = None
         for optimizer in self._trainer.optimizers:
             if step.lr_scale != 1 and any(group.get("lr") is None for group in optimizer.param_groups):
                 raise MisconfigurationException(
@@ -128,24 +121,19 @@ class BaselineLR:
         """A step has ended: logs the LR that it had, and makes the LR of the following one."""
 
         def in_use() -> dict[str, float]:
-            used = [one.used for one in self._in_step if one.used is not None]
-            return {"multigrid/lr": float(used[0] if used else self.baseline_lr * step.lr_scale)}
+            used = self._in_step.used
+            return {"multigrid/lr": float(self.baseline_lr * step.lr_scale if used is None else used)}
 
         # To read an LR on a GPU, Python would wait for it: that is done only where it is logged.
         log_values(self._trainer, in_use)
         self._goes_on = following.place.batch != 0
         if not self._goes_on:
-            self._allow_writing()
+            self._in_step.may_be_written = True
         self._prepare(following)
 
     def end(self) -> None:
         """An epoch has ended, so its LR may be written by hand."""
-        self._within = False
-        self._allow_writing()
-
-    def _allow_writing(self) -> None:
-        for one in self._in_step:
-            one.may_be_written = True
+        self._within, self._in_step.may_be_written = False, True
 
     @property
     def baseline_lr(self) -> float | Tensor:
@@ -154,13 +142,11 @@ class BaselineLR:
         return next((group["lr"] for group in groups if group.get("lr") is not None), 0.0)
 
     def _prepare(self, step: Step) -> None:
-        for one in self._in_step:
-            one.check()
+        self._in_step.check()
         if not self._manual:
             self.go_to(step.baseline_epoch)
-        for one in self._in_step:
-            one.scale = step.lr_scale
-            one.note()
+        self._in_step.scale = step.lr_scale
+        self._in_step.note()
 
     def go_to(self, baseline_epoch: Fraction) -> None:
         """Brings every scheduler to an epoch of the baseline."""
@@ -182,7 +168,6 @@ class BaselineLR:
 
     def save(self) -> State:
         return {
-            "settings": self._settings,
             "ticks": [[*one.ticks.as_integer_ratio()] for one in self._schedulers],
             "intervals": [one.interval for one in self._schedulers],
             "baseline_epoch_batches": [self._epoch.batches, self._epoch.accumulate],
@@ -191,10 +176,10 @@ class BaselineLR:
     def make_ordinary(self, checkpoint: dict[str, Any]) -> None:
         """Makes a checkpoint fit for trainings without the callback."""
         # Lightning writes a checkpoint wherever SLURM's signal finds it, also in the middle of an update.
-        baseline = {group: values for one in self._in_step for group, values in one.baseline_in_update().items()}
+        own = {(id(noted.group), noted.name): noted.value for noted in self._in_step.before}
         for optimizer, state in zip(self._trainer.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
             for group, saved in zip(optimizer.param_groups, state.get("param_groups", ()), strict=False):
-                saved.update(baseline.get(id(group), {}))
+                saved.update({name: own[id(group), name] for name in saved if (id(group), name) in own})
 
     def load(self, state: State) -> None:
         if len(state["ticks"]) != len(self._schedulers):
@@ -207,8 +192,7 @@ class BaselineLR:
             clocked.ticks, clocked.interval = Fraction(*ticks), interval
         epoch = EpochLength(*state["baseline_epoch_batches"])
         self._refuse_functions(epoch.optimizer_steps, self._epoch.optimizer_steps)
-        tell_kept(state["settings"], self._settings)
-        self._settings, self._epoch = state["settings"], epoch
+        self._epoch = epoch
 
     def _refuse_functions(self, before: int, now: int) -> None:
         """Refuses functions of this run's steps, if the schedulers go on in those of the checkpoint's baseline."""
@@ -226,21 +210,15 @@ class BaselineLR:
 class _BaselineView(TrainerView):
     """The Trainer as schedulers see it: with the baseline's numbers, and without what has only those of this run."""
 
-    @property
-    def fit_loop(self) -> Any:
-        raise _refusal_of_run("fit_loop")
-
-    @property
-    def train_dataloader(self) -> Any:
-        raise _refusal_of_run("train_dataloader")
-
-
-def _refusal_of_run(name: str) -> MisconfigurationException:
-    return MisconfigurationException(
-        f"A scheduler, or `lr_scheduler_step`, reads `trainer.{name}`, which counts the mini-batches of multigrid "
-        "training. Schedulers count those of the baseline: read `trainer.num_training_batches`, "
-        "`trainer.estimated_stepping_batches`, `trainer.global_step` or `trainer.current_epoch`, which say them there."
-    )
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("fit_loop", "train_dataloader"):
+            return super().__getattr__(name)
+        raise MisconfigurationException(
+            f"A scheduler, or `lr_scheduler_step`, reads `trainer.{name}`, which counts the mini-batches of multigrid "
+            "training. Schedulers count those of the baseline: read `trainer.num_training_batches`, "
+            "`trainer.estimated_stepping_batches`, `trainer.global_step` or `trainer.current_epoch`, which say them "
+            "there."
+        )
 
 
 def _refuse_by_hand(module: str, name: str, before: Any, now: Any) -> None:

@@ -29,7 +29,9 @@ class ClockedScheduler:
         if given:
             raise MisconfigurationException(
                 f"The script called `step` of {name} with arguments in a mini-batch, so nothing says whether they "
-                "count the mini-batches of this run. Call it without arguments, or in `on_train_epoch_end`."
+                "count the mini-batches of this run. Call it without arguments, or in `on_train_epoch_end`. A "
+                "scheduler that needs a count, as timm's `step_update` does, needs automatic optimization: call it in "
+                "`lr_scheduler_step`, where `self.global_step` counts the baseline's steps."
             )
         if of_epochs and (batches == 1 < share or (not last and has_stages(self.scheduler))):
             raise MisconfigurationException(

@@ -5,7 +5,7 @@ current weights, on the baseline's grid: mean and variance of all values that a 
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -57,22 +57,22 @@ class PopulationEstimate:
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
         self._batches = batches
-        self.refusal = self._tried()
+        self._try()
 
-    def _tried(self) -> MisconfigurationException | None:
-        """Tries a step, and returns the refusal of a module in whose step no BatchNorm layer can be watched."""
+    def _try(self) -> None:
+        """Tries a step, and refuses a module in whose step no BatchNorm layer can be watched."""
         shape = replace(self._training.sampler.plan.schedule.baseline.shape, clips=_TRIED)
         why = "no BatchNorm layer is reached"
         try:
-            with self._without_trace(0), self._clone({}) as clone, observed_moments(tracking_layers(clone)) as moments:
+            # These clips need no other rank.
+            with self._observing({}, 0) as (clone, moments), sub_batches(_TRIED, of=_TRIED, world=1):
                 made = small_batches(self._training, [shape])
-                with sub_batches(_TRIED, of=_TRIED, world=1):  # these clips need no other rank
-                    self._run(clone, arrived(self._trainer, clone, made, shape), 1)
+                self._run(clone, arrived(self._trainer, clone, made, shape), 1)
             if any(moments.values()):
-                return None
+                return
         except Exception as error:  # whatever a user's model may raise
             why = f"that fails with {error_text(error)}"
-        return MisconfigurationException(
+        raise MisconfigurationException(
             f"`precise_bn_batches` runs `training_step` of {type(self._module).__name__} on a copy of the module, but "
             f"{why}. Let the step run outside of a training, or leave the argument out."
         )
@@ -82,31 +82,32 @@ class PopulationEstimate:
 
         The clips are of the pass over the data in which the last step began.
         """
-        sampler = self._training.sampler
+        sampler, world = self._training.sampler, self._trainer.world_size
         number, schedule = sampler.number_of(sampler.plan.step(last)), sampler.plan.schedule
-        training, world = _training_layers(self._module, modes), self._trainer.world_size
-        seed = derive_seed(sampler.plan.seed, _ORDER)
-        with (
-            self._clone(modes, current_epoch=last.epoch) as clone,  # at the end, that epoch is over
-            self._without_trace(*number),
-            observed_moments({name: clone.get_submodule(name) for name in training}) as moments,
-            sub_batches(schedule.sub_batch, of=schedule.baseline.shape.clips, world=world),
-        ):
-            loader = MultigridLoader(
-                self._training.clip_dataset,
-                baseline_sampler(sampler, self._batches, number, seed),
-                self._training.template,
-            )
+        groups = sub_batches(schedule.sub_batch, of=schedule.baseline.shape.clips, world=world)
+        # At the end, the epoch of the last step is over.
+        with self._observing(modes, *number, current_epoch=last.epoch) as (clone, moments), groups:
+            drawn = baseline_sampler(sampler, self._batches, number, derive_seed(sampler.plan.seed, _ORDER))
+            loader = MultigridLoader(self._training.clip_dataset, drawn, self._training.template)
             for index, batch in enumerate(loader, start=1):
                 self._run(clone, after_hooks(self._trainer, clone, batch), index)
-        write_statistics(training, moments, world)
+        write_statistics(_training_layers(self._module, modes), moments, world)
 
     @contextmanager
-    def _clone(self, modes: Mapping[str, bool], **overrides: Any) -> Iterator[LightningModule]:
-        with clone_of(self._module, self._trainer, **overrides) as clone:
+    def _observing(
+        self, modes: Mapping[str, bool], *number: int, **overrides: Any
+    ) -> Iterator[tuple[LightningModule, dict[str, list[torch.Tensor]]]]:
+        """Gives a clone of the module, and what those of its layers see that train."""
+        sampler = self._training.sampler
+        seed = derive_seed(sampler.plan.seed, _ORDER, _RANDOM, *number, sampler.rank)
+        with (
+            clone_of(self._module, self._trainer, **overrides) as clone,
+            without_trace(self._trainer, self._module.device, seed),
+            observed_moments(_training_layers(clone, modes)) as moments,
+        ):
             for name, part in clone.named_modules():
                 part.training = modes.get(name, True)
-            yield clone
+            yield clone, moments
 
     def _run(self, clone: LightningModule, batch: Any, index: int) -> None:
         with torch.no_grad():
@@ -115,11 +116,6 @@ class PopulationEstimate:
         # Only a step that optimizes by hand calls backward.
         with torch.set_grad_enabled(not self._module.automatic_optimization):
             dry_step(self._trainer, clone, batch, index)
-
-    def _without_trace(self, *number: int) -> AbstractContextManager[None]:
-        sampler = self._training.sampler
-        seed = derive_seed(sampler.plan.seed, _ORDER, _RANDOM, *number, sampler.rank)
-        return without_trace(self._trainer, self._module.device, seed)
 
 
 def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, BatchNorm]:
@@ -153,9 +149,6 @@ class EvaluationStatistics(Callback):
 
     def ended(self, place: Place) -> None:
         """Notes that a step has ended."""
-        # Only now: what is also wrong with a step in training, such as a label beyond the classes, has been said there.
-        if self._estimate is not None and self._estimate.refusal is not None:
-            raise self._estimate.refusal
         # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.
         if self._estimate is not None or self._trainer.world_size > 1:  # else nothing will be written
             self._training = [part.training for _, part in self._parts]

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from lightning_multigrid.host import MisconfigurationException, Trainer, tell
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader, StreamSamples
-from lightning_multigrid.schedule import Plan, Step, counted
+from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
 from lightning_multigrid.training.mini_batches import tensors_in
 from lightning_multigrid.training.trainer import lightning_internals as internals
@@ -36,32 +36,23 @@ class LightningLoop:
             if trainer.log_every_n_steps > 0:  # type: ignore[attr-defined]  # 0: the script logs no steps
                 every = self._of_run(trainer.log_every_n_steps)  # type: ignore[attr-defined]
                 changes.set_attribute(trainer, "log_every_n_steps", min(every, self._plan.steps_per_epoch))
-            interval = getattr(trainer, "val_check_interval", None)  # since Lightning 2.6, it may be a time
-            if isinstance(interval, int) and not isinstance(interval, bool):
-                self._tell_validations(interval, interval, self._of_run(interval))
-                changes.set_attribute(trainer, "val_check_interval", self._of_run(interval))
-            elif isinstance(interval, float):  # a share of an epoch, which Lightning rounds down
-                shares = (max(1, int(batches * interval)) for batches in self._batches())
-                self._tell_validations(interval, *shares)
+            self._convert_interval(changes)
 
-    def _batches(self) -> tuple[int, int]:
-        """The mini-batches of an epoch: of the script, and of this run."""
-        return self._plan.baseline_length.batches, self._plan.batches_per_epoch
-
-    def _tell_validations(self, interval: float, of_script: int, every: int) -> None:
-        """Says how many validations an interval gives, if its rounding changes their number or moves the last one."""
-        plan = self._plan
-        lengths = list(zip(self._batches(), (of_script, every), strict=True))
-        of_epoch, unit = self._trainer.check_val_every_n_epoch, "an epoch"
-        if of_epoch is None:  # then Lightning counts mini-batches of all epochs
-            lengths, unit = [(length * plan.epochs, number) for length, number in lengths], "the training"
-        (whole, _), (own, _) = lengths
-        (script, left), (run, own_left) = (divmod(length, number) for length, number in lengths)
-        early = f", the last after {run * every}" if own_left and not left else ""  # the script's is at the end
-        if early or abs(run - script) > 0.05 * script:
+    def _convert_interval(self, changes: Changes) -> None:
+        """Converts `val_check_interval`, and says what is left of it."""
+        interval = getattr(self._trainer, "val_check_interval", None)  # since Lightning 2.6, it may be a time
+        whole, own = self._plan.baseline_length.batches, self._plan.batches_per_epoch
+        if isinstance(interval, float):  # a share of an epoch, which Lightning rounds down
+            of_script, every = (max(1, int(batches * interval)) for batches in (whole, own))
+        elif isinstance(interval, int):
+            of_script, every = interval, self._of_run(interval)
+            changes.set_attribute(self._trainer, "val_check_interval", every)
+        else:
+            return
+        if (every, own) != (of_script, whole) and interval != 1.0:
             tell(
-                f"`val_check_interval={interval}` gives {unit} of {whole} mini-batches {script} validations. Here it "
-                f"is rounded to {every} of {own}, which gives {run}{early}."
+                f"`val_check_interval={interval}`: a validation after every {every} mini-batches, of which an epoch "
+                f"has {own}. In the script, it is after every {of_script} of {whole}."
             )
 
     def _of_run(self, number: int) -> int:
@@ -95,17 +86,8 @@ class LightningLoop:
         if any(tensor.shape[:1] == (step.shape.clips,) for tensor in tensors_in(mini_batch)):  # else some were dropped
             internals.set_batch_size(trainer, step.shape.clips)
         if trainer.optimizers != self._optimizers:
-            raise MisconfigurationException(
-                "MultigridCallback scales the LR of the optimizers that `configure_optimizers` returned, but the "
-                "Trainer has other ones now. Keep those."
-            )
-        now, planned = trainer.accumulate_grad_batches, self._plan.accumulate
-        if now != planned:
-            raise MisconfigurationException(
-                f"`trainer.accumulate_grad_batches` is {now}, and was {planned} when `fit` began. The plan has steps "
-                f"of {counted(planned, 'mini-batch')}, and can't change them. Give the Trainer one number, "
-                f"`accumulate_grad_batches={now}`, and set it nowhere else."
-            )
+            refuse_other(trainer, "has", "those that `configure_optimizers` returned", "other optimizers now")
+        self._check("has `accumulate_grad_batches` =", self._plan.accumulate, trainer.accumulate_grad_batches)
         if step is self._first:
             batches = self._plan.batches_per_epoch
             if trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -123,6 +105,7 @@ def refuse_other(trainer: Trainer, does: str, planned: Any, found: Any) -> NoRet
     version = sys.modules[type(trainer.fit_loop).__module__.partition(".")[0]].__version__
     raise MisconfigurationException(
         f"Lightning {version} {does} {found}, but MultigridCallback has planned {planned}, so the training would be "
-        "another one. Does another callback change the loaders or the counters of the Trainer? If not, install a "
-        "version of Lightning that the package's requirements name, and report this one."
+        "another one. Does a hook, or another callback, change the loaders, the optimizers, the counters or the "
+        "settings of the Trainer? Then leave that out, and give the Trainer the setting from the start. If not, "
+        "install a version of Lightning that the package's requirements name, and report this one."
     )

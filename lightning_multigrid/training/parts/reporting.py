@@ -1,13 +1,13 @@
 """What is said of a run while it lasts, and when it ends."""
 
+from functools import partial, wraps
 from typing import Any
 
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer, callbacks_of
+from lightning_multigrid.host import Callback, LightningModule, Trainer, tell_above_bar
 from lightning_multigrid.reports import CHECKPOINTS, REST, START, VALIDATION, RunReport
 from lightning_multigrid.schedule import Step
-from lightning_multigrid.training.parts.progress_bar import end_bar, show_on_bar
 from lightning_multigrid.training.trainer.added import add_callback, log_values
 from lightning_multigrid.training.trainer.changes import Changes
 
@@ -24,21 +24,28 @@ class Reporting(Callback):
 
     def start(self, changes: Changes) -> None:
         add_callback(self._trainer, self, changes)
-        show_on_bar(self._trainer, self._report, changes)
+        bar: Any = self._trainer.progress_bar_callback
+        if bar is not None:
+            if self._trainer.is_global_zero:
+                changes.set_attribute(self._report, "tell", partial(tell_above_bar, self._trainer))
+            # Items that are text can only come from this method; what is logged for the bar must be a number.
+            changes.set_attribute(bar, "get_metrics", self._with_items(bar.get_metrics))
+
+    def _with_items(self, own: Any) -> Any:
+        @wraps(own)
+        def get_metrics(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
+            # Metrics of the sanity check say nothing, and the logger's version would not leave room for the script's.
+            of_script = {} if trainer.sanity_checking else own(trainer, module)
+            return {**self._report.bar, **{name: value for name, value in of_script.items() if name != "v_num"}}
+
+        return get_metrics
 
     def announce(self, step: Step, baseline_lr: Any) -> None:
-        self._report.announce(step, baseline_lr, self._limit)
+        self._report.announce(step, baseline_lr)
         shape = step.shape
         values: dict[str, float] = {"clips": shape.clips, "frames": shape.frames, "size": shape.size}
         values |= {"lr_scale": step.lr_scale, "phase": step.phase + 1}
         log_values(self._trainer, lambda: {f"multigrid/{name}": value for name, value in values.items()})
-
-    def _limit(self) -> float | None:
-        """The seconds that a time limit leaves; None if there is none, or a least length may go beyond it."""
-        if self._trainer.min_epochs or self._trainer.min_steps:
-            return None
-        timers = callbacks_of(self._trainer, "Timer")
-        return timers[0].time_remaining("train") if timers else None
 
     def ended(self, step: Step, following: Step) -> None:
         times = self._report.ended(step, following)
@@ -62,8 +69,6 @@ class Reporting(Callback):
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._others_are_done(trainer)
-        if self._report.whole:
-            end_bar(trainer)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

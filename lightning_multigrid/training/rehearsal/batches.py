@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,14 +20,6 @@ def small_batches(loader: MultigridLoader, shapes: Sequence[BatchShape]) -> Made
     """Returns mini-batches of these shapes, each of the first sample of a loader's dataset, many times."""
     job = partial(_collated, loader.clip_dataset, loader.template.collate_fn, shapes)
     return in_worker(loader.template, loader.template.dataset, job)  # type: ignore[no-any-return]
-
-
-def bytes_of_clips(loader: MultigridLoader, shapes: Sequence[BatchShape]) -> dict[BatchShape, float]:
-    """Returns how many bytes of tensors a clip takes in a mini-batch of a loader, for shapes that can be made."""
-    pairs = {replace(shape, clips=2): shape for shape in shapes}
-    job = partial(_bytes_made, loader.clip_dataset, loader.template.collate_fn, [*pairs])
-    made = in_worker(loader.template, loader.template.dataset, job)
-    return {pairs[pair]: size / pair.clips for pair, size in made.items()}
 
 
 def arrived(trainer: Trainer, module: LightningModule, made: Made, shape: BatchShape) -> Any:
@@ -50,12 +41,6 @@ def _collated(clips: Any, collate: Callable[[list[Any]], Any], shapes: Sequence[
         except Exception as error:  # of the user's dataset
             made[shape] = sendable(error)
     return made
-
-
-def _bytes_made(clips: Any, collate: Callable[[list[Any]], Any], shapes: Sequence[BatchShape]) -> dict[BatchShape, int]:
-    made = _collated(clips, collate, shapes)
-    tensors = {shape: [part for part in held_by(batch) if isinstance(part, Tensor)] for shape, batch in made.items()}
-    return {shape: sum(part.numel() * part.element_size() for part in parts) for shape, parts in tensors.items()}
 
 
 def copied(sample: Any) -> Any:

@@ -1,6 +1,5 @@
 """Tries each grid on a script before the first step, and refuses those that fail or would mean something else."""
 
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -12,20 +11,19 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from lightning_multigrid.host import LightningModule, Trainer, tell
 from lightning_multigrid.positions import knows_grids
 from lightning_multigrid.schedule import BatchShape, counted
-from lightning_multigrid.training.mini_batches import error_text, sizes_of_clips, without_trace
+from lightning_multigrid.training.mini_batches import error_text, without_trace
 from lightning_multigrid.training.rehearsal.batches import Made
 from lightning_multigrid.training.rehearsal.counted import counted_from_first
 from lightning_multigrid.training.rehearsal.rules import (
     HOOKS,
-    PointsOnPlan,
+    UNNOTICED,
+    check_points,
     check_sum_over_clips,
     divisors_that_work,
     named,
     refusal,
 )
 from lightning_multigrid.training.rehearsal.trial import Trial, try_step
-
-_STEP = "`training_step` or `forward`"
 
 
 def check_grids(
@@ -34,16 +32,17 @@ def check_grids(
     read: Callable[[Sequence[BatchShape]], Made],
     trainer: Trainer,
     boxes_follow: bool = False,
-) -> PointsOnPlan | None:
+) -> None:
     """Refuses grids that a script cannot take, or on which it would compute something else than on the baseline's.
-
-    Returns what is left to check while it trains: the clips, if the hooks of the mini-batch could not be tried.
 
     The first grid is the baseline's. Small mini-batches, which `read` makes, go through the script's hooks and a step
     on a clone of the module: once on each grid, and with four times the clips on the coarsest, first alone and then
     after a step on the baseline's. What cannot be rehearsed on the baseline's grid is accepted, and said. Where boxes
     follow the clips, pixels may be counted from the first: so places are judged on grids of the full size.
     """
+    if trainer.strategy.restore_checkpoint_after_setup:
+        tell(f"{type(trainer.strategy).__name__} shards the module, whose steps are not rehearsed. {UNNOTICED}")
+        return
     name, clips, most = type(module).__name__, _number_of_clips(grids), max(grid.clips for grid in grids)
     shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
     baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
@@ -51,21 +50,10 @@ def check_grids(
     with without_trace(trainer, module.device), torch.no_grad():
         made = read((*shapes, more))
     rehearse = partial(try_step, module, trainer, baseline, made)
-    shards = trainer.strategy.restore_checkpoint_after_setup
-    first = Trial() if shards else rehearse(baseline)
-    if shards:
-        tell(
-            f"{type(trainer.strategy).__name__} shards the module, so its steps are not rehearsed. A grid that it "
-            "can't take fails in training, and places that are counted from the first are not noticed."
-        )
-    elif first.error is not None:
-        if _is_ours(module, first.error):
-            raise first.error
+    first = rehearse(baseline)
+    if first.error is not None:
         _warn(name, module, first)
-    if shards or first.error is not None:
-        points = PointsOnPlan()
-        points.check(HOOKS, baseline, sizes_of_clips(made[baseline]))  # as if no hook changed them
-        return points
+        return
     for grid in shapes[1:]:
         now = rehearse(grid)
         if all(map(isfinite, first.losses)) and not all(map(isfinite, now.losses)):  # of CTC with few frames, say
@@ -74,10 +62,8 @@ def check_grids(
             works = cache(lambda one: try_step(module, trainer, baseline, read((one,)), one).error is None)
             divisors = divisors_that_work(shapes, works)
             raise refusal(name, grid, _place(module, now), now.error, divisors) from now.error
-        points = PointsOnPlan()
-        for shape, trial in ((baseline, first), (grid, now)):
-            points.check(HOOKS, shape, trial.arrived or ())
-            points.check(_STEP, shape, [trial.convolved])
+        check_points(HOOKS, baseline, first.arrived or (), grid, now.arrived or ())
+        check_points("`training_step` or `forward`", baseline, [first.convolved], grid, [now.convolved])
         if not (boxes_follow and grid.size != baseline.size):
             _refuse_counted(module, baseline, first, grid, now)
         if grid is coarsest and len({shape.clips for shape in grids}) > 1:
@@ -88,7 +74,6 @@ def check_grids(
             after = rehearse(baseline, more)
             if after.error is not None and many.error is None:
                 raise ValueError(_kept_state(name, baseline, more, _place(module, after), after.error)) from after.error
-    return None
 
 
 def _number_of_clips(grids: Sequence[BatchShape]) -> int:
@@ -140,13 +125,6 @@ def _kept_state(name: str, before: BatchShape, grid: BatchShape, where: str, err
     )
 
 
-def _is_ours(module: LightningModule, error: Exception) -> bool:
-    """Whether the module is one of this package, and refuses the step itself, as it would in training."""
-    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
-    own = type(module).__module__
-    return own.startswith("lightning_multigrid.") and frame.f_globals.get("__name__") == own
-
-
 def _place(module: LightningModule, trial: Trial) -> str:
     return HOOKS if trial.arrived is None else _layer(module, trial.layer)
 
@@ -157,13 +135,8 @@ def _layer(module: LightningModule, layer: str) -> str:
 
 def _warn(name: str, module: LightningModule, failed: Trial) -> None:
     assert failed.error is not None
-    built = (
-        "If it also fails without this callback, the model was built for other clips: build it for the baseline's "
-        "frames and size, or wrap an MViT of torchvision in `lightning_multigrid.ResizedPositions`. Else let"
-    )
     rank_zero_warn(
         f"The grids could not be rehearsed with {name}: outside of a training, {_place(module, failed)} fails on the "
-        f"baseline's own grid with {error_text(failed.error)}. So a grid that a step can't take fails only in "
-        "training; places that are counted from the first, or a loss that is a sum over the clips, are not noticed. "
-        f"{built if failed.layer else 'Let'} `training_step` run on a copy of the module."
+        f"baseline's own grid with {error_text(failed.error)}. {UNNOTICED} Let `training_step` run on a copy of the "
+        "module. If it also fails without this callback, build the model for the baseline's frames and size."
     )

@@ -11,6 +11,10 @@ from lightning_multigrid.training.mini_batches import error_text
 _MOST = 1.75  # frames or sizes that grow back make twice the points or more; padding to 32 pixels, less than 1.5 times
 _EXACT = 0.05  # relative: how near a loss is to a multiple, in 16 bits and with noise
 
+UNNOTICED = (
+    "So a grid that a step can't take fails only in training. Places that are counted from the first, a loss that is "
+    "a sum over the clips, and clips that hooks bring back to another size are not noticed."
+)
 HOOKS = "The dataset, its `collate_fn` or a hook of the mini-batch"
 
 
@@ -38,8 +42,13 @@ def divisors_that_work(grids: Sequence[BatchShape], works: Callable[[BatchShape]
 
 
 def refusal(name: str, grid: BatchShape, where: str, error: Exception, divisors: str) -> ValueError:
-    """The error for a grid on which a module fails; it takes those that are rounded to multiples of `divisors`."""
-    rounded = f"It takes all grids with `MultigridCallback({divisors})`. Or let" if divisors else "Let"
+    """The error for a grid on which a module fails; it runs on those that are rounded to multiples of `divisors`."""
+    rounded = (
+        f"It runs on all grids with `MultigridCallback({divisors})`, which is right for layers that halve clips again "
+        "and again, as a U-Net's. Or let"
+        if divisors
+        else "Let"
+    )
     return ValueError(
         f"{name} cannot take clips of {grid.frames} x {grid.size} x {grid.size} (frames x height x width): {where} "
         f"fails with {error_text(error)}. {rounded} it take clips of any length and size: end with a global pool, and "
@@ -51,31 +60,24 @@ def refusal(name: str, grid: BatchShape, where: str, error: Exception, divisors:
     )
 
 
-class PointsOnPlan:
+def check_points(where: str, full: BatchShape, before: Sequence[int], grid: BatchShape, now: Sequence[int]) -> None:
     """Refuses clips that something after the dataset makes larger than their grid.
 
-    The rule: on no grid may a clip have over 1.75 times the points that the plan gives it, compared with the first
-    clips there, those of the baseline. So clips may be padded, cropped or scaled, but not to one size.
+    The rule: on no grid may a clip have over 1.75 times the points that the plan gives it, compared with the clips on
+    the baseline's (`full`). So clips may be padded, cropped or scaled, but not to one size. `before` and `now` are the
+    numbers of elements of what may be clips, on these grids.
     """
-
-    def __init__(self) -> None:
-        self._first: dict[str, list[float]] = {}
-
-    def check(self, where: str, grid: BatchShape, numbers: Sequence[int]) -> None:
-        """Compares the tensors that may be clips, by their numbers of elements, with the first ones there."""
-        points = [number / grid.points for number in numbers]
-        first = self._first.setdefault(where, points)
-        if not points or len(points) != len(first) or not all(first):
-            return
-        ratios = (now / before for now, before in zip(points, first, strict=True))
-        excess = min(ratios, key=lambda ratio: abs(ratio - 1))
-        if excess > _MOST:
-            raise ValueError(
-                f"{where} gets or makes clips with {excess:.2g} times the points of the plan on {named(grid)}. A "
-                "mini-batch has many clips, so it would take that many times the memory and time of the baseline's. "
-                "Resize and sample frames in the dataset's `__getitem__`, after which the callback reduces the clips, "
-                "or scale them with the shape in which they arrive."
-            )
+    if not now or len(now) != len(before) or not all(before):
+        return
+    ratios = (one / grid.points / (other / full.points) for one, other in zip(now, before, strict=True))
+    excess = min(ratios, key=lambda ratio: abs(ratio - 1))
+    if excess > _MOST:
+        raise ValueError(
+            f"{where} gets or makes clips with {excess:.2g} times the points of the plan on {named(grid)}. A "
+            "mini-batch has many clips, so it would take that many times the memory and time of the baseline's. "
+            "Resize and sample frames in the dataset's `__getitem__`, after which the callback reduces the clips, "
+            "or scale them with the shape in which they arrive."
+        )
 
 
 def check_sum_over_clips(name: str, once: Sequence[float], fourfold: Sequence[float]) -> None:

@@ -21,7 +21,6 @@ class LRStages(NamedTuple):
     milestones: tuple[Fraction, ...]
     warmup_epochs: Fraction
     stepwise: bool
-    late: tuple[Fraction, ...]  # milestones of a `MultiStepLR` that the training does not reach
 
 
 def epochs_before(trainer: Trainer) -> int:
@@ -35,7 +34,7 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: 
     The first scheduler with milestones says what they are, a rising one is a warm-up, and stages are stepwise if no
     scheduler changes the LR within them. `epochs` is the baseline's length, `before` as `epochs_before` returns it.
     """
-    warmup, late, stepwise, chosen = Fraction(0), set[Fraction](), True, tuple[Fraction, ...]()
+    warmup, stepwise, chosen = Fraction(0), True, tuple[Fraction, ...]()
     for config in configs:
         if is_plateau(config):  # it goes by a metric
             continue
@@ -51,17 +50,14 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: EpochLength, epochs: 
                 warmup = max(warmup, after_ticks(int(min(scheduler.total_iters, end))))
             else:
                 stepwise = False
-            found = {before + after_ticks(start + tick) for tick in ticks if start + tick < end}
-            milestones |= found
-            if isinstance(scheduler, MultiStepLR):
-                late.update(milestone for milestone in found if milestone >= epochs)
+            milestones |= {before + after_ticks(start + tick) for tick in ticks if start + tick < end}
         inside = tuple(sorted(milestone for milestone in milestones if 0 < milestone < epochs))
         if len(inside) > _MOST_MILESTONES:
             stepwise = False
         elif not chosen:
             chosen = inside
     first = chosen[0] if chosen else epochs
-    return LRStages(chosen, warmup if warmup < first else Fraction(0), stepwise, tuple(sorted(late)))
+    return LRStages(chosen, warmup if warmup < first else Fraction(0), stepwise)
 
 
 def _is_warmup(scheduler: Any) -> bool:

@@ -5,13 +5,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from lightning_utilities.core.rank_zero import rank_zero_warn
-from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_multigrid.host import MisconfigurationException, tell
-from lightning_multigrid.schedule import LRScaling, MultigridSchedule, Plan, exact
-from lightning_multigrid.training.arguments import Arguments
-from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
+from lightning_multigrid.host import MisconfigurationException
+from lightning_multigrid.schedule import LRScaling, MultigridSchedule
 
 # How names of classes begin whose LR grows linearly with the batch, such as timm's `SGDW`, bitsandbytes' `SGD8bit` and
 # Apex's `FusedSGD`. LARS is among them by its authors (You et al. 2017).
@@ -23,7 +20,6 @@ _DECOUPLED = re.compile("(?<=.)W(?![a-z])|Lion|Muon|Adafactor|Adan|LaProp|M(ars|
 _SAY_DECOUPLED = "decoupled_weight_decay", "decoupled_decay", "weight_decouple", "decouple"
 # Settings of optimizers that warm up by themselves, such as schedulefree's `AdamWScheduleFree`.
 _OWN_WARMUP = re.compile("(num_)?warm_?up(_steps)?")
-_GROWTH = {"linear": "grows with", "sqrt": "grows with the square root of", "none": "is not scaled with"}
 
 
 def with_held(optimizer: Any) -> list[Any]:
@@ -36,21 +32,6 @@ def with_held(optimizer: Any) -> list[Any]:
                 if steps and all(held is not other for other in found):
                     found.append(held)
     return found
-
-
-def lr_rule(arguments: Arguments, schedule: MultigridSchedule, optimizers: Iterable[Optimizer]) -> str:
-    """Says how the LR grows with the clips of a mini-batch, and why."""
-    if all(phase.shape.clips == schedule.baseline.shape.clips for phase in schedule.phases):
-        return "The LR is the baseline's: every base shape has its clips."
-    auto = arguments.schedule is None and arguments.lr_scaling == "auto"
-    names = " and ".join(dict.fromkeys(type(optimizer).__name__ for optimizer in _used(optimizers)))
-    why = f"the rule for {names or 'SGD'}" if auto else f"as `lr_scaling={schedule.lr_scaling!r}` says"
-    held = [one for optimizer in _used(optimizers) for one in with_held(optimizer)]
-    groups = [(one, group) for one in held for group in one.param_groups]
-    apart = schedule.lr_scaling == "sqrt" and any(decays_apart(one, group) for one, group in groups)
-    decay = " So does the weight decay." if apart else ""
-    betas = " The betas are those of a step." if any("betas" in group for _, group in groups) else ""
-    return f"The LR {_GROWTH[schedule.lr_scaling]} the clips of the base shape, {why}.{decay}{betas}"
 
 
 def decays_apart(optimizer: Any, group: dict[str, Any]) -> bool:
@@ -75,8 +56,8 @@ def auto_lr_scaling(optimizers: Iterable[Optimizer]) -> LRScaling:
     with the square root (Malladi et al. 2022, arXiv 2205.10287; LAMB by its authors).
     """
     rules: dict[LRScaling, str] = {}
-    for optimizer in _used(optimizers):
-        rule, name = _rule_of(optimizer), type(optimizer).__name__
+    for optimizer in with_groups(optimizers):
+        rule, name = rule_of(optimizer), type(optimizer).__name__
         if rule is None:
             rank_zero_warn(
                 f"MultigridCallback doesn't know how the LR of {name} grows with the clips of a mini-batch, and takes "
@@ -92,50 +73,21 @@ def auto_lr_scaling(optimizers: Iterable[Optimizer]) -> LRScaling:
     return next(iter(rules), "linear")
 
 
-def tell_own_warmups(plan: Plan, optimizers: Iterable[Optimizer]) -> None:
-    """Names the warm-ups of optimizers that count their own steps, of which this run has fewer than the baseline."""
-    steps = plan.baseline_length.ticks(exact(plan.schedule.baseline.epochs), "step", frequency=1)
+def own_warmups(optimizers: Iterable[Optimizer]) -> list[tuple[str, float]]:
+    """The warm-ups of optimizers that count their own steps, by name, each with its steps."""
     found = {
         (f"`{name}={value}` of {type(one).__name__}", value)
-        for optimizer in _used(optimizers)
+        for optimizer in with_groups(optimizers)
         for one in with_held(optimizer)
         for group in one.param_groups
         for name, value in group.items()
         if _OWN_WARMUP.fullmatch(name) and isinstance(value, (int, float)) and value > 1  # below, it is a share
     }
-    for name, value in sorted(found) if steps != plan.optimizer_steps else ():
-        tell(
-            f"{name} counts the {plan.optimizer_steps} steps of this run. If it means the {steps} of the script, "
-            f"give {max(1, round(value * plan.optimizer_steps / steps))} for the same share of the training."
-        )
+    return sorted(found)
 
 
-def settings_of(optimizers: Iterable[Optimizer]) -> list[dict[str, float]]:
-    """The LR and the weight decay of each parameter group, as `configure_optimizers` has just made them."""
-    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
-    return [
-        # A scheduler has changed `lr` already, and notes the script's as `initial_lr`.
-        {
-            name: float(group[name])
-            for name in ("initial_lr" if "initial_lr" in group else "lr", "weight_decay")
-            if isinstance(group.get(name), (int, float, Tensor))
-        }
-        for group in groups
-    ]
-
-
-def numbers_of(schedulers: Iterable[Any]) -> list[dict[str, float]]:
-    """The numbers that say what schedulers do, as `configure_optimizers` has just made them, such as `T_max`."""
-    found: list[dict[str, float]] = []
-    for part in (part for scheduler in schedulers for part, *_ in scheduler_parts(scheduler)):
-        numbers = {name: value for name, value in vars(part).items() if not name.startswith("_")}
-        milestones = enumerate(sorted(numbers.get("milestones", ())))
-        numbers |= {f"milestones[{index}]": milestone for index, milestone in milestones}
-        found.append({name: value for name, value in numbers.items() if type(value) in (int, float)})
-    return found
-
-
-def _rule_of(optimizer: Optimizer) -> LRScaling | None:
+def rule_of(optimizer: Optimizer) -> LRScaling | None:
+    """How the LR of an optimizer grows with the clips; None if it is of no known kind."""
     for one in with_held(optimizer):
         if any(_LINEAR.match(kind.__name__) for kind in type(one).__mro__):
             return "linear"
@@ -145,8 +97,9 @@ def _rule_of(optimizer: Optimizer) -> LRScaling | None:
     return None
 
 
-def _used(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
-    return [optimizer for optimizer in optimizers if optimizer.param_groups]  # Lightning's stand-in has no groups
+def with_groups(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
+    """Leaves out the optimizer without groups that Lightning has for a script without one."""
+    return [optimizer for optimizer in optimizers if optimizer.param_groups]
 
 
 def refuse_hidden(schedule: MultigridSchedule, module: Any, optimizers: Iterable[Optimizer]) -> None:
@@ -162,15 +115,3 @@ def refuse_hidden(schedule: MultigridSchedule, module: Any, optimizers: Iterable
                 "optimization gets it by `self.optimizers()`. A script that scales all LRs itself gives the callback "
                 "`lr_scaling='none'`."
             )
-
-
-def warn_of_linear_lr(schedule: MultigridSchedule, optimizers: Iterable[Optimizer]) -> None:
-    """Warns of an LR that grows linearly for an optimizer that loses accuracy by that."""
-    most = max(phase.lr_scale for phase in schedule.phases)
-    others = [type(optimizer).__name__ for optimizer in _used(optimizers) if _rule_of(optimizer) == "sqrt"]
-    if schedule.lr_scaling == "linear" and most > 1 and others:
-        rank_zero_warn(
-            f"The LR of {others[0]} will be multiplied by up to {most:g}, in proportion to the clips of a mini-batch. "
-            "This is right for SGD; Adam and similar optimizers lose accuracy or diverge. Leave `lr_scaling` out of "
-            "`MultigridCallback`, or give `lr_scaling='sqrt'` to the schedule."
-        )

@@ -5,7 +5,7 @@ from collections.abc import Sized
 from dataclasses import dataclass
 from fractions import Fraction
 from operator import itemgetter
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import torch
 from torch.utils.data import (
@@ -40,11 +40,8 @@ def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch:
     if clips_per_epoch is not None:
         return clips_per_epoch
     length, limit, size = length_of(loader.dataset), trainer.limit_train_batches, cast("int", loader.batch_size)
-    if length is not None and trainer.world_size == 1:  # Apple's devices have no float64
-        return length
-    if length is not None:  # that of this device's share, which may have a clip more than another one's
-        own = torch.tensor(float(length), dtype=torch.float64, device=trainer.strategy.root_device)
-        return round(trainer.strategy.reduce(own, reduce_op="mean").item() * trainer.world_size)
+    if length is not None:  # that of this device's share
+        return int(trainer.strategy.reduce(torch.tensor(length, device=trainer.strategy.root_device), reduce_op="sum"))
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         return 1000 * size * trainer.world_size  # any number will do
     if isinstance(limit, int):
@@ -56,16 +53,6 @@ def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch:
     )
 
 
-def _refuse_unsized(dataset: Any, sampler: Any) -> None:
-    """Refuses a dataset or a sampler without a length."""
-    for part, more in ((dataset, ""), (sampler, " It may yield more than that.")):
-        if length_of(part) is None:
-            raise TypeError(
-                f"MultigridCallback plans whole passes over the data, but {type(part).__name__} does not say how many "
-                f"clips it has. Give it a `__len__`: the clips of an epoch.{more}"
-            )
-
-
 def _plain_batches(loader: Any) -> BatchSampler | None:
     """Returns what makes the mini-batches of a loader, if it does so as torch's own `BatchSampler`."""
     batches = getattr(loader, "batch_sampler", None)
@@ -75,25 +62,14 @@ def _plain_batches(loader: Any) -> BatchSampler | None:
     return batches if kind.__module__.startswith(_PLAIN_LOADERS) or kind.__iter__ is BatchSampler.__iter__ else None
 
 
-def _refuse_other(loaders: Any) -> NoReturn:
-    """Refuses what is not a `DataLoader`."""
-    parts = getattr(loaders, "flattened", loaders)  # of a `CombinedLoader`
-    parts = [*parts.values()] if isinstance(parts, dict) else parts if isinstance(parts, (list, tuple)) else []
-    held = sum(isinstance(part, DataLoader) for part in parts)
-    if held > 1:
-        way = "Combine several datasets with `torch.utils.data.ConcatDataset`"
-    elif held:
-        way = "Give the one that it holds, whose mini-batches `training_step` then gets as they are"
-    else:
-        way = "A grid is made of the samples of a dataset: give a `DataLoader` of one, also of an `IterableDataset`"
-    name = type(loaders).__name__
-    raise TypeError(f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {name}. {way}.")
-
-
 def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = None) -> DataLoader[Any]:
     """Returns the user's training loader, over a map-style dataset; refuses one that can't be rebuilt."""
     if not isinstance(loaders, DataLoader):
-        _refuse_other(loaders)
+        raise TypeError(
+            f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {type(loaders).__name__}. A "
+            "grid is made of the samples of a dataset: give its loader, which may be that of an `IterableDataset`, "
+            "itself and not within a list. Combine several datasets with `torch.utils.data.ConcatDataset`."
+        )
     if type(loaders).__iter__ is not DataLoader.__iter__ and not type(loaders).__module__.startswith(_PLAIN_LOADERS):
         raise TypeError(
             f"MultigridCallback makes a loader of its own, but {type(loaders).__name__} iterates in its own way, which "
@@ -119,7 +95,12 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
             "would have no effect. Leave it out; for shorter epochs, give the Trainer `limit_train_batches`."
         )
     sampler = batches.sampler
-    _refuse_unsized(loaders.dataset, sampler)
+    for part in (loaders.dataset, sampler):
+        if length_of(part) is None:
+            raise TypeError(
+                f"MultigridCallback plans whole passes over the data, but {type(part).__name__} does not say how many "
+                "clips it has. Give it a `__len__`: the clips of an epoch. A sampler may yield more than that."
+            )
     if trainer.world_size > 1 and not isinstance(sampler, DistributedSampler):
         if not splits_data(trainer):
             raise MisconfigurationException(

@@ -1,5 +1,6 @@
 """Refuses (`refuse_`) what the multigrid method can't follow in a Lightning script, and says what to do instead."""
 
+from collections.abc import Iterator
 from inspect import signature
 from typing import Any
 
@@ -12,68 +13,75 @@ from lightning_multigrid.norm import world_size
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.training.arguments import Arguments
 
-# Callbacks of Lightning that change what the plan says, and what to use instead.
-_OTHER_CALLBACKS = {
-    "GradientAccumulationScheduler": "`Trainer(accumulate_grad_batches=...)`",
-    "StochasticWeightAveraging": "`WeightAveraging` or `EMAWeightAveraging`",
-}
-
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
     """Refuses modules and Trainers that multigrid training can't follow in Lightning's loop."""
+    for reason in _unsupported(trainer, module):
+        raise MisconfigurationException(f"MultigridCallback {reason}")
+
+
+def _unsupported(trainer: Trainer, module: LightningModule) -> Iterator[str]:
+    strategy: Any = trainer.strategy
     if "dataloader_iter" in signature(module.training_step).parameters:
-        raise MisconfigurationException(
-            f"MultigridCallback needs one mini-batch per training step, but {type(module).__name__} has "
+        yield (
+            f"needs one mini-batch per training step, but {type(module).__name__} has "
             "`training_step(dataloader_iter)`. Give it `training_step(batch, batch_idx)`."
         )
-    refuse_split_models(trainer.strategy)
-    ours = [callback for callback in trainer.callbacks if isinstance(callback, Arguments)]  # type: ignore[attr-defined]
+    if is_a(strategy, "strategies.DeepSpeedStrategy"):
+        yield (
+            "scales the LR within the `step` of an optimizer, but DeepSpeed steps in an engine of its own. Use "
+            "`strategy='fsdp'`, or `strategy='ddp'` if the model fits on one GPU."
+        )
+    if is_a(strategy, "strategies.ModelParallelStrategy") and (n := strategy.device_mesh["tensor_parallel"].size()) > 1:
+        yield (
+            f"gives each rank other clips, but with `tensor_parallel_size={n}` several ranks work on the same ones. "
+            "Use `ModelParallelStrategy(tensor_parallel_size=1, data_parallel_size=...)`."
+        )
+    ours = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, Arguments)]  # type: ignore[attr-defined]
     if len(ours) > 1:  # of derived classes, as Lightning refuses two that save under one name
-        raise MisconfigurationException(
-            f"The Trainer has {' and '.join(f'`{type(one).__name__}`' for one in ours)}, each of which would plan the "
-            "training. Keep one of them. To compare two trainings, give each a Trainer of its own."
+        yield (
+            f"plans the training, but the Trainer has {' and '.join(f'`{name}`' for name in ours)}. Keep one of them. "
+            "To compare two trainings, give each a Trainer of its own."
         )
-    for name, instead in _OTHER_CALLBACKS.items():
+    for name, instead in (
+        ("GradientAccumulationScheduler", "`Trainer(accumulate_grad_batches=...)`"),
+        ("StochasticWeightAveraging", "`WeightAveraging` or `EMAWeightAveraging`"),
+    ):
         if callbacks_of(trainer, name):
-            raise MisconfigurationException(
-                f"MultigridCallback plans the optimizer steps, the epochs and the LR, which `{name}` also changes. Use "
-                f"{instead} instead."
-            )
+            yield f"plans the optimizer steps, the epochs and the LR, which `{name}` also changes. Use {instead}."
     if every := trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
-        raise MisconfigurationException(
-            "MultigridCallback requests the training loader itself. Remove "
-            f"`reload_dataloaders_every_n_epochs={every}` from the Trainer or remove the callback."
+        yield (
+            f"requests the training loader itself. Remove `reload_dataloaders_every_n_epochs={every}` from the Trainer "
+            "or remove the callback."
         )
 
 
-def refuse_synced_batchnorm(module: nn.Module) -> None:
-    """Refuses layers that share statistics among all ranks, or don't call the function that `sub_batches` replaces."""
+def refuse_layers(module: nn.Module) -> None:
+    """Refuses layers whose statistics the callback can't set, and those whose shapes aren't known yet."""
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.SyncBatchNorm):
-            raise MisconfigurationException(
-                "MultigridCallback sets the clips that share BatchNorm statistics itself, but the model has "
-                "SyncBatchNorm layers. Remove `sync_batchnorm=True` from the Trainer, or make them BatchNorm layers."
-            )
-        if isinstance(layer, torch.jit.ScriptModule) and layer.original_name.startswith("BatchNorm"):
-            raise MisconfigurationException(
-                f"MultigridCallback can't set the clips that share statistics in `{name}`, a BatchNorm layer within "
-                "TorchScript. Train the model without `torch.jit.script`; `torch.compile` may make it faster."
-            )
+        for reason in _unsupported_layer(name, layer):
+            raise MisconfigurationException(f"MultigridCallback {reason}")
 
 
-def refuse_lazy(module: nn.Module) -> None:
-    """Refuses lazy layers that have not run: grids are tried on copies before any does."""
-    for name, layer in module.named_modules():
-        if not isinstance(layer, LazyModuleMixin):
-            continue
-        # Until its first forward a layer is of another class than then; BatchNorm may have no parameter that waits.
-        if layer.cls_to_become or layer.has_uninitialized_params():  # type: ignore[misc]
-            raise MisconfigurationException(
-                f"MultigridCallback needs a model whose layers are known when `fit` begins, but `{name}` is a "
-                f"{type(layer).__name__}, which takes its shape from its first input. Run the model once before, for "
-                "instance `model(torch.zeros(2, 3, 16, 112, 112))` with the shape of your clips in `__init__` of the "
-                "module, or give the layer its sizes."
-            )
+def _unsupported_layer(name: str, layer: nn.Module) -> Iterator[str]:
+    if isinstance(layer, nn.SyncBatchNorm):
+        yield (
+            "sets the clips that share BatchNorm statistics itself, but the model has SyncBatchNorm layers. Remove "
+            "`sync_batchnorm=True` from the Trainer, or make them BatchNorm layers."
+        )
+    if isinstance(layer, torch.jit.ScriptModule) and layer.original_name.startswith("BatchNorm"):
+        yield (
+            f"can't set the clips that share statistics in `{name}`, a BatchNorm layer within TorchScript. Train the "
+            "model without `torch.jit.script`; `torch.compile` may make it faster."
+        )
+    # Until its first forward a lazy layer is of another class than then; BatchNorm may have no parameter that waits.
+    if isinstance(layer, LazyModuleMixin) and (layer.cls_to_become or layer.has_uninitialized_params()):
+        yield (
+            f"needs a model whose layers are known when `fit` begins, but `{name}` is a {type(layer).__name__}, which "
+            "takes its shape from its first input. Run the model once before, for instance "
+            "`model(torch.zeros(2, 3, 16, 112, 112))` with the shape of your clips in `__init__` of the module, or "
+            "give the layer its sizes."
+        )
 
 
 def refuse_tables_in_shards(strategy: Any, tables: list[str]) -> None:
@@ -84,22 +92,6 @@ def refuse_tables_in_shards(strategy: Any, tables: list[str]) -> None:
             "takes these parameters out of their modules. Use `ModelParallelStrategy`, and call `fully_shard` in "
             "`configure_model`."
         )
-
-
-def refuse_split_models(strategy: Any) -> None:
-    """Refuses strategies under which ranks do more than train the same model on other clips."""
-    if is_a(strategy, "strategies.DeepSpeedStrategy"):
-        raise MisconfigurationException(
-            "MultigridCallback scales the LR within the `step` of an optimizer, but DeepSpeed steps in an engine of "
-            "its own. Use `strategy='fsdp'`, or `strategy='ddp'` if the model fits on one GPU."
-        )
-    if is_a(strategy, "strategies.ModelParallelStrategy"):
-        ranks = strategy.device_mesh["tensor_parallel"].size()
-        if ranks > 1:
-            raise MisconfigurationException(
-                f"MultigridCallback gives each rank other clips, but with `tensor_parallel_size={ranks}` several ranks "
-                "work on the same ones. Use `ModelParallelStrategy(tensor_parallel_size=1, data_parallel_size=...)`."
-            )
 
 
 def refuse_other_plans(plan: Plan) -> None:

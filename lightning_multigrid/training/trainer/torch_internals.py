@@ -63,18 +63,6 @@ def forget_hooks(module: nn.Module) -> None:
             hooks.clear()
 
 
-def compiled_graphs() -> tuple[int, float]:
-    """How many graphs `torch.compile` has made in this process, and the seconds that it took.
-
-    torch 2.6 to 2.15 (`_dynamo/utils.py`, `counters` and `compilation_time_metrics`): no public function returns them.
-    """
-    from torch._dynamo import utils
-
-    return utils.counters["stats"]["unique_graphs"], sum(
-        utils.compilation_time_metrics.get("_compile.compile_inner", ())
-    )
-
-
 @contextmanager
 def graph_for_each_grid(graphs: int) -> Iterator[None]:
     """Lets `torch.compile` make a static graph for each grid, and up to this many of a function.
