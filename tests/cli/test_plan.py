@@ -187,11 +187,7 @@ def test_a_plan_refuses_what_fit_would_for_these_data(videos):
 
 @pytest.mark.parametrize(
     ("callback", "sync", "said"),
-    [
-        (None, False, "2"),
-        (None, True, "32 of 16 ranks"),
-        (MultigridCallback.baseline(), False, "8 of 4 ranks"),
-    ],
+    [(None, False, "2"), (None, True, "32 of 16 ranks"), (MultigridCallback.baseline(), False, "8 of 4 ranks")],
     ids=["plain", "SyncBatchNorm", "with the callback"],
 )
 def test_a_plan_says_over_how_many_clips_a_baseline_normalises(callback, sync, said, videos):
