@@ -198,11 +198,7 @@ def test_check_names_what_a_container_lacks(source, capsys):
     [
         (["prepare", "--source=x"], 2, "output"),
         (["prepare", "--output=x"], 2, "`prepare` needs either a list .* or --config"),
-        (
-            ["prepare", "x", "--output=y", "--store=planes", "--crf=18"],
-            2,
-            "`crf` and `preset` are of H.264, and planes",
-        ),
+        (["prepare", "x", "--output=y", "--store=planes", "--crf=18"], 2, "`crf` and `preset` are of H.264, and plane"),
         (["prepare", "x", "--output=y", "--store=jpeg"], 2, "jpeg"),
         (["check", "--source=a", f"--config={RECIPE}"], 2, "`check` needs either a list .* or --config"),
         (["check", "--source=nothing"], 1, "nothing can't be read: No such file"),

@@ -170,7 +170,7 @@ def test_plan_by_measured_step_times(tmp_path, monkeypatch):
 
 def test_plan_measures_the_loader_of_videos_that_are_here(tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.setattr(commands, "measure_steps", lambda _, shapes, *__, **___: dict.fromkeys(dict(shapes), 1e-4))
-    monkeypatch.setattr(measured, "_SECONDS", 0.2)
+    monkeypatch.setattr(measured, "_SECONDS", 0.05)
     paths = [write_video(tmp_path / f"{number}.mp4", numbered_frames(24, 48, 64)) for number in range(8)]
     (tmp_path / "train.csv").write_text("".join(f"{path},{number % 4}\n" for number, path in enumerate(paths)))
     arguments = ["--config", config(tmp_path), *SMALL, *SMALL_CYCLE, "--trainer.max_epochs=3", "--data.num_workers=0"]
@@ -356,8 +356,15 @@ def test_a_script_loads_the_module_of_a_config_with_its_checkpoint_alone(videos)
     assert all(torch.equal(saved[name], value) for name, value in loaded.state_dict().items())
 
 
-@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
-@pytest.mark.parametrize("named", [{}, {"_class_path": "tests.cli.test_main.Recorded"}, {"_class_path": "not.there"}])
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("fit", {}),
+        ("validate", {"_class_path": "tests.cli.test_main.Recorded"}),
+        ("test", {"_class_path": "not.there"}),
+        ("predict", {"_class_path": "not.there"}),
+    ],
+)
 def test_what_is_typed_counts_and_not_the_hyperparameters_of_a_checkpoint(tmp_path, command, named):
     """Nor does a name in them choose what is imported."""
     path = tmp_path / "a.ckpt"

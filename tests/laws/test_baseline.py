@@ -73,7 +73,6 @@ def test_what_ends_and_saves_is_the_scripts(tmp_path):
     assert found[0][0] == 5
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:The dirpath has changed")
 def test_a_run_that_continues_is_the_run_that_was_not_stopped(tmp_path):
     def run(folder, **arguments):
         module, saver = Module(steps), ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=10)

@@ -65,7 +65,6 @@ def test_real_videos_of_many_codecs(tmp_path):
 
 
 @pytest.mark.smallest
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_the_quick_start_and_the_command_that_ctrl_c_prints_which_continues_it(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

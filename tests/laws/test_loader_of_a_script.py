@@ -485,7 +485,6 @@ class ToldOrder(PrivateOrder):
         return iter(random.Random(self.epoch).sample(range(NUMBER), NUMBER))
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.parametrize("order", [PrivateOrder, ToldOrder])
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_generators_of_a_dataset_or_a_sampler_resume_exactly(order, workers, tmp_path):

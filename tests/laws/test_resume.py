@@ -572,7 +572,7 @@ def run_up_to(folder, stop, batch_size, ckpt_path=None):
     folder.mkdir(exist_ok=True)
     L.seed_everything(3, verbose=False)
     kept = saver(folder, every_n_train_steps=1)
-    host = trainer(MultigridCallback(), StopAt(stop), kept, enable_checkpointing=True)
+    host = trainer(MultigridCallback(milestones="script"), StopAt(stop), kept, enable_checkpointing=True)
     host.fit(Noting(folder), numbered(396, batch_size), ckpt_path=ckpt_path)
     return [json.loads(line) for line in (folder / "rank0.jsonl").read_text().splitlines()]
 
@@ -637,8 +637,8 @@ def test_the_end_of_a_coarse_epoch_goes_on_without_the_callback(tmp_path):
 
 
 def test_what_means_nothing_here_is_refused(tmp_path):
-    fit(Module(steps_scheduler), MultigridCallback(), saver(tmp_path / "multigrid", every_n_train_steps=2),
-        enable_checkpointing=True)  # fmt: skip
+    callback, keep = MultigridCallback(milestones="script"), saver(tmp_path / "multigrid", every_n_train_steps=2)
+    fit(Module(steps_scheduler), callback, keep, enable_checkpointing=True)
     for epoch in (0, 1):  # at an epoch's end, and in its middle
         keep = saver(tmp_path / f"plain {epoch}", every_n_train_steps=25 + 5 * epoch)
         fit(Module(steps_scheduler), keep, enable_checkpointing=True, max_epochs=epoch + 1)
@@ -651,7 +651,7 @@ def test_what_means_nothing_here_is_refused(tmp_path):
             MisconfigurationException,
             match="run with 8 mini-batches in an epoch, and this run has (.|\n)*Pretrained",
         ):
-            resume("multigrid/4.ckpt", MultigridCallback(**other))
+            resume("multigrid/4.ckpt", MultigridCallback(milestones="script", **other))
     for path in ("plain 0/25.ckpt", "plain 1/30.ckpt"):
         with pytest.raises(
             MisconfigurationException,

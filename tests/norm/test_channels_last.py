@@ -61,7 +61,7 @@ def test_in_low_precision_statistics_have_32_bits(dtype, bound):
     assert_close(layer.running_var, average.running_var, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("clips", "size"), sampled(list(itertools.product([16, 24], [5, 6])), (16, 5), (24, 6)))
+@pytest.mark.parametrize(("clips", "size"), sampled(list(itertools.product([16, 24], [5, 6])), (24, 6)))
 def test_compiled_for_all_shapes_at_once(clips, size, monkeypatch):
     """By `aot_eager`: inductor takes a minute."""
     graphs = []

@@ -135,15 +135,9 @@ NO_LISTS = {
     "two labels": ("a.mp4 1;5\n", r"line 1: 2 labels \(1, 5\), one is required\. Pass `multi_label=True`"),
     "space, no quotes": ("my video.mp4\n", r"the label 'video\.mp4' is not a number .* double quotes"),
     "comma, no quotes": ("a,b.mp4 3\n", r"the label 'b\.mp4 3' is not a number .* double quotes"),
-    "three fields": (
-        "my video.mp4 3\n",
-        r"3 fields \('my, video\.mp4, 3'\), as it was split at ' '; `path label` or `path`",
-    ),
+    "three fields": ("my video.mp4 3\n", r"3 fields \('my, video\.mp4, 3'\), as it was split at ' '; `path label` or"),
     "number of frames": ("a.mp4 300 3\n", r"3 fields"),
-    "stretch, no header": (
-        "a.mp4,3,0.5,2\n",
-        r"line 1: 4 fields .* for stretches `path,label,start,end`",
-    ),
+    "stretch, no header": ("a.mp4,3,0.5,2\n", r"line 1: 4 fields .* for stretches `path,label,start,end`"),
     "long row": ("path,label\na.mp4,1,2\n", r"line 2: 3 fields"),
     "short row": ("id,path,label\n1,a.mp4,2\n2,b.mp4\n", r"line 3: some rows have a label, and some have none"),
     "other end": ("path,label,start,stop\na.mp4,0,1,2\n", r"line 1: stretches need two columns, `start` and `end`"),
@@ -204,9 +198,7 @@ def test_lines_of_json_say_what_a_list_says(tmp_path):
 
 def test_an_array_of_json_is_no_list(tmp_path):
     (tmp_path / "list.json").write_text('[{"path": "a.mp4", "label": 0}]')
-    with pytest.raises(
-        ManifestError, match=r"list\.json is JSON, and a list has a row for each video: `path label`, or"
-    ):
+    with pytest.raises(ManifestError, match=r"list\.json is JSON, and a list has a row for each video: `path label`,"):
         VideoList(tmp_path / "list.json").read()
 
 
