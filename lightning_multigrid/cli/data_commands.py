@@ -78,7 +78,7 @@ def prepare_videos(
         store: What is written of each video: `h264`, or `planes`, its decoded frames. Those are read many times faster
             again, and lose nothing more, but take about 1.5 bytes for each pixel of each frame: it says how many GB.
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
-        preset: How much time x264 may take. Faster ones make more bytes (docs/speed.md), and decode no faster.
+        preset: How much time x264 may take. Faster ones make more bytes (docs/evidence.md), and decode no faster.
     """
     if store == "planes" and (crf, preset) != (Encoding.crf, Encoding.preset):
         raise ArgumentError(None, "`crf` and `preset` are of H.264, and planes have neither. Leave them out")

@@ -42,7 +42,7 @@ class Encoding:
         short_side: Pixels of the shorter side, even. Smaller videos keep their size, up to a row or column that makes
             it odd.
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
-        preset: How much time x264 may take. Faster ones make more bytes (docs/speed.md), and decode no faster.
+        preset: How much time x264 may take. Faster ones make more bytes (docs/evidence.md), and decode no faster.
     """
 
     short_side: int = 256
