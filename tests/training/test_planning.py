@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 from jsonargparse import ArgumentParser
@@ -128,6 +129,14 @@ def test_epochs_of_few_steps_train_by_each_way_that_the_message_names():
     assert times == 3
     train(ConcatDataset([data] * times), 9 // times, 16)
     train(data, 9, 16 // times)
+
+
+def test_a_data_module_that_repeats_its_clips_is_advised_to_repeat_more():
+    plan = Plan(MultigridSchedule(Baseline(BatchShape(16, 8, 32), epochs=20)), 15)
+    with pytest.raises(
+        ValueError, match=r"or epochs of 2 times the clips, by `repeats=4`, with `max_epochs` divided by 2"
+    ):
+        check_steps(plan, SimpleNamespace(repeats=2))
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
