@@ -1,4 +1,4 @@
-"""The program: it runs a command, and says an error that a user can fix in one paragraph."""
+"""The program runs a command, and says an error that a user can fix in one paragraph."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_multigrid.cli.checkpoint import TRAIN_FROM_IT
 from lightning_multigrid.cli.commands import run
-from lightning_multigrid.cli.terminal import ends_unread, say
+from lightning_multigrid.cli.terminal import say
 
 
 def _raised_here(error: BaseException | None) -> BaseException | None:
@@ -33,8 +33,8 @@ def _raiser(error: BaseException) -> str:
     return names[-1] if names else ""  # what another process raised has no frames here
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    """Runs a command line, that of the process if `args` is None. An error that a user can fix is one paragraph."""
+def program(words: Sequence[str]) -> None:
+    """Runs a command line. An error that a user can fix is one paragraph."""
     entry = run
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         # Then torchrun shows in its summary which error ended the rank that failed first.
@@ -46,8 +46,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, TextIOWrapper):  # as of stderr: a letter that it doesn't have ends no command
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with ends_unread():
-            entry(args)
+        entry(words)
     except ArgumentError as error:
         say(f"error: {error}", sys.stderr)
         raise SystemExit(2) from None
