@@ -50,6 +50,8 @@ def program(words: Sequence[str]) -> None:
     except ArgumentError as error:
         say(f"error: {error}", sys.stderr)
         raise SystemExit(2) from None
+    except BrokenPipeError:  # `main` knows whose
+        raise
     except (ValueError, OSError, ModuleNotFoundError, MisconfigurationException) as error:
         ours = _raised_here(error)
         if ours is None:
