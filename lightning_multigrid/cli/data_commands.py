@@ -47,7 +47,6 @@ def prepare_videos(
     output: str,
     workers: int = CORES,
     timeout: float = TASK_SECONDS,
-    part: str | None = None,
     max_bad_fraction: float = 0.25,
     short_side: int | None = None,
     store: Literal["h264", "planes"] = "h264",
@@ -64,8 +63,7 @@ def prepare_videos(
     --data.train. If the command was stopped, the same command continues. Broken and damaged videos are left out, and
     `report.csv` names them with the reason.
 
-    Several machines share the work with `--part 1/64` to `--part 64/64`, in any order or at once, into one folder. Then
-    the same command without `--part` does what is left, and writes the list that one machine would have written.
+    Several machines that run the same command share the work, if they reach one folder.
 
     Args:
         datamodule: That of a config; instead of `source`.
@@ -77,7 +75,6 @@ def prepare_videos(
         workers: Number of worker processes, by default one for each core. 0 runs in this process, where `--timeout`
             has no effect.
         timeout: Give up on a video after this many seconds and report it as broken. By default 4 hours.
-        part: K/N: do only part K of N; K counts from 1.
         max_bad_fraction: Exit with 1 if a larger share of videos is broken.
         short_side: Pixels of the shorter side, an even number. Smaller videos keep their size. By default the pixels
             that the clips and views of the config need, or 256 without a config.
@@ -94,15 +91,12 @@ def prepare_videos(
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
     encoding = Planes(short_side) if store == "planes" else Encoding(short_side, crf, preset)
-    options = {"part": part, "workers": workers, "timeout": timeout, "max_bad_fraction": max_bad_fraction}
+    options = {"workers": workers, "timeout": timeout, "max_bad_fraction": max_bad_fraction}
     written: dict[str, str] = {}
     for split, manifest in splits.items():
         folder = os.path.join(output, split) if split else output
         _prepare_shown(manifest, folder, encoding, **options)
         written[split] = folder
-    if part is not None:
-        say(f"\nPart {part} is done. After the last part, run this without `--part`.")
-        return
     say(f"\nThe videos have a short side of {short_side} pixels or less. To train on them, give the data module:")
     say("\ndata:\n  init_args:")
     for split, path in written.items():
@@ -193,7 +187,7 @@ def index_videos(
 
 
 def _folder(data: LightningDataModule | None, output: str | None) -> str:
-    """Where frame tables are kept: in a folder that is given, or that of a config, or the one of the user's caches."""
+    """Where frame tables are stored: in a given folder, that of a config, or the one of the user's caches."""
     given = getattr(data, "index", None) if output is None else output
     return given if isinstance(given, str) else tables_folder()
 
@@ -252,7 +246,7 @@ def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding | Planes,
     """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
     if isinstance(encoding, Planes):
         paths = list(dict.fromkeys(manifest.paths()))
-        size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.frame_rate))
+        size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.images_per_second))
         say(f"The planes of {of_videos(len(paths))} take about {size}.")
     done = prepare(manifest, folder, encoding, **options)
     why = f" {done.report} says why." if done.broken else ""

@@ -28,7 +28,7 @@ from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _LARGEST = 16  # the clips of the largest mini-batch, for each of the baseline: long cycle x short cycle
-_STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # so many steps of the baseline, in 10 to 150 epochs
+_STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # this many steps of the baseline, in 10 to 150 epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
 _PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
 _OPENED, _NAMED = 2000, 5  # videos of which the split knows how they are coded; kinds that are named

@@ -75,7 +75,7 @@ def open_row(manifest: Manifest, row: int) -> Iterator[Stretch]:
     """
     path = manifest.path(row)
     store = TableStore(manifest.tables, manifest.root) if manifest.tables else None
-    with open_video(path, manifest.frame_rate, store.find(path) if store else None) as video:
+    with open_video(path, manifest.images_per_second, store.find(path) if store else None) as video:
         try:
             yield Stretch(video, path, manifest.stretch(row))
         finally:

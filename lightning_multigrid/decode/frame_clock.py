@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-_BACK = Fraction(1, 2)  # seconds; a step back that is larger is no disorder of a few frames
+_BACK = Fraction(1, 2)  # seconds; a step back that is larger is not a disorder of a few frames
 _AHEAD = Fraction(10)  # seconds; as FFmpeg's program has it, a larger step of a stream that was joined is none in time
 
 
@@ -10,7 +10,7 @@ class FrameClock:
     """When frames are shown, in ticks of `base` seconds from the first: as the file says, but never two at once.
 
     A frame without a time follows `usual` seconds after the one before, and so does one at which the times of the file
-    begin anew, as where recordings were put one behind another.
+    begin anew, as where recordings were put one after another.
 
     Args:
         tick: Seconds of a unit in which the file gives times; None if it gives none.

@@ -85,13 +85,13 @@ class FrameFolder(Video):
             with Image.open(os.path.join(self._path, name), formats=_FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise VideoError(self._path, f"{name} has more than {MAX_PIXELS} pixels")
-                if "exif" in image.info:  # else Pillow might decode the pixels to look behind them
+                if "exif" in image.info:  # else Pillow might decode the pixels to see what comes after them
                     ImageOps.exif_transpose(image, in_place=True)
                 yield image
         except (VideoError, MemoryError):
             raise
         except UnidentifiedImageError as error:
-            raise VideoError(self._path, f"{name} is no image, or damaged at its head") from error
+            raise VideoError(self._path, f"{name} is not an image, or damaged at its head") from error
         except Exception as error:  # Pillow raises errors of many kinds for damaged files
             raise VideoError(self._path, f"{name} cannot be decoded ({type(error).__name__}: {error})") from error
 
@@ -108,7 +108,7 @@ def _images(path: str) -> list[str]:
         settled = max(stamp[2:]) < time.time_ns() - _SETTLED
         packed = _listed(path, stamp) if settled else _listed.__wrapped__(path, stamp)
     except OSError as error:
-        raise VideoError(path, f"no folder of frames ({error.strerror})") from error
+        raise VideoError(path, f"not a folder of frames ({error.strerror})") from error
     return os.fsdecode(zlib.decompress(packed)).split("/")  # no name holds a slash
 
 
@@ -139,6 +139,6 @@ def _in_order(path: str, names: Sequence[str]) -> list[str]:
     if len(decimals) > 1:
         two = " and ".join([*decimals.values()][:2])
         raise VideoError(
-            path, f"has images such as {two}, whose order is not clear: fill up what is behind the point with zeros"
+            path, f"has images such as {two}, whose order is not clear: fill up what follows the point with zeros"
         )
     return [numbers[key] for key in sorted(numbers)]

@@ -160,7 +160,7 @@ class FrameTable:
         return max(seconds, self.time_of(frame - 1) + self.last) if frame == len(self) else seconds
 
     def to_bytes(self) -> bytes:
-        """Packs the table, into about 20 bytes a frame: a safetensors file, and behind it the checksum of that."""
+        """Packs the table, into about 20 bytes a frame: a safetensors file, and then its checksum."""
         about = {name: getattr(self, name) for name in _ABOUT}
         about["coding"] = {**self.coding._asdict(), "extradata": None}
         columns = {name: _narrow(getattr(self, name)) for name in _COLUMNS}
@@ -173,7 +173,7 @@ class FrameTable:
         """Unpacks a table; a ValueError if that is none, or a damaged one."""
         data, check = data[:-_CHECK], data[-_CHECK:]
         if xxhash.xxh3_64_digest(data) != check:
-            raise ValueError("they are no frame table, or a damaged one: their checksum is wrong")
+            raise ValueError("they are not a frame table, or a damaged one: their checksum is wrong")
         try:
             end = 8 + int.from_bytes(data[:8], "little")  # `safetensors.numpy.load` would copy each column
             columns = {name: _column(data, end, **of) for name, of in json.loads(data[8:end]).items()}
@@ -185,7 +185,7 @@ class FrameTable:
             table = cls(**given)
         # Of another version of this package, or of a program that can compute the checksum.
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"they are no frame table ({type(error).__name__}: {error})") from error
+            raise ValueError(f"they are not a frame table ({type(error).__name__}: {error})") from error
         if not _is_possible(table):
             raise ValueError("they are a damaged frame table: no video has such values")
         return table
@@ -265,7 +265,7 @@ def _narrow(column: Integers) -> Integers:
 
 
 def seconds_of(frame: int, frames: int, times: Integers, rate: float) -> float:
-    """Seconds from the first of so many frames to another one, or to the end of the last; `times` are in any unit.
+    """Seconds from the first of some frames to another one, or to the end of the last; `times` are in any unit.
 
     >>> [seconds_of(frame, 3, np.array([5, 6, 9]), rate=1.0) for frame in range(4)]
     [0.0, 0.5, 2.0, 3.0]
@@ -290,7 +290,7 @@ def checksum(frame: VideoFrame) -> int:
     digest = _begun(kind_of(frame)).copy()
     for plane in planes:
         stride = plane.line_size
-        used = min((plane.width * bits + 7) // 8, stride)  # what lies behind them in a row may be anything
+        used = min((plane.width * bits + 7) // 8, stride)  # what lies after them in a row may be anything
         rows: Any = np.ndarray((plane.height, used), np.uint8, cast("Any", plane), strides=(stride, 1))
         digest.update(np.ascontiguousarray(rows))
     return int(digest.intdigest()) & 0xFFFFFFFF

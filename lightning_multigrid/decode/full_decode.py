@@ -34,7 +34,7 @@ _APART = 16  # from one frame that is tried to the next, with what is droppable 
 _HOLE = 0.5  # seconds without a frame that are none of a video's own rate
 _SHARE, _LACK = 0.9, 1.0  # of the length that a file declares, which it must have; seconds that it may lack
 # CPU seconds that a decode of a whole file may take, as a few bytes can hold billions of pixels (an hour of 1080p takes
-# some minutes); the search for entries may take so many times as much.
+# some minutes); the search for entries may take this many times as much.
 _SECONDS, _SECONDS_PER_BYTE, _SEARCH = 600.0, 1e-5, 3
 
 
@@ -58,7 +58,7 @@ class _Seen:
 class FullDecode(Video):
     """A video file that is decoded once, from its beginning, past damage. Iterate it once.
 
-    A `VideoError` if the file is missing, cut short, no video, too slow, or has frames above 67 megapixels.
+    A `VideoError` if the file is missing, cut short, not a video, too slow, or has frames above 67 megapixels.
 
     Args:
         path: An ordinary file, whatever its name looks like. One at a URL is copied to a disk first, and removed.
@@ -163,7 +163,7 @@ class FullDecode(Video):
             self.height, self.width = shown[::-1] if self.orientation.transposed else shown
         # Frames without a display matrix ask for no turn. `side_data` (PyAV 18.1) would keep each frame in memory.
         elif round(frame.rotation / 90) % 4 not in (0, self.orientation.quarter_turns):
-            raise VideoError(self.file.path, f"frame {len(seen.times)} is to be turned otherwise than the first")
+            raise VideoError(self.file.path, f"frame {len(seen.times)} is to be turned differently from the first")
         if not frame.format.is_rgb and frame.colorspace not in _MATRICES:
             matrix = f"colours of the matrix {frame.colorspace} of ITU-T H.273, which FFmpeg can't convert to RGB"
             raise VideoError(self.file.path, f"has {matrix}. Make it BT.709, for instance")
@@ -265,7 +265,7 @@ class FullDecode(Video):
         return ""
 
     def _last_tag_is_whole(self) -> bool:
-        """Whether an flv file ends with a tag and, behind it, its length."""
+        """Whether an flv file ends with a tag and then its length."""
         end = self.file.bytes.size - 4
         length = int.from_bytes(self.file.bytes.read(end, 4), "big")
         return 11 < length <= end and int.from_bytes(self.file.bytes.read(end - length + 1, 3), "big") == length - 11

@@ -1,6 +1,6 @@
 """Videos as decoded planes: a clip is read from the rows that it shows, without a decoder.
 
-A file holds all frames behind each other, each as bands of 16 rows with a checksum, and at its end what they are::
+A file holds all frames one after the other, each as bands of 16 rows with a checksum, and at its end what they are::
 
     frame 0                                    frame 1                    the end
     band 0                band 1      ...      band 0  ...                times | made_from | head
@@ -38,7 +38,7 @@ from lightning_multigrid.pixels import YuvClip, YuvFormat
 _ROWS = 16  # of luma in a band
 _CHECK = 8  # bytes of a checksum
 _MAGIC = b"LMplane1"
-_HEAD = struct.Struct("<8s7Q2d")  # and the checksum of all behind the frames
+_HEAD = struct.Struct("<8s7Q2d")  # and the checksum of all after the frames
 _LIKELY = 1 << 13  # bytes that are read at first: the end of a video of half a minute
 _LONGEST = 1 << 27  # bytes of the end
 _WAY_OUT = "Remove it, and run `lightning-multigrid prepare` again, which makes only what is missing"

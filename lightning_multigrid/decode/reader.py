@@ -191,7 +191,7 @@ class VideoReader(Video):
             else:
                 frame_of = f"frame {min(missing)} of {len(self)}"
                 if self.table.damage:
-                    raise VideoError(self.file.path, f"damaged: {frame_of} is decoded otherwise each time")
+                    raise VideoError(self.file.path, f"damaged: {frame_of} is decoded differently each time")
                 self.table_does_not_fit = True
                 way = "Remove it, and run `{} prepare`" if self._own else "Run `{} index`"
                 raise TableError(
@@ -211,8 +211,8 @@ class VideoReader(Video):
         """Decodes frames, and yields those that are missing and as the table says, each with its number."""
         table = self.table
         if attempt == "from the start":
-            self.slow_because = self.slow_because or "is decoded otherwise than its frame table says"
-            # A frame for which no entry was found has 0. And some damaged files are decoded otherwise each time.
+            self.slow_because = self.slow_because or "is not decoded as its frame table says"
+            # A frame for which no entry was found has 0. And some damaged files are decoded differently each time.
             self.table_does_not_fit = self.table_does_not_fit or (entry > 0 and not table.damage)
             self.packets_fed += len(table.sizes)
             with FullDecode(self.file.path) as decode:

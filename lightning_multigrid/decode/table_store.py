@@ -2,13 +2,11 @@
 
 import json
 import os
-import time
 from array import array
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from glob import escape, iglob
 from itertools import chain, islice
 
 import numpy as np
@@ -34,7 +32,6 @@ _SUFFIX = ".table"
 _FORMAT = 1  # part of each name; raise it when tables of before can't be read
 _BROKEN, _CHECK = b"broken ", 8  # what a reason begins with; bytes of its checksum
 _BY = f"lightning-multigrid {__version__}, {MADE_BY}"
-_MARKED = 30 * 86_400.0  # seconds after which a table that is read is marked as used anew
 _READERS = 16  # threads, as a file on a server takes milliseconds
 _AT_ONCE, _PIECE = 1 << 12, 1 << 5  # paths that they share, and that one takes at a time
 
@@ -70,9 +67,6 @@ class TableStore:
 
     folder: StrPath
     root: str = ""
-
-    DAYS = 180
-    """After so many days in which a table was not read, `begin` removes it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", os.path.abspath(path_argument("folder", self.folder)))
@@ -167,10 +161,7 @@ class TableStore:
         return known
 
     def begin(self) -> None:
-        """Begins to add tables: an `OutputError` if none can be added, so that none is made in vain.
-
-        Tables that nobody has read for `DAYS` days are removed; whoever reads one at this moment still gets it whole.
-        """
+        """Begins to add tables: an `OutputError` if none can be added, so that none is made in vain."""
         with output_errors(folder := str(self.folder)):
             os.makedirs(folder, exist_ok=True)
             tried = temporary_name(folder)
@@ -178,12 +169,6 @@ class TableStore:
                 pass
             os.remove(tried)
         remove_partial(folder)
-        before = time.time() - self.DAYS * 86_400
-        for file in iglob(f"{escape(folder)}/??/*{_SUFFIX}"):
-            with suppress(OSError):  # another process has removed it, or it is another user's
-                found = os.stat(file)  # who may not mark it, another user, has at least accessed it
-                if max(found.st_mtime, found.st_atime) < before:
-                    os.remove(file)
 
     def _files(self, path: str, state: FileState) -> tuple[str, str, str]:
         """Where a table may be: that of this very file, of any version of FFmpeg, and of this one."""
@@ -205,11 +190,7 @@ class TableStore:
 
 def _read(file: str) -> bytes:
     with open(file, "rb") as opened:
-        data = opened.read()
-        if time.time() - os.fstat(opened.fileno()).st_mtime > _MARKED:
-            with suppress(OSError):  # it is another user's
-                os.utime(opened.fileno())
-    return data
+        return opened.read()
 
 
 def _state(path: str) -> FileState:
@@ -233,7 +214,7 @@ def _made(path: str) -> FrameTable | str:
 
 
 def _unpacked(path: str, data: bytes) -> FrameTable:
-    """Returns the table that was kept; a `VideoError` if the video is broken, a ValueError if what was kept is."""
+    """Returns the stored table; a `VideoError` if the video is broken, a ValueError if what is stored is."""
     if not data.startswith(_BROKEN):
         return FrameTable.from_bytes(data)
     reason, check = data[len(_BROKEN) : -_CHECK], data[-_CHECK:]

@@ -21,7 +21,7 @@ from lightning_multigrid.files import PROGRAM_ERRORS, Cursor, InputFile, open_in
 # name other files and hosts, whatever the name of their file.
 _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
 _CONTAINERS += ",apng,rm,nut,mxf,dv,obu,h261,h263,swf"
-_JPEGS, _START_OF_JPEG = (".mjpeg", ".mjpg"), b"\xff\xd8\xff"  # JPEGs behind each other
+_JPEGS, _START_OF_JPEG = (".mjpeg", ".mjpg"), b"\xff\xd8\xff"  # JPEGs one after the other
 
 _MOST_BOXES = 1 << 20  # of a file that are looked at: days of fragments of two seconds
 
@@ -63,7 +63,7 @@ class VideoFile:
     def __init__(self, path: str, *, whole: bool = False) -> None:
         self.path, self.until = path, math.inf
         self._failures: list[OSError] = []  # of reads by FFmpeg
-        self._kept: tuple[InputContainer, VideoStream] | None = None
+        self._opened: tuple[InputContainer, VideoStream] | None = None
         try:
             self.bytes = open_input(path, whole=whole)  # for reads without FFmpeg, too
         except (OSError, ValueError) as error:  # a ValueError of a path that can't be
@@ -110,16 +110,16 @@ class VideoFile:
         To open a container, FFmpeg decodes some of it. Only transport streams are sought alike whatever was read
         before: MPEG program streams and ASF go by an index that grows.
         """
-        if new or self._kept is None or self._kept[0].format.name != "mpegts":
+        if new or self._opened is None or self._opened[0].format.name != "mpegts":
             self.release()
-            self._kept = self.open()
-        return self._kept
+            self._opened = self.open()
+        return self._opened
 
     def release(self) -> None:
         """Closes the container that was opened last."""
-        if self._kept is not None:
-            self._kept[0].close()
-        self._kept = None
+        if self._opened is not None:
+            self._opened[0].close()
+        self._opened = None
 
     def open(self) -> tuple[InputContainer, VideoStream]:
         """Opens the file's container and its video, at the beginning, with a new decoder."""
@@ -132,7 +132,7 @@ class VideoFile:
         options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"}
         source = Cursor(self.bytes, f"video{suffix}", self._failures)
         try:
-            # FFmpeg takes JPEGs behind each other for a picture if the first has more than 2 KB.
+            # FFmpeg takes JPEGs one after the other for a picture if the first has more than 2 KB.
             jpegs = suffix.lower() in _JPEGS and self.bytes.read(0, len(_START_OF_JPEG)) == _START_OF_JPEG
             format = "mjpeg" if jpegs else None
             container = av.open(source, "r", format, container_options=options, metadata_errors="replace")
@@ -140,7 +140,7 @@ class VideoFile:
             self.check_reads()
             if error.errno == errno.EINVAL:
                 raise VideoError(self.path, f"not a video in one of the containers {_CONTAINERS}") from error
-            raise VideoError(self.path, f"no video, or damaged, or cut short ({error.strerror})") from error
+            raise VideoError(self.path, f"not a video, or damaged, or cut short ({error.strerror})") from error
         with ExitStack() as opened:
             opened.enter_context(container)  # to close it if it is refused
             best = container.streams.best("video")

@@ -18,7 +18,7 @@ class ClipRequest:
         size: Height and width of the clip, in pixels.
         seed: Seed of everything that is drawn for this clip; a pure function of (seed, pass, index), and of how often
             the index came before in the pass, if it did.
-        visit: Seed that the clips of one visit share (see `clips/repeats.py`); None without repeated augmentation.
+        visit: Seed that the clips of one visit share (see `clips/orders.py`); None without repeated augmentation.
     """
 
     index: int

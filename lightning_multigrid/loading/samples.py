@@ -169,10 +169,10 @@ class SampleParts:
             if height != width and min(height, width) <= _SMALL:
                 raise ValueError(
                     f"A sample has a tensor of {_product(clip.values.shape)}, which may be joints or landmarks, as "
-                    f"videos of {min(height, width)} rows or columns mostly are square. If it has pixels, give "
+                    f"videos of {min(height, width)} rows or columns are mostly square. If it has pixels, give "
                     f"`layout={clip.axes!r}` in MultigridCallback. "
-                    "If not, nothing of it can be resized: name its axes, as in `clips={'pose': "
-                    "'CTHW'}` or 'THW', with H and W for those of the joints, and give `long_cycle=LongCycle(((0.5, "
+                    "Joints can't be resized: name their axes, as in `clips={'pose': "
+                    "'CTHW'}` or 'THW', with H and W for the axes of the joints, and give `long_cycle=LongCycle(((0.5, "
                     "1), (1, 1)))` and `short_cycle=ShortCycle((1,))`, which change the frames alone."
                 )
 
@@ -243,12 +243,10 @@ class SampleParts:
 
     def _rates(self, sample: Any, clips: Iterable[Clip]) -> set[int]:
         """Lengths in time of what follows the clips, if they are whole shares of the longest clip's frames."""
-        longest, rates = max(clip.lengths.get("T", 1) for clip in clips), set()
-        for name, spec in self._letters.items():
-            place, shape = _split(spec)[0].find("T"), shape_of(_find(sample, name)[1]) or ()
-            if 0 <= place < len(shape):
-                rates |= {shape[place]} if shape[place] and longest % shape[place] == 0 else set()
-        return rates
+        longest = max(clip.lengths.get("T", 1) for clip in clips)
+        parts = ((_split(spec)[0], _find(sample, name)[1]) for name, spec in self._letters.items())
+        lengths = (dict(zip(axes, shape_of(values) or (), strict=False)).get("T", 0) for axes, values in parts)
+        return {length for length in lengths if length and longest % length == 0}
 
 
 def _product(lengths: Iterable[int]) -> str:

@@ -130,7 +130,7 @@ class NonLocal(nn.Module):
             pairs = torch.baddbmm(unused, theta, phi.transpose(1, 2), beta=0, alpha=1 / phi.shape[1])  # B x N x M
             gathered = pairs @ g
         gathered = gathered.transpose(1, 2).reshape(x.shape[0], -1, *x.shape[2:])
-        if x.is_contiguous():  # otherwise `gathered`, a channels-last view, would make the next layers channels-last
+        if x.is_contiguous():  # else `gathered`, a channels-last view, would make the next layers channels-last
             gathered = gathered.contiguous()
         return x + self.bn(self.conv_out(gathered))  # type: ignore[no-any-return]
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from lightning_multigrid.decode import FrameTable, TableStore, Video, VideoError, VideoFile, open_whole, planes_bytes
 from lightning_multigrid.files import StrPath
-from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
-from lightning_multigrid.prepare.progress import shown
+from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.prepare.tables import index, originals
 from lightning_multigrid.prepare.transcode import Planes
 from lightning_multigrid.sources import Manifest, ManifestError
@@ -21,12 +20,12 @@ _USUAL_RATE = 30.0  # frames per second, where a file doesn't say
 def check(manifest: Manifest, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> dict[str, str]:
     """Finds the faults of a manifest's videos: what is broken, damaged or cut, or ends before a stretch of it begins.
 
-    Their frame tables tell it, and those that are missing are made and kept, as by `index`: a training that follows
+    Their frame tables tell it, and those that are missing are made and stored, as by `index`: a training that follows
     decodes no video again. Prepared videos and folders of frames, which need no tables there, are decoded each time.
 
     Args:
         manifest: The videos.
-        folder: Where tables are kept.
+        folder: Where tables are stored.
         workers: Processes; 0 works in this one.
         timeout: Seconds after which a video counts as broken (not with 0 workers).
 
@@ -47,15 +46,15 @@ def check(manifest: Manifest, folder: StrPath, workers: int = 0, timeout: float 
         table = store.find(path)
         faults[path] = _fault(table, starts[path]) if table else "changed while it was checked. Check it again"
     rest = {path: begins for path, begins in starts.items() if path not in faults}
-    tasks = run_tasks(partial(_of_decode, manifest.frame_rate), rest.items(), workers, timeout)
+    tasks = run_tasks(partial(_of_decode, manifest.images_per_second), rest.items(), workers, timeout)
     for (path, _), result in shown("check", tasks, len(rest)):
         faults[path] = result.reason if isinstance(result, TaskFailure) else result
     return {path: faults[path] for path in starts if faults[path]}
 
 
-def _of_decode(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> str:
+def _of_decode(images_per_second: float | None, task: tuple[str, Sequence[float]]) -> str:
     path, starts = task
-    with open_whole(path, frame_rate) as video:
+    with open_whole(path, images_per_second) as video:
         for _ in video:
             pass
         return _fault(video.known(), starts)
@@ -93,7 +92,7 @@ def look_at(manifest: Manifest) -> tuple[list[Look], list[str]]:
     number = min(_LOOKED_AT, len(manifest))
     for row in (place * len(manifest) // number for place in range(number)):
         try:
-            look = _look_at(manifest.path(row), manifest.frame_rate)
+            look = _look_at(manifest.path(row), manifest.images_per_second)
             start, end = manifest.stretch(row)
             shown = max(1, round((min(end, look.frames / look.rate) - start) * look.rate))
             looks.append(look._replace(frames=shown))
@@ -113,7 +112,7 @@ def kind_of(path: str) -> str:
     return ""
 
 
-def bytes_of_planes(paths: Sequence[str], planes: Planes, frame_rate: float | None = None) -> int:
+def bytes_of_planes(paths: Sequence[str], planes: Planes, images_per_second: float | None = None) -> int:
     """About how many bytes some videos take as planes: by the frames of up to 32 of them, evenly spaced.
 
     Videos that can't be begun are taken to be like the others.
@@ -121,14 +120,14 @@ def bytes_of_planes(paths: Sequence[str], planes: Planes, frame_rate: float | No
     found, number = [], min(_LOOKED_AT, len(paths))
     for path in (paths[place * len(paths) // number] for place in range(number)):
         with suppress(VideoError):
-            look = _look_at(path, frame_rate)
+            look = _look_at(path, images_per_second)
             found.append(planes_bytes(look.frames, *planes.size(look.height, look.width)))
     return round(len(paths) * mean(found)) if found else 0
 
 
-def _look_at(path: str, frame_rate: float | None) -> Look:
+def _look_at(path: str, images_per_second: float | None) -> Look:
     """Looks at a video file, or at a folder of frames if these have a rate."""
-    with open_whole(path, frame_rate) as video:
+    with open_whole(path, images_per_second) as video:
         next(iter(video))
         length, rate = video.counted()
         return Look(length, rate or _USUAL_RATE, video.height, video.width)

@@ -17,7 +17,7 @@ _FEW = 32  # videos that are done before a program has started
 
 
 def index_in_subprocess(manifests: Iterable[Manifest], folder: StrPath) -> str:
-    """Makes the frame tables that videos of manifests lack, and keeps them in a folder.
+    """Makes the frame tables that videos of manifests lack, and stores them in a folder.
 
     It starts `python -m lightning_multigrid.prepare`: processes of the user's own script would run that script again.
     Several that share the folder share the work, and none waits for another. That program also asks which videos at
@@ -57,5 +57,5 @@ def index_in_subprocess(manifests: Iterable[Manifest], folder: StrPath) -> str:
 
 
 def tables_folder() -> str:
-    """Where the frame tables of videos that are not prepared are kept, unless another folder is given."""
+    """Where the frame tables of videos that are not prepared are stored, unless another folder is given."""
     return str(cache_folder() / "tables")

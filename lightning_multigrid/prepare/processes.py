@@ -7,8 +7,9 @@ The processes are pebble's. It starts them anew ("spawn"), so a script that want
 import multiprocessing
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, TimeoutError, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -22,9 +23,11 @@ from typing import Any
 
 import torch
 from pebble import ProcessExpired, ProcessPool
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from lightning_multigrid.decode import VideoError
-from lightning_multigrid.files import PROGRAM_ERRORS, OutputError
+from lightning_multigrid.files import PROGRAM_ERRORS, OutputError, of_videos
 
 TASK_SECONDS = 4 * 3600.0
 """Seconds that a task may take where nothing else is said."""
@@ -77,6 +80,25 @@ def run_tasks(
     finally:
         pool.stop()  # type: ignore[no-untyped-call]
         pool.join()
+
+
+def shown(name: str, results: Iterable[tuple[Any, Any]], total: int, said: str = "") -> Iterator[tuple[Any, Any]]:
+    """Passes on results of `run_tasks`, with a bar on standard error; if there are any, it says something first."""
+    if not total:
+        yield from results
+        return
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[count]}")
+    # Notebooks set FORCE_COLOR, by which Rich would write each state of the bar into a pipe.
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
+    with Progress(SpinnerColumn(), *columns, TimeRemainingColumn(), console=console) as bar:
+        if said:
+            console.print(said, highlight=False)
+        task, broken = bar.add_task(name, total=total, count=f"0 of {of_videos(total)}"), 0
+        for number, (done, result) in enumerate(results, start=1):
+            broken += isinstance(result, TaskFailure)
+            bad = f", {broken:,} broken" if broken else ""
+            bar.update(task, completed=number, count=f"{number:,} of {of_videos(total)}{bad}")
+            yield done, result
 
 
 def _begin(begun: Semaphore) -> None:

@@ -1,12 +1,11 @@
-"""The frame tables of videos that are not prepared, made once and kept: a training then reads clips of them fast."""
+"""The frame tables of videos that are not prepared, made once and stored: a training then reads clips of them fast."""
 
 import random
 from collections.abc import Iterable, Iterator
 
 from lightning_multigrid.decode import Done, TableStore, is_plane_file
 from lightning_multigrid.files import StrPath, is_url, of_videos
-from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
-from lightning_multigrid.prepare.progress import shown
+from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.sources import Manifest
 
 Videos = Iterable[tuple[str, Iterable[str]]]
@@ -14,8 +13,8 @@ Videos = Iterable[tuple[str, Iterable[str]]]
 
 
 def originals(manifest: Manifest) -> Iterator[str]:
-    """The videos of a manifest that need a table kept, row by row: neither prepared ones nor folders of images."""
-    if manifest.frame_rate is None and not manifest.prepared:
+    """The videos of a manifest that need a stored table, row by row: neither prepared ones nor folders of images."""
+    if manifest.images_per_second is None and not manifest.prepared:
         yield from (path for path in manifest.each_path() if not is_plane_file(path))
 
 
@@ -25,14 +24,14 @@ def missing_tables(manifest: Manifest) -> list[str]:
 
 
 def index(videos: Videos, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> Done:
-    """Makes the frame tables that videos lack, with a bar; keeps each in the folder of a `TableStore` at once.
+    """Makes the frame tables that videos lack, with a bar; stores each in the folder of a `TableStore` at once.
 
     Several processes share the work: each takes the videos in an order of its own, and looks for the table before it
-    makes it. That a video is broken is kept in the place of its table, and holds for this version of the package.
+    makes it. That a video is broken is stored instead of its table, and holds for this version of the package.
 
     Args:
         videos: The videos.
-        folder: Where tables are kept. What was added before an interruption is not made again.
+        folder: Where tables are stored. What was added before an interruption is not made again.
         workers: Processes; 0 works in this one.
         timeout: Seconds after which a video counts as broken, until the next call (not with 0 workers).
 

@@ -31,7 +31,7 @@ from lightning_multigrid.files import PLANES_SUFFIX, new_file, require
 ENCODER: Final = "libx264"
 _PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
 _UNNAMED = 2  # a matrix, as ITU-T H.273 counts them
-_FINEST_CLOCK = 90_000  # ticks per second of the output's clock, at most; a coarser clock of a source is kept
+_FINEST_CLOCK = 90_000  # ticks per second of the output's clock, at most; a coarser clock of a source stays
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,19 @@ class Planes:
 
 @dataclass(frozen=True)
 class TranscodeJob:
-    """A video, or with `frame_rate` a folder of frames, and its new `target`, whose folder exists."""
+    """A video, or with `images_per_second` a folder of images, and its new `target`, whose folder exists."""
 
     source: str
     target: str
     encoding: Encoding | Planes
-    frame_rate: float | None = None
+    images_per_second: float | None = None
     made_from: str = ""  # for the table or the end of the target
 
 
 def transcode(job: TranscodeJob) -> None:
     """Writes a video anew: frame i of the target is frame i of the source, shown at the same time after the first.
 
-    The source is decoded once, an encoded target once more for its table, which stands behind it. A `VideoError` if the
+    The source is decoded once, an encoded target once more for its table, which follows it. A `VideoError` if the
     source can't be read, or is damaged; then there is no target.
     """
     with new_file(job.target) as file:
@@ -129,7 +129,7 @@ def transcode(job: TranscodeJob) -> None:
 
 def _store(job: TranscodeJob, file: BinaryIO) -> None:
     """Writes the planes of all frames."""
-    with open_whole(job.source, job.frame_rate) as source:
+    with open_whole(job.source, job.images_per_second) as source:
         planes, rate = PlaneWriter(file), _rate(source)
         for picture in _pictures(job, source, rate):
             planes.add(picture)
@@ -137,11 +137,11 @@ def _store(job: TranscodeJob, file: BinaryIO) -> None:
 
 
 def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
-    """Encodes all frames, and writes the table of what came out behind them."""
+    """Encodes all frames, and writes after them the table of what came out."""
     number = height = width = 0
     # Neither the muxer's version nor the time of day goes into the file.
     container_options = {"fflags": "+bitexact"}
-    with open_whole(job.source, job.frame_rate) as source:
+    with open_whole(job.source, job.images_per_second) as source:
         rate = _rate(source)
         with av.open(file, "w", format="mp4", options=container_options) as container:
             stream = container.add_stream(ENCODER, rate=rate, options=encoding.options())

@@ -8,9 +8,7 @@ from lightning_multigrid.reports.step_times import StepTime
 from lightning_multigrid.schedule import ClipShape, Plan, counted, duration, three_digits
 
 _BAND = 1.15  # the loader is the limit if a run would be this many times faster without waiting for it
-_WRONG = 1.3  # an estimate is corrected if it was this many times too long or too short
-# An estimate needs this many steps, or a few long ones; its correction needs more steps.
-_FIRST_STEPS, _FEW_STEPS, _MANY_SECONDS, _LATER_STEPS = 20, 4, 10.0, 48
+_STEPS, _FEW_STEPS, _MANY_SECONDS = 20, 4, 10.0  # an estimate needs this many steps, or a few long ones
 _MOST_FIRST = 16  # mini-batches that are left out as the first of a worker, so that something is said by step 40
 
 
@@ -108,57 +106,46 @@ class Loading:
 
 
 class LoaderWatch:
-    """Says early in a run that the loader is the limit, and corrects that once if it was wrong.
+    """Says once, early in a run, that the loader is the limit.
 
-    First it goes by the seconds that the workers take for a sample, as a few samples tell, and speaks only where steps
-    wait. Later it goes by the clock. Left out are the first mini-batches of the workers, and the first step on each
-    grid, which take longer than others. Files that are opened for the first time are read slower than ever after: that
-    is for the correction.
+    It goes by the seconds that the workers take for a sample, as a few steps tell, and speaks only where steps wait.
+    Left out are the first mini-batches of the workers, and the first step on each grid, which take longer than others.
     """
 
     def __init__(self, loading: Loading) -> None:
         self._loading = loading
         self._grids = set[ClipShape]()
         self._window: list[StepTime] = []
-        self._passed, self._steps = 0.0, 0
-        self._said: Verdict | None = None
-        self._corrected = False
+        self._passed, self._steps, self._said = 0.0, 0, False
 
     def add(self, time: StepTime) -> str | None:
         """Counts a step; returns the sentence if it becomes clear with this step."""
         self._passed, self._steps = self._passed + time.seconds, self._steps + 1
         grid = time.step.shape.clip
-        if self._corrected or self._steps <= min(self._loading.workers, _MOST_FIRST) or grid not in self._grids:
+        if self._said or self._steps <= min(self._loading.workers, _MOST_FIRST) or grid not in self._grids:
             self._grids.add(grid)
             return None
         self._window.append(time)
         measured, seconds = len(self._window), sum(each.seconds for each in self._window)
-        if self._said is None:
-            enough = measured == _FIRST_STEPS or (measured >= _FEW_STEPS and seconds > _MANY_SECONDS)
-        else:
-            enough = measured == max(_LATER_STEPS, 6 * self._loading.workers)  # which hand theirs over together
-        return self._judge() if enough else None
+        if measured < _STEPS and (measured < _FEW_STEPS or seconds <= _MANY_SECONDS):
+            return None
+        verdict, waits = self._judge()
+        self._window = []
+        self._said = bool(verdict.why) and waits and verdict.total >= LEAST_SECONDS
+        return f"By {measured} steps: {verdict}" if self._said else None
 
-    def _judge(self) -> str | None:
-        times, self._window, plan = self._window, [], self._loading.plan
+    def _judge(self) -> tuple[Verdict, bool]:
+        """What the last steps say of the run, and whether they have waited."""
+        times, plan, workers = self._window, self._loading.plan, self._loading.workers
         waiting, stepping = sum(time.waiting for time in times), sum(time.stepping for time in times)
-        clips, workers = sum(time.step.shape.clips for time in times), self._loading.workers
-        read = sum(time.reading for time in times) / max(1, workers) / clips
-        waits = waiting > (_BAND - 1) * stepping
-        if self._said and waits and workers:  # some workers may have less to do than others
-            read = (waiting + stepping) / clips
+        clips, reading = (sum(time.step.shape.clips for time in times), sum(time.reading for time in times))
         epoch, batch = times[-1].step.place
         whole, done = sum(plan.phase_steps), epoch * plan.batches_per_epoch + batch + 1
         verdict = self._loading.judge(
             stepping / len(times),
-            read,
+            reading / max(1, workers) / clips,
             passed=self._passed,
             left=whole - done,
             of_plan=(whole - done + self._steps) / whole,
         )
-        if self._said is not None:
-            wrong = not 1 / _WRONG < verdict.total / self._said.total < _WRONG
-            self._corrected = wrong and verdict.total - self._passed >= LEAST_SECONDS
-            return f"Corrected: {verdict}" if self._corrected else None
-        self._said = verdict if verdict.why and waits and verdict.total >= LEAST_SECONDS else None
-        return str(verdict) if self._said else None
+        return verdict, waiting > (_BAND - 1) * stepping

@@ -104,7 +104,7 @@ class SomethingSomething:
             if not isinstance(video, str | int) or not isinstance(template, str):
                 raise builder.error(
                     where,
-                    f"{quoted(str(entry))} is no video with an `id` and, but for a test, a `template`. Give the "
+                    f"{quoted(str(entry))} is not a video with an `id` and, but for a test, a `template`. Give the "
                     "official train, validation or test file",
                 )
             label = template.replace("[", "").replace("]", "")

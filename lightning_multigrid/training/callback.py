@@ -52,28 +52,26 @@ class MultigridCallback(Arguments, Callback):
     When `fit` ends, the callback undoes its changes.
 
     The number of epochs is the script's. Each epoch has the same number of steps, fewer than the baseline's epoch. So
-    whatever counts epochs, or shares of epochs, means what the script says. The data are a stream of passes, and a pass
-    need not begin where an epoch begins. The patience of `EarlyStopping` begins to count in the last phase, because
-    metrics may stand still while the grids are coarse. Whatever counts steps (`every_n_train_steps`, the decay of
-    weight averages) counts the steps of the multigrid training.
+    whatever counts epochs, or shares of epochs, means what the script says. Whatever counts steps
+    (`every_n_train_steps`, the decay of weight averages) counts the steps of the multigrid training. The patience of
+    `EarlyStopping` begins to count in the last phase, because metrics may stand still while the grids are coarse.
 
-    The arguments from `epoch_factor` to `precise_bn_batches` change the training most. The arguments from `layout` to
-    `lr_by_hand` state what the callback can't read off the script. The arguments after these are for experiments.
+    The arguments up to `precise_bn_batches` change the training most. Those from `layout` to `lr_by_hand` state what
+    the callback can't read off the script. The others are for experiments.
 
     Args:
         schedule: The whole schedule. By default the callback infers it, and the arguments below shape it.
         epoch_factor: Passes over the data for each epoch.
         short_cycle: Spatial sizes of successive iterations. By default the paper's sizes, but none below 32 pixels:
             smaller clips cost more accuracy than they saved time. `ShortCycle()` has the paper's sizes without a limit.
-        long_cycle: Base shapes of an LR stage.
+        long_cycle: Base shapes, from coarse to fine.
         lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none. By default linear for SGD,
             as in the paper, and sqrt for Adam and similar optimizers. Where such an optimizer has decoupled weight
             decay, the decay grows as the LR does.
         precise_bn_batches: Mini-batches per device, on the baseline's grid, from which BatchNorm's running statistics
             are estimated anew: where a validation begins, and at the end of the training. These mini-batches run
-            through `training_step` and the forward hooks of a copy of the module. A checkpoint that is written after a
-            validation has the new statistics. Other checkpoints, as of `every_n_train_steps` or of a script without
-            validations, have the moving average.
+            through `training_step` of a copy of the module. A checkpoint that is written after a validation has the
+            new statistics, and others, as of `every_n_train_steps`, have the moving average.
         layout: Axes of the dataset's clips, for instance `THWC`. By default `CTHW`; `TCHW` is recognised.
         clips: Names of the clips of a sample that holds several clips, or a dict with the axes of each clip by name.
             In such axes, letters other than C, T, H and W stand for axes that stay as they are. A name is a key of a
@@ -107,13 +105,12 @@ class MultigridCallback(Arguments, Callback):
             of the model's patches, if it has patches.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number. By default the frames
             of the model's patches, if it has patches.
-        fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, the last stage goes
-            through the long cycle like the other stages: the paper's ablation.
-        rehearse: Try each grid on a copy of the module before the first step. A run that continues from a checkpoint
-            does so only if its grids or its module have changed. Without a rehearsal, a module that can't take a grid
-            fails in the middle of the training, when that grid comes. Some faults are then not noticed at all: places
-            that are counted from the first, losses that are sums over clips, losses that are not finite on a grid, and
-            clips that hooks bring back to another size.
+        fine_tuning: Whether the training ends with the fine-tuning phase (Sec. 3.2). If not, the long cycle takes its
+            steps, too: the paper's ablation.
+        rehearse: Try each grid on a copy of the module before the first step. Without a rehearsal, a module that can't
+            take a grid fails in the middle of the training, when that grid comes. Some faults are then not noticed at
+            all: places that are counted from the first, losses that are sums over clips, losses that are not finite on
+            a grid, and clips that hooks bring back to another size.
         seed: Seed of the order and of the augmentation. By default that of `seed_everything`, else a random one.
 
     Raises:
@@ -133,16 +130,16 @@ class MultigridCallback(Arguments, Callback):
         kept = {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")}
         return {**kept, "_run": None, "_checkpoint": None, "_changes": Changes()}
 
-    # It names the class, so that configs may give all its arguments, which jsonargparse (4.53) doesn't find by `cls`.
+    # These name the class, so that configs may give all its arguments, which jsonargparse (4.53) doesn't find by `cls`.
     @staticmethod
     def baseline(**arguments: Any) -> "MultigridCallback":
         """Trains the baseline: every mini-batch has the baseline's grid, and each epoch is one pass over the data.
 
-        This callback is for comparisons. It has the loader, the seeds, the BatchNorm statistics and the reports of a
+        This callback is for comparisons: it has the loader, the seeds, the BatchNorm statistics and the reports of a
         multigrid training, and only the grids differ. Each epoch has as many steps as an epoch of the script, with the
-        script's LR. But the clips come in another order, and clips of the next pass fill the last mini-batch of a pass.
-        So the weights are not equal to the bit to the weights of the script alone. The arguments are those of the
-        class, without the arguments that shape the schedule.
+        script's LR. But the clips come in another order, and clips of the next pass fill the last mini-batch of a pass,
+        so the weights are not those of the script alone to the bit. The arguments are those of the class, without the
+        arguments that shape the schedule.
         """
         return MultigridCallback(
             epoch_factor=1,
@@ -152,8 +149,8 @@ class MultigridCallback(Arguments, Callback):
             **arguments,
         )
 
-    @classmethod
-    def paper(cls, *, short_cycle: ShortCycle = ShortCycle(), **arguments: Any) -> "MultigridCallback":
+    @staticmethod
+    def paper(*, short_cycle: ShortCycle = ShortCycle(), **arguments: Any) -> "MultigridCallback":
         """Trains by the paper's plan (Sec. 3.2 to 3.4), for an LR that falls in steps.
 
         Each LR stage has a long cycle of its own, and the last stage is the fine-tuning phase. The short cycle begins
@@ -161,11 +158,10 @@ class MultigridCallback(Arguments, Callback):
         In the long trainings that were measured, the paper's plan took less time than the default one, and was less
         accurate (docs/pays.md). The arguments are those of the class.
         """
-        return cls(milestones="script", short_cycle=short_cycle, **arguments)
+        return MultigridCallback(milestones="script", short_cycle=short_cycle, **arguments)
 
-    @classmethod
+    @staticmethod
     def progressive(
-        cls,
         *,
         epoch_factor: float = 1,
         long_cycle: LongCycle = LongCycle(((0.5, 0.5**0.5), (1, 0.5**0.5))),
@@ -179,7 +175,7 @@ class MultigridCallback(Arguments, Callback):
         cycle. Such a training takes less time than the default one (docs/pays.md). The arguments are those of the
         class.
         """
-        return cls(epoch_factor=epoch_factor, long_cycle=long_cycle, short_cycle=short_cycle, **arguments)
+        return MultigridCallback(epoch_factor=epoch_factor, long_cycle=long_cycle, short_cycle=short_cycle, **arguments)
 
     def plan(
         self,

@@ -67,15 +67,13 @@ class VideoDataModule(LightningDataModule):
 
     `BrokenVideoWarning` names a broken video once, and `broken` collects all of them. In training another video takes
     its place; elsewhere it is left out. `DamagedVideoWarning` names a damaged one, whose frames are used as FFmpeg
-    decodes them from its beginning, as by other readers. The LightningModule's own `on_after_batch_transfer`, if it has
-    one, gets the finished mini-batch, although Lightning warns that the data module's hook takes its place.
+    decodes them. The LightningModule's own `on_after_batch_transfer` gets the finished mini-batch, although Lightning
+    warns that the data module's hook takes its place.
 
     Args:
         train: Training videos: a list of `path,label`, a folder with a folder per class, what `lightning-multigrid
-            prepare` wrote, or one of `lightning_multigrid.sources`: `VideoList`, whose arguments say more of a list
-            (several labels, where paths start from, folders of frames), or such as `Kinetics`, which reads the official
-            files of a dataset. Its `frame_rate` is also that of other splits which are given as the path of folders of
-            frames.
+            prepare` wrote, or one of `lightning_multigrid.sources`, such as `VideoList` or `Kinetics`. Its `frame_rate`
+            is also that of other splits which are given as the path of folders of frames.
         val: Validation videos, given in the same ways. Class ids are those of `train`, if that is given.
         test: Test videos, given in the same ways.
         predict: Videos to predict, given in the same ways; labels are not needed.
@@ -104,19 +102,18 @@ class VideoDataModule(LightningDataModule):
             bytes, and the device computes the colours, equal to RGB's within 3 of 255. `auto` means `yuv` on a CUDA
             device, else `rgb`.
         repeats: Clips to take from a training video each time it is visited (repeated augmentation). They lie in one
-            span as long as a baseline clip, which is decoded once, and each has its own frames in it (on coarse
-            grids), crop and flip. An epoch visits every video, so it has `repeats` times as many clips.
+            span as long as a baseline clip, which is decoded once, and each has its own frames, crop and flip. An epoch
+            visits every video, so it has `repeats` times as many clips.
         balance: Draw the classes equally often, however many videos they have. An epoch has as many clips as without:
-            videos of small classes come several times, each time as another clip, and of large classes a pass has a
-            part, and the next pass goes on with the others.
+            videos of small classes come several times, and of large classes a pass has a part.
         num_workers: Processes that decode. Those of training live as long as it; evaluation starts its own.
         prefetch_factor: Mini-batches that each process of training reads ahead; None is torch's 2.
         timeout: Seconds after which a mini-batch that does not come is an error, as on a drive that hangs; 0 waits.
         drop_last: Leave out the clips of an epoch that make no whole mini-batch of the baseline.
         max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
         index: Whether `fit` first makes the frame tables that videos lack which are not prepared; evaluation alone does
-            so where a list has several stretches of a video. It takes about two decodes of each, once, and what is made
-            is kept among the user's caches, or in the folder that is given. Without a table a clip is decoded from the
+            so where a list has several stretches of a video. It takes about two decodes of each, once. They are stored
+            among the user's caches, or in the folder that is given. Without a table a clip is decoded from the
             beginning of its video.
 
     Raises:
@@ -245,10 +242,9 @@ class VideoDataModule(LightningDataModule):
             if split not in read:
                 continue
             manifest = read[split]
-            if manifest.frame_rate is not None and not isinstance(self.sources[split], VideoSource):
-                tell(
-                    f"Each video of `{split}` is a folder of images, {manifest.frame_rate:g} per second, as in `train`."
-                )
+            if manifest.images_per_second is not None and not isinstance(self.sources[split], VideoSource):
+                rate = f"{manifest.images_per_second:g} per second"
+                tell(f"Each video of `{split}` is a folder of images, {rate}, as in `train`.")
             if split != "predict":
                 self.num_classes = self._num_classes_of(split, manifest, train)
                 _tell(split, manifest, train, self.num_classes)
@@ -287,8 +283,7 @@ class VideoDataModule(LightningDataModule):
         """The hook that makes the loader of the validation videos; Lightning's own hook if there are none.
 
         A property, because Lightning validates whenever a data module overrides the hook, and asks the instance whether
-        it does (`is_defined` in `data_connector.py`, 2.5.3 to 2.6.6). An empty list of loaders would be public, but
-        counts as validation: `Trainer.enable_validation` is true then, and a warning says that its length is zero.
+        it does (`is_defined` in `data_connector.py`, 2.5.3 to 2.6.6). An empty list of loaders counts as validation.
         """
         return super().val_dataloader if self.sources["val"] is None else partial(self._loader, "val")
 

@@ -62,8 +62,8 @@ class VideoAccuracy(VideoMean):
         """Takes probabilities B x C, class ids B, and the videos' indices; without indices every row counts."""
         right, label = probabilities.gather(1, labels[:, None]), labels[:, None]
         classes = torch.arange(probabilities.shape[1], device=labels.device)
-        behind = (probabilities < right) | ((probabilities == right) & (classes >= label))
-        super().update((~behind).sum(dim=1), videos)
+        after = (probabilities < right) | ((probabilities == right) & (classes >= label))
+        super().update((~after).sum(dim=1), videos)
 
     def _measure(self, places: Tensor) -> Tensor:
         return (places < self.top_k).float().mean()

@@ -97,13 +97,12 @@ def test_folders_of_frames_are_trained_and_predicted_at_the_rate_that_init_is_gi
     capsys.readouterr()
     main(["test", *quick, "--ckpt_path", "multigrid_checkpoints/best.ckpt"])
     assert "test/top1" in capsys.readouterr().out
-    for source, number in (("frames", 20), ("frames/turn", 10), ("frames/turn/v3", 1), ("list.csv", 1)):
+    for source, number in (("frames", 20), ("list.csv", 1)):
         main(["predict", source, *quick, "--ckpt_path", "multigrid_checkpoints/best.ckpt"])
         written = (frames / "predictions.csv").read_text()
         assert len(written.splitlines()) == 1 + number
         assert str(frames / "frames/turn/v3") in written
         assert "turn," in written or "jump," in written
-        (frames / "predictions.csv").unlink()
 
 
 def test_splits_of_folders_of_frames_are_taken(frames):

@@ -262,7 +262,7 @@ def test_a_table_that_does_not_fit_is_made_again_by_the_next_index(indexed):
         assert store.known([path]).missing == []  # it fits as far as it was read
         with pytest.raises(TableError, match=told) if told else nullcontext(), open_row(rows, 0) as video:
             assert numbers(video.read([28 if told is None else 27])) == [28]
-            assert video.video.slow_because == "is decoded otherwise than its frame table says"
+            assert video.video.slow_because == "is not decoded as its frame table says"
         assert store.known([path]).missing == [path]
         assert [index([(rows.root, [path])], rows.tables).made for _ in range(2)] == [1, 0]
         assert store.find(path).to_bytes() == table.to_bytes()
@@ -286,9 +286,9 @@ def test_a_clip_of_a_video_whose_table_does_not_fit_is_read_without_it(indexed, 
 def test_a_video_that_is_known_to_be_broken_is_not_opened(indexed, monkeypatch):
     Path(indexed.path(0)).write_bytes(b"no video")
     index([(indexed.root, [indexed.path(0)])], indexed.tables)
-    with pytest.raises(VideoError, match="no video") as opened, open_row(replace(indexed, tables=""), 0):
+    with pytest.raises(VideoError, match="not a video") as opened, open_row(replace(indexed, tables=""), 0):
         pass
     monkeypatch.setattr(opening, "open_video", None)
-    with pytest.raises(VideoError, match="no video") as known, open_row(indexed, 0):
+    with pytest.raises(VideoError, match="not a video") as known, open_row(indexed, 0):
         pass
     assert (known.value.path, known.value.reason) == (opened.value.path, opened.value.reason)

@@ -75,12 +75,12 @@ def test_a_clip_shows_the_frames_and_pixels_of_its_grid(folder):
 def test_what_is_drawn_for_a_clip_on_the_device_does_not_follow_its_stride(folder):
     """It would, if both were drawn from one seed: one in four clips is erased, of those of any stride."""
     data, erased = VideoDataset(VideoList(folder / "good.csv").read(), SMALL), {False: [], True: []}
-    for seed in range(400):
+    for seed in range(240):
         clip = data.read_clip(ClipRequest(0, frames=4, size=12, seed=seed))
         first, second, *_ = levels(clip.crop)
         top, bottom, *_ = draw_rectangle(random.Random(clip.seed), 0.25, size=100)
         erased[second - first > 2].append(top < bottom)
-    assert all(len(each) > 100 and 0.1 < np.mean(each) < 0.4 for each in erased.values())
+    assert all(len(each) > 50 and 0.1 < np.mean(each) < 0.4 for each in erased.values())
 
 
 def test_a_video_is_decoded_once_for_all_its_views(folder, monkeypatch):

@@ -245,7 +245,7 @@ def test_what_is_known_of_folders_is_small():
 def test_a_kept_folder_that_is_gone_is_missing(folder, listed):
     contents(folder)
     folder.rename(folder.with_name("elsewhere"))
-    with pytest.raises(VideoError, match=r"video: no folder of frames \(No such file"):
+    with pytest.raises(VideoError, match=r"video: not a folder of frames \(No such file"):
         FrameFolder(folder, rate=24)
 
 
@@ -255,9 +255,9 @@ def test_a_kept_folder_that_is_gone_is_missing(folder, listed):
 def test_no_folder_and_no_frames(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.mp4").touch()
-    with pytest.raises(VideoError, match=r"missing: no folder of frames \(No such file"):
+    with pytest.raises(VideoError, match=r"missing: not a folder of frames \(No such file"):
         FrameFolder(tmp_path / "missing", rate=24)
-    with pytest.raises(VideoError, match=r"file\.mp4: no folder of frames \(Not a directory"):
+    with pytest.raises(VideoError, match=r"file\.mp4: not a folder of frames \(Not a directory"):
         FrameFolder(tmp_path / "file.mp4", rate=24)
     with pytest.raises(VideoError, match=r"empty: holds no images \(\.bmp \.jpeg \.jpg \.png \.webp\)"):
         FrameFolder(tmp_path / "empty", rate=24)
@@ -278,7 +278,7 @@ def test_damaged_frames_are_named(folder, tmp_path):
 def test_what_is_no_image_is_refused_whatever_its_name(folder):
     # PostScript is a program, which Pillow has Ghostscript run.
     (folder / "000001.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 48\n")
-    with pytest.raises(VideoError, match=r"000001\.png is no image, or damaged at its head"):
+    with pytest.raises(VideoError, match=r"000001\.png is not an image, or damaged at its head"):
         FrameFolder(folder, rate=24)
 
 

@@ -540,7 +540,7 @@ def of(content):
     return lambda folder, path: path.write_bytes(content)
 
 
-NO_VIDEO = "no video, or damaged, or cut short"
+NO_VIDEO = "not a video, or damaged, or cut short"
 
 
 def late_half(folder, path):

@@ -264,9 +264,7 @@ def test_a_server_cannot_send_this_machine_to_itself(redirecting, monkeypatch, r
     if followed:
         assert state_of(url).size == 3
     else:
-        with pytest.raises(
-            OSError, match=r"the server redirects to 127\.0\.0\.1, an address of this machine or its network"
-        ):
+        with pytest.raises(OSError, match=r"the server redirects to 127\.0\.0\.1, an address of this machine or its n"):
             state_of(url)
     assert ((to, "/secret") in asked) == followed
 

@@ -13,7 +13,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_multigrid import MultigridCallback, ShortCycle
+from lightning_multigrid import MultigridCallback
 from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.tiny import Module, clips, fit, sgd
 
@@ -34,15 +34,11 @@ def adamw(parameters):
     return AdamW(parameters, lr=0.01, weight_decay=0.1)
 
 
-def paper():
-    return MultigridCallback(short_cycle=ShortCycle())
-
-
 PLANS = {
     "default on cosine": (MultigridCallback, cosine, sgd, 1),
     "default on steps": (MultigridCallback, steps, sgd, 1),
     "one pass": (MultigridCallback.progressive, cosine, sgd, 1),
-    "paper": (paper, steps, sgd, 1),
+    "paper": (MultigridCallback.paper, steps, sgd, 1),
     "AdamW": (MultigridCallback, cosine, adamw, 1),
     "DDP": (MultigridCallback, steps, sgd, 2),
 }

@@ -23,7 +23,7 @@ _TRIES = "tries the baseline's mini-batches"
 _GRIDS = "values differ from grid to grid"
 _DEVICES = "[the LR is not scaled with them](clusters.md)"
 _BATCHES = "an integer counts mini-batches of the baseline"
-_TIME = "if it ends the run, the fine grids are missing; `fit` says in which phase it ends, from the second on"
+_TIME = "if it ends the run, the fine grids are missing"
 
 CALLBACKS = {
     **dict.fromkeys(("BackboneFinetuning", "BaseFinetuning", "ModelPruning"), AS_EVER),

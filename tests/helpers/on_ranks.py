@@ -101,7 +101,7 @@ def main(folder, devices, num_nodes=1, die=None, layers=0, compiled=False, worke
         for number in (NUMBER, 11)
     )
     host = trainer(
-        MultigridCallback(seed=0, precise_bn_batches=2),
+        MultigridCallback(seed=0, milestones="script", precise_bn_batches=2),
         *([ModelCheckpoint(keep, every_n_train_steps=3, save_last=True)] if keep else []),
         enable_checkpointing=keep is not None,
         plugins=[AtomicCheckpointIO()],

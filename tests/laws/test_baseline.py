@@ -50,8 +50,8 @@ def test_it_has_the_steps_of_the_script_and_the_lr_of_each(scheduler, accumulate
 
 
 def test_it_says_nothing_of_grids_and_of_a_speed_up(caplog):
-    with caplog.at_level("INFO"):
-        fit(Module(steps), MultigridCallback.baseline(), EarlyStopping("val"), val=loader(shuffle=False), max_epochs=6)
+    caplog.set_level("INFO")
+    fit(Module(steps), MultigridCallback.baseline(), EarlyStopping("val"), val=loader(shuffle=False), max_epochs=6)
     assert "Schedule of the baseline, 4 x 8 x 32" in caplog.text
     assert "150 steps, 6 passes over the data in 6 epochs." in caplog.text
     for words in ("Multigrid", "faster", "fewer iterations", "instead of", "coarse", "times fewer", "more often"):
@@ -73,7 +73,6 @@ def test_what_ends_and_saves_is_the_scripts(tmp_path):
     assert found[0][0] == 5
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:The dirpath has changed")
 def test_a_run_that_continues_is_the_run_that_was_not_stopped(tmp_path):
     def run(folder, **arguments):
         module, saver = Module(steps), ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=10)

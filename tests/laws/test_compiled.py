@@ -89,7 +89,7 @@ def test_the_limit_of_graphs_is_put_back_after_an_error():
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")
 @pytest.mark.usefixtures("_unrehearsed")
 @pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated")
-def test_inductor_compiles_each_grid_in_time_with_validations_between(caplog):
+def test_inductor_compiles_each_grid_in_time_with_validations_between():
     """With shapes that are not static it did not end the third step: symbolic sizes of 3D convolutions."""
 
     class Compiled(Deterministic):
@@ -105,6 +105,3 @@ def test_inductor_compiles_each_grid_in_time_with_validations_between(caplog):
         assert len({*module.shapes}) == 2
         found.append([loss for *_, loss in module.seen])
     assert_close(*found, rtol=1e-3, atol=1e-3)
-    said = [line for line in caplog.messages if line.startswith("`torch.compile` made ")]
-    assert len(said) == 1
-    assert " graphs in " in said[0]

@@ -260,20 +260,27 @@ def set_stage(loader, epoch):
     loader.sampler.stage = epoch
 
 
-@pytest.mark.parametrize("arguments", [{}, {"epoch_factor": 1}])
-@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True)])
-@pytest.mark.parametrize(("make", "setting"), [(Shared, set_shared), (Stream, set_epoch)])
-def test_what_a_script_sets_when_an_epoch_begins_holds_in_it(make, setting, workers, persistent, arguments):
+@pytest.mark.parametrize(
+    ("make", "workers", "arguments"),
+    sampled(
+        list(product((Shared, Stream), ("none", "new", "persistent"), ({}, {"epoch_factor": 1}))),
+        *((Shared, "none", {"epoch_factor": 1}), (Shared, "new", {}), (Shared, "persistent", {"epoch_factor": 1})),
+        *((Stream, "none", {}), (Stream, "persistent", {})),
+    ),
+)
+def test_what_a_script_sets_when_an_epoch_begins_holds_in_it(make, workers, arguments):
     """Also in workers that live longer: through memory that they share, and as an attribute of a stream."""
     given = {"clips_per_epoch": NUMBER} if make is Stream else {}
-    module = Setting(setting)
-    train = DataLoader(make(), 2, num_workers=workers, persistent_workers=persistent)
+    module = Setting(set_epoch if make is Stream else set_shared)
+    train = DataLoader(make(), 2, num_workers=int(workers != "none"), persistent_workers=workers == "persistent")
     fit(module, multigrid(**given, **arguments), train=train, max_epochs=4)
     assert module.values == [{0}, {1}, {2}, {3}]
 
 
-@pytest.mark.parametrize("arguments", [{}, {"epoch_factor": 1}, {"milestones": None}])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("workers", "arguments"),
+    sampled(list(product((0, 1), ({}, {"epoch_factor": 1}))), (1, {}), (0, {"epoch_factor": 1})),
+)
 def test_a_sampler_is_asked_anew_when_an_epoch_begins(workers, arguments):
     """As for a curriculum, or weights of hard examples."""
 
@@ -478,7 +485,6 @@ class ToldOrder(PrivateOrder):
         return iter(random.Random(self.epoch).sample(range(NUMBER), NUMBER))
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.parametrize("order", [PrivateOrder, ToldOrder])
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_generators_of_a_dataset_or_a_sampler_resume_exactly(order, workers, tmp_path):

@@ -227,8 +227,6 @@ def test_spawned_workers_read_urls(server, tmp_path):
     assert not any(clip.broken for clip in clips)
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 def test_a_training_without_tables_says_that_it_is_slow(server, tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_multigrid.video.frame_tables.index_in_subprocess", lambda *_: "")
     with pytest.warns(SlowVideoWarning, match=rf"{server.url}/.* has no frame table, so clips are read from its begin"):

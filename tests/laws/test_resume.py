@@ -134,7 +134,9 @@ def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
             "val": loader(shuffle=False, number=8) if "val" in variant else None,
         }
         keep = saver(folder, every_n_train_steps=every)
-        host = fit(module, MultigridCallback(), keep, enable_checkpointing=True, **both, **arguments, **more)
+        host = fit(
+            module, MultigridCallback(milestones="script"), keep, enable_checkpointing=True, **both, **arguments, **more
+        )
         return module.seen, state_of(module, host)
 
     whole, end = run(tmp_path, 2)
@@ -570,7 +572,7 @@ def run_up_to(folder, stop, batch_size, ckpt_path=None):
     folder.mkdir(exist_ok=True)
     L.seed_everything(3, verbose=False)
     kept = saver(folder, every_n_train_steps=1)
-    host = trainer(MultigridCallback(), StopAt(stop), kept, enable_checkpointing=True)
+    host = trainer(MultigridCallback(milestones="script"), StopAt(stop), kept, enable_checkpointing=True)
     host.fit(Noting(folder), numbered(396, batch_size), ckpt_path=ckpt_path)
     return [json.loads(line) for line in (folder / "rank0.jsonl").read_text().splitlines()]
 
@@ -624,7 +626,7 @@ def test_an_epochs_end_goes_on_without_the_callback(scheduler, tmp_path):
 
 def test_the_end_of_a_coarse_epoch_goes_on_without_the_callback(tmp_path):
     """Epochs count on; the mini-batches and the LR are the script's."""
-    train_for(tmp_path / "multigrid", MultigridCallback(milestones=[2, 3]), steps_scheduler)
+    train_for(tmp_path / "multigrid", MultigridCallback(milestones="script"), steps_scheduler)
     path = tmp_path / "multigrid" / "2.ckpt"
     [group] = torch.load(path, weights_only=True)["optimizer_states"][0]["param_groups"]
     with pytest.warns(UserWarning, match=r"callbacks used to create the .*: \['MultigridCallback'\]"):
@@ -635,8 +637,8 @@ def test_the_end_of_a_coarse_epoch_goes_on_without_the_callback(tmp_path):
 
 
 def test_what_means_nothing_here_is_refused(tmp_path):
-    fit(Module(steps_scheduler), MultigridCallback(), saver(tmp_path / "multigrid", every_n_train_steps=2),
-        enable_checkpointing=True)  # fmt: skip
+    callback, keep = MultigridCallback(milestones="script"), saver(tmp_path / "multigrid", every_n_train_steps=2)
+    fit(Module(steps_scheduler), callback, keep, enable_checkpointing=True)
     for epoch in (0, 1):  # at an epoch's end, and in its middle
         keep = saver(tmp_path / f"plain {epoch}", every_n_train_steps=25 + 5 * epoch)
         fit(Module(steps_scheduler), keep, enable_checkpointing=True, max_epochs=epoch + 1)
@@ -649,7 +651,7 @@ def test_what_means_nothing_here_is_refused(tmp_path):
             MisconfigurationException,
             match="run with 8 mini-batches in an epoch, and this run has (.|\n)*Pretrained",
         ):
-            resume("multigrid/4.ckpt", MultigridCallback(**other))
+            resume("multigrid/4.ckpt", MultigridCallback(milestones="script", **other))
     for path in ("plain 0/25.ckpt", "plain 1/30.ckpt"):
         with pytest.raises(
             MisconfigurationException,
@@ -689,7 +691,7 @@ def test_a_run_continues_to_more_epochs(ended, tmp_path, caplog):
     assert module.seen[0][0] == done // steps
     if ended or plans[1].batches_per_epoch == steps:
         assert module.seen[0][1] == done % steps
-    assert "The plan is another than the checkpoint's. From epoch" in caplog.text
+    assert "The plan differs from the checkpoint's. From epoch" in caplog.text
     seen = [json.loads(line)[2] for line in (tmp_path / "before.jsonl").read_text().splitlines()][:done]
     seen += [json.loads(line)[2] for line in (tmp_path / "rank0.jsonl").read_text().splitlines()]
     stream = [clip for clips in seen for clip in clips]

@@ -49,7 +49,6 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata's use of torch
     pytest.mark.filterwarnings("ignore:.*`ModelCheckpoint\\(monitor"),
-    pytest.mark.filterwarnings("ignore:Checkpoint directory"),
     pytest.mark.filterwarnings("ignore:The given buffer is not writable"),  # litdata's use of torch
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),  # webdataset's shards
 ]

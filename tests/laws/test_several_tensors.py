@@ -121,7 +121,7 @@ def test_axes_are_refused_where_the_callback_is_made():
     [
         pytest.param("detection", 8, 0.3, marks=pytest.mark.slow),
         ("segmentation", 3, 0.5),
-        ("self_supervised", 2, 0.2),
+        pytest.param("self_supervised", 2, 0.2, marks=pytest.mark.slow),
         pytest.param("masked_pretraining", 60, 0.1, marks=pytest.mark.slow),
     ],
 )

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -48,23 +49,21 @@ def test_parameters_are_those_of_pyslowfast(factory, arguments, parameters, tens
     assert hashlib.sha256(lines.encode()).hexdigest()[:16] == digest
 
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
 # GMAC of a forward pass of one clip, counted on PySlowFast's models and confirmed by fvcore; 50.31 is the model zoo's
 # 65.7 at 256 pixels.
 @pytest.mark.parametrize(
     ("factory", "arguments", "costs"),
     [
-        pytest.param(
-            slowfast_r50,
-            {},
-            dict(zip(GRIDS_32, [3.30, 6.41, 6.59, 12.81, 25.16, 13.19, 25.63, 50.31], strict=True)),
-            marks=pytest.mark.slow,
-        ),
-        (slowfast_r50, {}, {(32, 320): 102.67, (16, 226): 28.43}),
+        slow(slowfast_r50, {}, dict(zip(GRIDS_32, [3.30, 6.41, 6.59, 12.81, 25.16, 13.19, 25.63, 50.31], strict=True))),
+        slow(slowfast_r50, {}, {(32, 320): 102.67, (16, 226): 28.43}),
         (slowfast_r50, {"alpha": 2}, {(4, 158): 6.07, (16, 224): 47.67}),
-        pytest.param(slowfast_r101, {}, {(32, 224): 96.71}, marks=pytest.mark.slow),
-        (i3d_r50, {}, {(2, 112): 1.84, (16, 158): 28.87}),
+        slow(slowfast_r101, {}, {(32, 224): 96.71}),
+        slow(i3d_r50, {}, {(2, 112): 1.84, (16, 158): 28.87}),
         (i3d_nl_r50, {}, {(4, 158): 8.72, (16, 224): 79.05}),
-        (slow_r50, {}, {(8, 224): 41.74}),
+        slow(slow_r50, {}, {(8, 224): 41.74}),
     ],
 )
 def test_one_model_takes_every_grid_at_the_published_cost(factory, arguments, costs):

@@ -176,10 +176,12 @@ def test_rows_share_a_baseline_that_is_trained_once(tasks, tmp_path, monkeypatch
 @from_lightning_2_6
 def test_what_is_there_is_not_repeated(tmp_path, monkeypatch, capsys):
     """If this fails, the arguments of the package have changed: write the configs of the results in today's."""
-    shutil.copytree(ROOT / "benchmarks" / "results" / "hard_shapes" / "default", tmp_path / "default")
+    results = ROOT / "benchmarks" / "results" / "hard_shapes"
+    for file in (*results.glob("stages/*.json"), *results.glob("default/baseline-*.json")):
+        shutil.copy(file, tmp_path)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("A training was started."))
-    config = ["--config", str(TASKS / "hard_shapes.yaml")]
-    main(["compare", "--clock", "cpu", "--output", str(tmp_path / "default"), *config])
+    configs = [f"--config={TASKS / file}" for file in ("hard_shapes.yaml", "rows/stages.yaml")]
+    main(["compare", "--clock", "cpu", "--output", str(tmp_path), *configs])
     assert "a baseline of as much time reaches" in " ".join(capsys.readouterr().out.split())
 
 

@@ -257,9 +257,7 @@ def test_schedules_refuse(arguments, message):
 
 
 def test_cycles_refuse():
-    with pytest.raises(
-        ValueError, match="`short_cycle` must have at least one entry. To turn a cycle off, give the factor 1"
-    ):
+    with pytest.raises(ValueError, match="`short_cycle` must have at least one entry. To turn a cycle off, give the f"):
         ShortCycle(())
     with pytest.raises(ValueError, match=r"factors of `long_cycle` must be above 0 and at most 1, got 1\.5"):
         LongCycle(((1.5, 1),))

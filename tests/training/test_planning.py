@@ -168,7 +168,7 @@ def test_that_a_given_schedule_holds_a_smooth_lr_is_said(stepwise, caplog):
     baseline = Baseline(BatchShape(4, 8, 32), epochs=6, milestones=(2,))
     module = Module(lambda optimizer, _: CosineAnnealingLR(optimizer, 6))
     callback = MultigridCallback(MultigridSchedule(baseline, lr_scaling="none", stepwise=stepwise))
-    text = r"from epoch 2 to 4, .* the LR stays that of the stage before.*`MultigridSchedule\(..., stepwise=F"
+    text = r"from epoch 2 to 4, .* training keeps the LR of the stage before.*`MultigridSchedule\(..., stepwise=F"
     fit(module, callback, max_epochs=6)
     assert bool(re.search(text, caplog.text)) == stepwise
     of_epoch = {epoch: lr for epoch, *_, lr, _ in module.seen}

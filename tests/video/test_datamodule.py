@@ -30,12 +30,6 @@ from tests.helpers.recorder import TINY, Recorder, quiet_trainer
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
 
-# Lightning's advice on the number of workers depends on the machine.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-]
-
 GRAYS = {"black": 20, "gray": 120, "white": 220}
 
 
@@ -428,7 +422,6 @@ def test_stretches_of_broken_videos_count_each(folder, split):
         fit(data)
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
 def test_in_evaluation_a_rank_counts_its_share(folder):
     # 4 of 12 are missing, all of them among the 6 of rank 0: more than 35 % of those, if not of all.
@@ -652,10 +645,7 @@ def test_training_needs_labels(folder):
     [
         ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
         ({"short_side": (10, 20)}, "`short_side` must be .* not below `size=16`"),
-        (
-            {"test_views": Views(size=25, short_side=24)},
-            "`short_side` must not be .* the size of a view, 25 pixels, got 24",
-        ),
+        ({"test_views": Views(size=25, short_side=24)}, "`short_side` must not be .* the size of a view, 25 pixels, g"),
         ({"pixels": "nv12"}, "`pixels` must be 'auto', 'rgb' or 'yuv', got 'nv12'"),
         ({"repeats": 0}, "`repeats` must be at least 1, got 0. 1 takes one clip of a video at a time"),
         ({"num_workers": -1}, "`num_workers` must be at least 0, got -1"),

@@ -53,14 +53,13 @@ class BaselineLR:
         self._modules = lightning_modules(self._module)
         refuse = partial(_refuse_by_hand, type(self._module).__name__)
         decays = plan.schedule.lr_scaling == "sqrt"  # so that a step's decay times its LR grows with the clips
-        self._in_step = [LRInStep(one, None if by_hand else refuse, decays) for one in trainer.optimizers]
+        self._in_step = LRInStep(trainer.optimizers, None if by_hand else refuse, decays)
         self._manual = not self._module.automatic_optimization
         self._within = False  # a step, with all that comes before the next one but validations and the epoch's end
         self._goes_on = False  # the epoch, after the last step that has ended; also where the run is stopped
 
     def start(self, changes: Changes) -> None:
-        for one in self._in_step:
-            one.start(changes)
+        self._in_step.start(changes)
         for config in self._trainer.lr_scheduler_configs:
             if is_plateau(config):  # it lowers the LR after a validation, by what it counted of them
                 changes.subclass(config.scheduler, {"step": self._noting(type(config.scheduler).step)})
@@ -76,11 +75,9 @@ class BaselineLR:
     def _noting(self, step: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(step)
         def stepped(*arguments: Any, **named: Any) -> Any:
-            for one in self._in_step:
-                one.check()
+            self._in_step.check()
             result = step(*arguments, **named)
-            for one in self._in_step:
-                one.note()
+            self._in_step.note()
             return result
 
         return stepped
@@ -111,9 +108,8 @@ class BaselineLR:
     def check(self, step: Step) -> None:
         """A step begins: refuses parameter groups that can't be scaled."""
         self._within, self._goes_on = True, False
-        for one in self._in_step:
-            if step.starts_update:
-                one.used = None
+        if step.starts_update:
+            self._in_step.used = None
         for optimizer in self._trainer.optimizers:
             if step.lr_scale != 1 and any(group.get("lr") is None for group in optimizer.param_groups):
                 raise MisconfigurationException(
@@ -125,24 +121,19 @@ class BaselineLR:
         """A step has ended: logs the LR that it had, and makes the LR of the following one."""
 
         def in_use() -> dict[str, float]:
-            used = [one.used for one in self._in_step if one.used is not None]
-            return {"multigrid/lr": float(used[0] if used else self.baseline_lr * step.lr_scale)}
+            used = self._in_step.used
+            return {"multigrid/lr": float(self.baseline_lr * step.lr_scale if used is None else used)}
 
         # To read an LR on a GPU, Python would wait for it: that is done only where it is logged.
         log_values(self._trainer, in_use)
         self._goes_on = following.place.batch != 0
         if not self._goes_on:
-            self._allow_writing()
+            self._in_step.may_be_written = True
         self._prepare(following)
 
     def end(self) -> None:
         """An epoch has ended, so its LR may be written by hand."""
-        self._within = False
-        self._allow_writing()
-
-    def _allow_writing(self) -> None:
-        for one in self._in_step:
-            one.may_be_written = True
+        self._within, self._in_step.may_be_written = False, True
 
     @property
     def baseline_lr(self) -> float | Tensor:
@@ -151,13 +142,11 @@ class BaselineLR:
         return next((group["lr"] for group in groups if group.get("lr") is not None), 0.0)
 
     def _prepare(self, step: Step) -> None:
-        for one in self._in_step:
-            one.check()
+        self._in_step.check()
         if not self._manual:
             self.go_to(step.baseline_epoch)
-        for one in self._in_step:
-            one.scale = step.lr_scale
-            one.note()
+        self._in_step.scale = step.lr_scale
+        self._in_step.note()
 
     def go_to(self, baseline_epoch: Fraction) -> None:
         """Brings every scheduler to an epoch of the baseline."""
@@ -187,7 +176,7 @@ class BaselineLR:
     def make_ordinary(self, checkpoint: dict[str, Any]) -> None:
         """Makes a checkpoint fit for trainings without the callback."""
         # Lightning writes a checkpoint wherever SLURM's signal finds it, also in the middle of an update.
-        own = {(id(noted.group), noted.name): noted.value for one in self._in_step for noted in one.before}
+        own = {(id(noted.group), noted.name): noted.value for noted in self._in_step.before}
         for optimizer, state in zip(self._trainer.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
             for group, saved in zip(optimizer.param_groups, state.get("param_groups", ()), strict=False):
                 saved.update({name: own[id(group), name] for name in saved if (id(group), name) in own})
@@ -197,7 +186,7 @@ class BaselineLR:
             raise MisconfigurationException(
                 f"The checkpoint has {len(state['ticks'])} LR scheduler(s), and "
                 f"`configure_optimizers` returns {len(self._schedulers)} now, so it is not known how far each is. "
-                "Return those of the checkpoint, or start a new training from its weights."
+                "Return the schedulers of the checkpoint, or start a new training from its weights."
             )
         for clocked, ticks, interval in zip(self._schedulers, state["ticks"], state["intervals"], strict=True):
             clocked.ticks, clocked.interval = Fraction(*ticks), interval
@@ -226,7 +215,7 @@ class _BaselineView(TrainerView):
             return super().__getattr__(name)
         raise MisconfigurationException(
             f"A scheduler, or `lr_scheduler_step`, reads `trainer.{name}`, which counts the mini-batches of multigrid "
-            "training. Schedulers count those of the baseline: read `trainer.num_training_batches`, "
+            "training. Schedulers count the baseline's: read `trainer.num_training_batches`, "
             "`trainer.estimated_stepping_batches`, `trainer.global_step` or `trainer.current_epoch`, which say them "
             "there."
         )

@@ -1,6 +1,6 @@
 """The LR and the weight decay in use: the baseline's times a scale, in an optimizer's groups only while it updates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from numbers import Real
 from types import MethodType
@@ -16,27 +16,26 @@ from lightning_multigrid.training.trainer.torch_internals import version_of
 
 
 class LRInStep:
-    """Multiplies the LR in the parameter groups of an optimizer while it updates.
+    """Multiplies the LR in the parameter groups of a script's optimizers while one of them updates.
 
     Before and after an update, and within the closure that `step` is given (where `training_step`, clipping and most
     hooks run), the groups hold the very objects that the script and its schedulers have put there: the baseline's
     values. Tensors also stay the same objects, and are changed in place. An error in an update leaves the baseline's.
 
-    With `decays`, the weight decay of groups whose optimizer takes it from the weights themselves is also scaled.
+    With `decays`, the weight decay of groups whose optimizer takes it from the weights themselves is also scaled. An
+    optimizer may hold others that update for it, as `Lookahead` and SAM do.
 
-    The optimizer may hold others that update for it, as `Lookahead` and SAM do. If a number of
-    a group was written since `note`, `refuse` is called with its name, what it was and what it is, even if both are
-    equal; but not between the last update of an epoch and the first of the next (`may_be_written`). None allows it
-    everywhere.
+    If a number of a group was written since `note`, `refuse` is called with its name, what it was and what it is, even
+    if both are equal; but not between two epochs (`may_be_written`). None allows it everywhere.
     """
 
     def __init__(
-        self, optimizer: Optimizer, refuse: Callable[[str, Any, Any], None] | None, decays: bool = False
+        self, optimizers: Iterable[Optimizer], refuse: Callable[[str, Any, Any], None] | None, decays: bool = False
     ) -> None:
-        self.optimizer, self._refuse, self.may_be_written = optimizer, refuse, True
+        self._refuse, self.may_be_written = refuse, True
         self.scale = 1.0  # of the LR
         self.used: float | Tensor | None = None  # the LR in use of the first group, in the last update
-        self._optimizers = with_held(optimizer)
+        self._optimizers = [*{id(one): one for optimizer in optimizers for one in with_held(optimizer)}.values()]
         self._updating = False
         self._decays = decays
         self._noted: list[_Noted] = []  # the numbers of all groups
@@ -52,8 +51,8 @@ class LRInStep:
                 changes.set_attribute(one, "step", MethodType(self._with_scale(one.step), one))
             except (AttributeError, TypeError) as error:
                 raise MisconfigurationException(
-                    f"MultigridCallback scales the LR within the `step` of each optimizer, but that of "
-                    f"{type(one).__name__} can't be replaced ({error}). Give its class a `__dict__`: no `__slots__`."
+                    f"MultigridCallback scales the LR within the `step` of each optimizer, but the "
+                    f"`step` of {type(one).__name__} can't be replaced ({error}). Give its class a `__dict__`: no `__slots__`."
                 ) from error
 
     def note(self) -> None:
@@ -140,8 +139,8 @@ class LRInStep:
         if written is not None:
             what = {"lr": "LR", "weight_decay": "weight decay"}[written.name]
             raise MisconfigurationException(
-                f"The {what} was written within `step` of {type(self.optimizer).__name__}, where it is the baseline's "
-                f"times {self.scale:g}, so nothing tells which of the two was meant. Write it in a hook of Lightning, "
+                f"The {what} was written within `step` of an optimizer, where it is the baseline's times "
+                f"{self.scale:g}, so nothing tells which of the two was meant. Write it in a hook of Lightning, "
                 "or return a scheduler from `configure_optimizers`."
             )
 

@@ -40,11 +40,8 @@ def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch:
     if clips_per_epoch is not None:
         return clips_per_epoch
     length, limit, size = length_of(loader.dataset), trainer.limit_train_batches, cast("int", loader.batch_size)
-    if length is not None and trainer.world_size == 1:  # Apple's devices have no float64
-        return length
-    if length is not None:  # that of this device's share, which may have a clip more than another one's
-        own = torch.tensor(float(length), dtype=torch.float64, device=trainer.strategy.root_device)
-        return round(trainer.strategy.reduce(own, reduce_op="mean").item() * trainer.world_size)
+    if length is not None:  # that of this device's share
+        return int(trainer.strategy.reduce(torch.tensor(length, device=trainer.strategy.root_device), reduce_op="sum"))
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         return 1000 * size * trainer.world_size  # any number will do
     if isinstance(limit, int):

@@ -253,13 +253,10 @@ class LoopCounters:
     def settle(self, batches: int, validating: bool) -> None:
         """Takes back what Lightning has counted too early, where it was stopped. An epoch has `batches` mini-batches.
 
-        It says that a mini-batch is the last one before it counts it, and that an epoch begins while the mini-batches
-        of the one before are counted (`loops/training_epoch_loop.py`, `advance`; `loops/fit_loop.py`,
-        `on_advance_start`). And after a resume it doesn't take a mini-batch that was under way back from the totals, by
-        which it tells the next time where it was stopped (`loops/progress.py`, `reset_on_restart`).
-
-        A validation that was stopped begins anew: its metrics are not in the checkpoint, and Lightning would leave out
-        what is done of it, or all of it (`loops/evaluation_loop.py`, `update_restart_stage`).
+        It names the last mini-batch, and an epoch, before it has counted them (`loops/training_epoch_loop.py`,
+        `advance`; `loops/fit_loop.py`, `on_advance_start`), and after a resume keeps a mini-batch that was under way in
+        the totals (`loops/progress.py`, `reset_on_restart`). A validation that was stopped begins anew, as its metrics
+        are not in the checkpoint (`loops/evaluation_loop.py`, `update_restart_stage`).
         """
         current = self._batches["current"]
         self._batches["is_last_batch"] &= current["processed"] >= batches
