@@ -1,18 +1,21 @@
 """The subcommands: Lightning's, and ours, with types and help from signatures."""
 
 import argparse
+import logging
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from inspect import getdoc, signature
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
@@ -21,11 +24,11 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lightning_multigrid import __version__
 from lightning_multigrid.cli.checkpoint import LoadedWeights, refuse_other_files
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
 from lightning_multigrid.cli.init import init
+from lightning_multigrid.cli.main import OF_DATA, OF_FILE, OURS
 from lightning_multigrid.cli.mistakes import refuse_other_commands, refuse_other_texts, told
 from lightning_multigrid.cli.plan import count_clips, measure_loader, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
@@ -55,18 +58,18 @@ def plan(
     like: str | None = None,
     epoch: int | None = None,
 ) -> None:
-    """Prints the multigrid schedule of a config and what it costs, without data or GPU.
+    """Prints the multigrid schedule of a config, and what it costs. It needs neither videos nor a GPU.
 
     Args:
         cli: Has made the parts of the config.
-        clips: Training videos, over all devices; None counts them if they are on this machine.
-        devices: GPUs, of all nodes; None is what the config says.
-        step_time: Seconds of a baseline step on one device; the points b t s^2 give those of other steps.
-        measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise; and the
-            loader, if the videos are here.
+        clips: Number of training videos, over all devices. By default the videos on this machine are counted.
+        devices: Number of GPUs, over all nodes. By default the config says it.
+        step_time: Seconds of a baseline step on one device. Steps on other grids are estimated from it (Eq. 1).
+        measure: Measure the steps on each grid, with clips of noise, on the GPU or CPU of this machine. Also measure
+            the loader, if the videos are here.
         plot: Draw shapes and LR, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
-        like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
-        epoch: Print the phases, shapes and LRs of this epoch, from 0, too.
+        like: Plan a recipe of the paper instead of a config, for instance kinetics-slowfast.
+        epoch: Also print the phases, shapes and LRs of this epoch, from 0.
     """
     require(clips is None or clips >= 1, "--clips", clips, "at least 1")
     require(devices is None or devices >= 1, "--devices", devices, "at least 1")
@@ -117,8 +120,8 @@ def plan(
 def show(cli: "_ConfigCLI", output: str = "shown", clips: int = 4) -> None:
     """Draws some training clips of a config as the model gets them, on each grid of its schedule.
 
-    Each clip is drawn with its classes, its file, the seconds and the frames. Look at them before a long training: is
-    the stretch right, the stride, the colours, and may it be mirrored?
+    Each clip is drawn with its classes, its file, the seconds and the frames. Look at the pictures before a long
+    training: are the stretch, the stride and the colours right, and may the clip be mirrored?
 
     Args:
         cli: Has made the parts of the config.
@@ -150,19 +153,21 @@ def compare_command(
     lengths: tuple[float, ...] = (),
     plot: str | None = None,
 ) -> None:
-    """Trains a config with MultigridCallback, without it, and without it in as much time: does it pay?
+    """Trains a config with MultigridCallback and without it, and says whether the callback pays.
 
-    A run whose file is in the output folder is not repeated, so an interrupted comparison continues.
+    A third training, without the callback, gets as much time as the first one took. A run whose file is in the output
+    folder is not repeated, so the same command continues an interrupted comparison.
 
     Args:
         cli: Has read the config.
         output: Folder for the runs, and what they print.
-        seeds: Runs of each kind, with seeds from 0.
-        metric: What to compare, of what the validation logs; None is the first that is not a loss.
-        mode: What is better; None is `min` for losses, errors, WER, CER, perplexity, MAE, MSE, RMSE and the like.
+        seeds: Number of runs of each kind, with seeds from 0.
+        metric: Name of the metric to compare, which the validation logs. By default the first one that is not a loss.
+        mode: Whether more or less is better. By default `min` for losses, errors, WER, CER, perplexity, MAE, MSE, RMSE
+            and the like, and `max` for other metrics.
         clock: What "as much time" means: `cpu` is for trainings on CPUs that share a machine.
-        lengths: Shares of the training's length, such as `[0.75,0.67,0.5]`, to be trained with the callback, too, until
-            one is worse than the baseline: how much time does the baseline's accuracy take?
+        lengths: Shares of the training's length, for instance `[0.75,0.67,0.5]`. Also train these with the callback,
+            until one is worse than the baseline: how much time does the baseline's accuracy take?
         plot: Draw the metric over the time, a line for each run, to this file (.png, .svg, .pdf).
     """
     require(seeds >= 1, "--seeds", seeds, "at least 1")
@@ -176,7 +181,7 @@ def compare_command(
 
 
 def _require_drawable(plot: str | None) -> None:
-    """Refuses a picture that can't be drawn, before the work: there is no matplotlib, no such kind, or no folder."""
+    """Refuses a picture that can't be drawn, before the work: matplotlib, the kind or the folder is missing."""
     if plot is not None:
         kinds = sorted(f".{kind}" for kind in new_figure().canvas.get_supported_filetypes())
         require(Path(plot).suffix.lower() in kinds, "--plot", plot, f"a file that ends in {', '.join(kinds)}")
@@ -194,23 +199,10 @@ def migrate(source: str) -> None:
     print(translate_pyslowfast(source), end="")
 
 
-_OF_DATA: dict[str, Callable[..., None]] = {"prepare": prepare_videos, "check": check_videos, "index": index_videos}
-_OF_FILE: dict[str, Callable[..., None]] = {"init": init, "migrate": migrate}
-_OURS: dict[str, Callable[..., None]] = {"plan": plan, "show": show, "compare": compare_command, **_OF_DATA, **_OF_FILE}
+_FUNCTIONS = init, plan, show, compare_command, prepare_videos, check_videos, index_videos, migrate
+_OURS: dict[str, Callable[..., None]] = dict(zip(OURS, _FUNCTIONS, strict=True))
 _LIGHTNINGS = LightningCLI.subcommands()
-_FIRST_WORDS = {"predict": "data.predict", **dict.fromkeys((*_OF_DATA, *_OF_FILE), "source")}  # options that they are
-
-
-def _description(command: str) -> str:
-    return str(getdoc(_OURS[command])).partition("\n\nArgs:")[0]
-
-
-class _Help(DefaultHelpFormatter):
-    """Keeps the paragraphs of a description, and the lines of those that show commands."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        fill = super()._fill_text
-        return "\n\n".join(p if p[0] == " " else fill(p, width, indent) for p in text.split("\n\n"))
+_FIRST_WORDS = {"predict": "data.predict", **dict.fromkeys((*OF_DATA, *OF_FILE), "source")}  # options that they are
 
 
 def _parser_arguments(command: str) -> dict[str, Any]:
@@ -219,15 +211,8 @@ def _parser_arguments(command: str) -> dict[str, Any]:
     No name may be abbreviated: a slip of the pen would be taken for one.
     """
     word = f" [{_FIRST_WORDS[command].rpartition('.')[2].upper()}]" if command in _FIRST_WORDS else ""
-    config = "" if command in _OF_FILE else " [--config CONFIG]"
-    usage = f"lightning-multigrid {command}{word}{config} [options]"
-    arguments: dict[str, Any] = {
-        "exit_on_error": False,
-        "allow_abbrev": False,
-        "usage": usage,
-        "formatter_class": _Help,
-    }
-    return arguments | ({"description": _description(command)} if command in _OURS else {})
+    usage = f"lightning-multigrid {command}{word} [--config CONFIG] [options]"
+    return {"exit_on_error": False, "allow_abbrev": False, "usage": usage}
 
 
 def _refuse_callbacks(config: Namespace) -> None:
@@ -274,6 +259,19 @@ class _SavedRun(SaveConfigCallback):
             to.write(written)
 
 
+@contextmanager
+def _without_tips() -> Iterator[None]:
+    """Leaves out what Lightning says of seeds, GPUs and its own products: nothing is trained here."""
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "GPU available but not used")  # `plan` needs none
+            yield
+    finally:
+        logging.disable(before)
+
+
 class _ConfigCLI(LightningCLI):
     """Lightning's command line for one command: Lightning's own, or ours, for which it makes the parts of a config."""
 
@@ -281,30 +279,31 @@ class _ConfigCLI(LightningCLI):
         self.command, self.ours, self.words = command, _OURS.get(command), words
         of_command = _parser_arguments(command)
         of_program = {"prog": "lightning-multigrid", "exit_on_error": False, "allow_abbrev": False, command: of_command}
-        super().__init__(
-            LightningModule,
-            LightningDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            auto_configure_optimizers=False,
-            seed_everything_default=0,
-            save_config_callback=_SavedRun,
-            save_config_kwargs={"overwrite": True},
-            trainer_defaults={"enable_model_summary": False},
-            parser_kwargs=of_command if self.ours else of_program,
-            args=list(words) if self.ours else [command, *words],
-            run=self.ours is None,
-        )
+        with _without_tips() if self.ours else nullcontext():
+            super().__init__(
+                LightningModule,
+                LightningDataModule,
+                subclass_mode_model=True,
+                subclass_mode_data=True,
+                auto_configure_optimizers=False,
+                seed_everything_default=0,
+                save_config_callback=_SavedRun,
+                save_config_kwargs={"overwrite": True},
+                trainer_defaults={"enable_model_summary": False},
+                parser_kwargs=of_command if self.ours else of_program,
+                args=list(words) if self.ours else [command, *words],
+                run=self.ours is None,
+            )
         if self.ours is not None:
             names = signature(self.ours).parameters.keys() & self.config_init.keys()
             given = {name: self.config_init[name] for name in names}
-            self.ours(self.config_init.data if command in _OF_DATA else self, **given)
+            self.ours(self.config_init.data if command in OF_DATA else self, **given)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         return {} if self.ours else {self.command: _LIGHTNINGS[self.command]}
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        if self.ours:  # first in the help
+        if self.ours:
             parser.add_function_arguments(self.ours, as_group=False, skip={"cli", "datamodule"})
         super().add_default_arguments_to_parser(parser)
 
@@ -341,7 +340,7 @@ class _ConfigCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Makes the parts of the config; commands on videos need the data alone."""
-        if self.command not in _OF_DATA:
+        if self.command not in OF_DATA:
             super().instantiate_classes()
             return
         given = {name: value for name, value in vars(self.config).items() if name not in ("trainer", "model")}
@@ -380,7 +379,7 @@ class _ConfigCLI(LightningCLI):
 def typed(command: str, words: Sequence[str]) -> list[str]:
     """Returns words of the command line as the parser takes them.
 
-    That is `--measure=true` for `--measure`, and `--source=FOLDER` for FOLDER, which directly follows the command.
+    That is `--measure=true` for `--measure`, and `--source=FOLDER` for FOLDER, which stands right after the command.
     Configs come first. A leading `~/` is the home folder, also after a `=`, where shells leave it.
 
     >>> typed("prepare", ["videos", "--timeout", "3"])
@@ -416,12 +415,9 @@ def _continues(command: str, words: Sequence[str]) -> str:
     return shlex.join(["lightning-multigrid", command, *others, "--ckpt_path", "last"])
 
 
-def run(args: Sequence[str] | None) -> None:
-    """Runs a command line, that of the process if `args` is None."""
-    words = list(sys.argv[1:] if args is None else args)
-    if words and not words[0].startswith("-"):
-        refuse_other_commands(words[0], [*_LIGHTNINGS, *_OURS])
-    _program().parse_args(words[:1] or ["--help"])
+def run(words: Sequence[str]) -> None:
+    """Runs a command line."""
+    refuse_other_commands(words[0], [*_LIGHTNINGS, *_OURS])
     if words[0] in _LIGHTNINGS:  # Lightning takes SIGTERM itself
         _run(words[0], words[1:])
         return
@@ -442,11 +438,10 @@ def _run(command: str, words: Sequence[str]) -> None:
     for config in (word.partition("=")[2] for word in words if word.startswith("--config=")):
         refuse_other_texts(config)
     configured = any(word.startswith("-c") or word.partition("=")[0] == "--config" for word in words)
-    if command in _OF_FILE or (command in _OF_DATA and not configured):
+    if command in OF_FILE or (command in OF_DATA and not configured):
         parser = ArgumentParser(**_parser_arguments(command))
-        if command in _OF_DATA:
-            says = "A config of `fit`, whose data is taken instead of `source`."
-            parser.add_argument("-c", "--config", default=argparse.SUPPRESS, help=says)
+        if command in OF_DATA:
+            parser.add_argument("-c", "--config", default=argparse.SUPPRESS)
         parser.add_function_arguments(_OURS[command], as_group=False, skip={"datamodule"})
         with told(parser, words):
             given = parser.parse_args(words)
@@ -462,18 +457,6 @@ def _run(command: str, words: Sequence[str]) -> None:
             f"`{command}` needs the config of a training, such as `--config multigrid.yaml`.\n"
             "`lightning-multigrid init FOLDER` writes a first one for a folder of videos.",
         ) from None
-
-
-def _program() -> argparse.ArgumentParser:
-    """The parser of the first word."""
-    program = argparse.ArgumentParser("lightning-multigrid", description="Multigrid training of video models.")
-    program.add_argument("--version", action="version", version=f"lightning-multigrid {__version__}")
-    commands = program.add_subparsers(metavar="COMMAND", required=True)
-    for name in _LIGHTNINGS:
-        commands.add_parser(name, help=str(getdoc(getattr(Trainer, name))).replace("\n", " ").partition(". ")[0])
-    for name in _OURS:
-        commands.add_parser(name, help=_description(name).partition("\n")[0])
-    return program
 
 
 def _count_devices(devices: int | str | list[int]) -> int:

@@ -53,15 +53,17 @@ def prepare_videos(
     crf: float = Encoding.crf,
     preset: str = Encoding.preset,
 ) -> None:
-    """Writes a dataset anew for training: small videos that are read several times faster, their list and frame tables.
+    """Writes small copies of the videos of a dataset, which training reads several times faster, and their list.
 
         lightning-multigrid prepare videos --output prepared
         lightning-multigrid prepare --config recipe.yaml --output prepared
 
     The first prepares a list or a folder of videos. The second prepares all splits that a config of `fit` names, each
-    into a folder of its own, and says what to change in the config; its options, such as --data.train, are taken, too.
-    If it was stopped, the same command continues from there. Several machines that run it share the work, if they reach
-    one folder. Broken and damaged videos are left out, and `report.csv` names them with the reason.
+    into a folder of its own, and prints what to change in the config. It also takes options of the config, such as
+    --data.train. If the command was stopped, the same command continues. Broken and damaged videos are left out, and
+    `report.csv` names them with the reason.
+
+    Several machines that run the same command share the work, if they reach one folder.
 
     Args:
         datamodule: That of a config; instead of `source`.
@@ -69,19 +71,22 @@ def prepare_videos(
             kind, or a class with its arguments, such as `--source=lightning_multigrid.sources.VideoList
             --source.source=list.csv --source.root=videos`.
         frame_rate: Images per second, needed if each video of a list or folder is a folder of images.
-        output: Folder for all that is written.
-        workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
-        timeout: Give up on a video after this many seconds and report it as broken.
+        output: Folder for all that is written. Required.
+        workers: Number of worker processes, by default one for each core. 0 runs in this process, where `--timeout`
+            has no effect.
+        timeout: Give up on a video after this many seconds and report it as broken. By default 4 hours.
         max_bad_fraction: Exit with 1 if a larger share of videos is broken.
-        short_side: Pixels of the shorter side, even; smaller videos keep their size. None is what the config's clips
-            and views need, or 256 without a config.
-        store: What is written of each video: `h264`, or `planes`, its decoded frames. Those are read many times faster
-            again, and lose nothing more, but take about 1.5 bytes for each pixel of each frame: it says how many GB.
-        crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
-        preset: How much time x264 may take. Faster ones make more bytes (docs/evidence.md), and decode no faster.
+        short_side: Pixels of the shorter side, an even number. Smaller videos keep their size. By default the pixels
+            that the clips and views of the config need, or 256 without a config.
+        store: `h264` writes compressed videos. `planes` writes decoded frames, which are read many times faster again
+            and lose nothing more, but take about 1.5 bytes for each pixel of each frame. The command prints how many
+            GB that is before it begins.
+        crf: Constant rate factor of x264, from 0 (lossless) to 51. 6 more is about half the bytes. By default 21.
+        preset: How much time x264 may take. Faster presets make more bytes (docs/evidence.md), and decode no faster. By
+            default `medium`.
     """
     if store == "planes" and (crf, preset) != (Encoding.crf, Encoding.preset):
-        raise ArgumentError(None, "`crf` and `preset` are of H.264, and planes have neither. Leave them out")
+        raise ArgumentError(None, "`--crf` and `--preset` are for `--store h264`, not for planes. Leave them out")
     splits = _videos("prepare", datamodule, source, frame_rate)
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
@@ -112,10 +117,12 @@ def check_videos(
     timeout: float = TASK_SECONDS,
     report: str | None = None,
 ) -> None:
-    """Says which videos of a dataset are broken, damaged, or cut by what their containers say. Exits with 1 if any is.
+    """Names the videos of a dataset that are broken, damaged, or shorter than their containers say.
 
-    It makes the frame tables that videos lack, as `index` does, and reads the answer from them. So neither `fit` nor
-    another `check` decodes a video again.
+    Exits with 1 if there is such a video.
+
+    The command makes the frame tables that videos lack, as `index` does, and reads the answer from the tables. So `fit`
+    and another `check` decode no video again, and another `check` does not see damage that has come since.
 
         lightning-multigrid check videos
         lightning-multigrid check --config recipe.yaml --report broken.csv
@@ -124,9 +131,9 @@ def check_videos(
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
         frame_rate: Images per second, as in `prepare`.
-        output: Folder to store the tables in, as in `index`.
-        workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
-        timeout: Give up on a video after this many seconds and report it as broken.
+        output: Folder for the frame tables, as in `index`.
+        workers: As in `prepare`.
+        timeout: As in `prepare`.
         report: File to write: a CSV of the broken and damaged videos.
     """
     in_folder = report is None or os.path.isdir(os.path.dirname(os.path.abspath(report)))
@@ -153,10 +160,10 @@ def index_videos(
     workers: int = CORES,
     timeout: float = TASK_SECONDS,
 ) -> None:
-    """Makes the frame tables of videos that are not prepared, so that clips of them are read fast.
+    """Makes the frame tables of videos that are not prepared, so that their clips are read fast.
 
-    `fit` makes what is missing itself, so this is for doing it beforehand, or on another machine. If it was stopped,
-    the same command continues from there. Exits with 1 if a video is broken.
+    `fit` makes missing tables itself. This command makes them before, or on another machine. If the command was
+    stopped, the same command continues. Exits with 1 if a video is broken.
 
         lightning-multigrid index videos
         lightning-multigrid index --config recipe.yaml
@@ -165,10 +172,10 @@ def index_videos(
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
         frame_rate: Images per second, as in `prepare`.
-        output: Folder to store the tables in, which the data module is given as `index`; by default that of the config,
-            or one of the user's caches, where `fit` looks for them.
-        workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
-        timeout: Give up on a video after this many seconds and report it as broken.
+        output: Folder for the frame tables. Give the data module the same folder as `index`. By default the folder of
+            the config, or the user's cache, where `fit` looks for tables.
+        workers: As in `prepare`.
+        timeout: As in `prepare`.
     """
     splits = _videos("index", datamodule, source, frame_rate)
     folder = _folder(datamodule, output)

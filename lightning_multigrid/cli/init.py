@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import re
+from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -19,8 +21,8 @@ from rich import filesize
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, video_list
 from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import is_url, new_file, quoted, write_csv
-from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, look_at, of_videos
+from lightning_multigrid.files import VIDEO_SUFFIXES, is_url, new_file, quoted, write_csv
+from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, kind_of, look_at, of_videos
 from lightning_multigrid.sources import Manifest, ManifestError, class_sizes
 from lightning_multigrid.video import VideoDataModule
 
@@ -29,6 +31,7 @@ _LARGEST = 16  # the clips of the largest mini-batch, for each of the baseline: 
 _STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # this many steps of the baseline, in 10 to 150 epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
 _PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
+_OPENED, _NAMED = 2000, 5  # videos of which the split knows how they are coded; kinds that are named
 _SMALL = 100 * 10**9  # bytes of planes, above which H.264 is proposed
 
 
@@ -37,10 +40,11 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
 
     Args:
         source: A folder with a folder per class, or with `train` and `val` of that kind, or a list of `path label`.
-        val: Validation videos; by default a fifth of each class, in whole recordings. Videos whose names differ in the
-            last number only count as one recording.
+            Required.
+        val: Validation videos. By default a fifth of each class is held out, in whole recordings, and of each codec and
+            size where it has 5 videos. Videos whose names differ in the last number only count as one recording.
         output: The config to write.
-        frame_rate: Images per second, needed if each video is a folder of images.
+        frame_rate: Images per second. Required if each video is a folder of images.
     """
     if is_url(source):
         raise ManifestError(f"`init` looks at videos on a disk, and {source} is a URL. Write a config that names it.")
@@ -66,7 +70,8 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."
         )
     looks, broken = look_at(manifest)
-    train, held, cut = hold_out(manifest) if val is None else (range(len(manifest)), (), 0)
+    kinds = [kind_of(path) for path in manifest.paths()] if val is None and len(manifest) <= _OPENED else []
+    train, held, cut = hold_out(manifest, kinds) if val is None else (range(len(manifest)), (), 0)
     sources = {"train": source, "val": val} if val is not None else lists
     folder = f"{stem}_checkpoints"
     clip = _clip(looks)
@@ -97,11 +102,18 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     with new_file(str(path)) as file:
         file.write(text.encode())
     say(f"{of_videos(len(manifest))} of {manifest.num_classes} classes{values['found']}.")
-    say(f"Classes: {class_sizes(manifest, manifest.num_classes)}.\nWritten: {', '.join(files)}.")
+    say(f"Classes: {class_sizes(manifest, manifest.num_classes)}.\n{_split_text(train, held, kinds)}")
+    say(f"Written: {', '.join(files)}.")
+    span = clip["frames"] * clip["stride"]
+    if shorter := sum(look.frames < span for look in looks):
+        say(
+            f"warning: Shorter than the {span} frames that a clip spans: {shorter} of the {of_videos(len(looks))} that "
+            "were looked at. Their clips repeat the last frame. A smaller `stride` or `frames` spans less."
+        )
     if broken:
         say(
             f"warning: Broken of the {of_videos(len(looks) + len(broken))} that were looked at: {len(broken)}, such as "
-            f"{broken[0]}. Training takes others in their place. `lightning-multigrid check "
+            f"{broken[0]}. Training takes other videos instead. `lightning-multigrid check "
             f"--config {values['path']}` names all."
         )
     if cut:
@@ -137,13 +149,40 @@ def _in_yaml(names: str | Sequence[str]) -> str:
 
 
 def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:
-    """Writes a list of the videos in these rows, with the start and end of each stretch in seconds."""
-    written = [("path", "label", "start", "end")]
+    """Writes a list of the videos in these rows, with the start and end of each stretch in seconds.
+
+    Labels are the names of the classes, or numbers if a name would be read as something else.
+    """
+    written, folder = [("path", "label", "start", "end")], os.path.dirname(os.path.abspath(path))
+    as_names = all(map(_is_name, manifest.classes))
+    names = manifest.classes if as_names and manifest.classes else [*map(str, range(manifest.num_classes))]
     for row in rows:
         start, end = manifest.stretch(row)
         times = str(start) if start else "", "" if math.isinf(end) else str(end)
-        written.append((manifest.path(row), str(manifest.label(row)), *times))
+        written.append((_from(folder, manifest.path(row)), names[manifest.label(row)], *times))
     write_csv(path, written)
+
+
+def _from(folder: str, path: str) -> str:
+    """A path relative to the folder of a list, if a list can say it so."""
+    relative = os.path.relpath(path, folder)
+    return path if is_url(path) or relative.startswith("..") or relative != relative.strip() else relative
+
+
+def _is_name(label: str) -> bool:
+    """Whether a list takes a label for the name of a class."""
+    number_or_path = re.fullmatch("[0-9;, ]*", label) or label.lower().endswith(VIDEO_SUFFIXES)
+    return not number_or_path and label == label.strip()
+
+
+def _split_text(train: Sequence[int], held: Sequence[int], kinds: Sequence[str]) -> str:
+    """Says how many videos are on either side, also by how they are coded."""
+    if not held:
+        return f"Training: {of_videos(len(train))}."
+    counts = [Counter(kinds[row] for row in rows if kinds) for rows in (train, held)]
+    most = [kind for kind, _ in (counts[0] + counts[1]).most_common(_NAMED) if kind]
+    by_kind = "".join(f"; {kind}: {counts[0][kind]:,} and {counts[1][kind]:,}" for kind in most if len(most) > 1)
+    return f"Training and validation: {len(train):,} and {of_videos(len(held))}{by_kind}."
 
 
 def _medians(looks: Sequence[Look]) -> list[float]:

@@ -114,6 +114,8 @@ class Preview:
             needs["clips/s"] = [three_digits(number / s) for s, number in zip(of_cycle, clips, strict=True)]
         needs["short cycle"] = [self.schedule.cycle_text(phase) for phase in phases]
         table += f"\n\n{text_table(list(needs), list(zip(*needs.values(), strict=True)))}\n"
+        table += "BN clips: clips that share BatchNorm statistics\n"
+        table += "ms/step, clips/s: means over the short cycle; clips of all devices\n" if seconds else ""
         return "\n".join([table, *self._totals(seconds)])
 
     def epoch_table(self, epoch: int) -> str:
@@ -239,7 +241,7 @@ def preview(
         shape = BatchShape(data.batch_size, data.frames, data.size)
         plan = make_plan(callback, trainer, module, recipe, shape, data.stride, seed=0, world=world)
         if not baseline and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            check_steps(plan)
+            check_steps(plan, data)
         if not baseline:
             tell_notes(callback, trainer, plan)
         quick = plan

@@ -169,10 +169,10 @@ class SampleParts:
             if height != width and min(height, width) <= _SMALL:
                 raise ValueError(
                     f"A sample has a tensor of {_product(clip.values.shape)}, which may be joints or landmarks, as "
-                    f"videos of {min(height, width)} rows or columns mostly are square. If it has pixels, give "
+                    f"videos of {min(height, width)} rows or columns are mostly square. If it has pixels, give "
                     f"`layout={clip.axes!r}` in MultigridCallback. "
-                    "If not, nothing of it can be resized: name its axes, as in `clips={'pose': "
-                    "'CTHW'}` or 'THW', with H and W for those of the joints, and give `long_cycle=LongCycle(((0.5, "
+                    "Joints can't be resized: name their axes, as in `clips={'pose': "
+                    "'CTHW'}` or 'THW', with H and W for the axes of the joints, and give `long_cycle=LongCycle(((0.5, "
                     "1), (1, 1)))` and `short_cycle=ShortCycle((1,))`, which change the frames alone."
                 )
 

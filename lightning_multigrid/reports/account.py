@@ -62,6 +62,8 @@ def faster_or_slower(own: Mapping[str, float], baseline: Mapping[str, float]) ->
     """Says how much faster or slower than its baseline a training was, and why, by accounts of both, in seconds."""
     took, would_take = sum(own.values()), sum(baseline.values())
     clock = f"{duration(took)} instead of {duration(would_take)} by the wall clock"
+    if 0.95 < took / would_take < 1.05:
+        return f"About as fast as the baseline: {clock}."
     if took <= would_take:
         return f"About {would_take / took:.1f}x faster than the baseline: {clock}."
     most = max(own, key=lambda kind: own[kind] - baseline[kind])

@@ -30,6 +30,7 @@ MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
 _SHORTER = re.compile(rf"{MULTIGRID}_0?\.\d+")
 _Clock = Literal["wall", "cpu"]
+_FEW_CLIPS = 100  # of a validation: the standard error of an accuracy may be 5 points
 _LONG_START = 0.25  # of a command: then a comparison says little of a long training
 # Metrics that are the share of clips that are right: `val/top1`, `val_acc`, `accuracy`.
 _SHARE = re.compile(r"(?<![a-z])(top[-_]?\d|acc(uracy)?(?![a-z]))", re.IGNORECASE)
@@ -333,6 +334,9 @@ class Comparison:
         clock = f"{faster:.2f}x faster by {'CPU time' if self._clock == 'cpu' else 'the wall clock'}"
         ends = {variant: self.ends(variant) for variant in VARIANTS}
         few = " One seed says little: take three." if min(len(ends[MULTIGRID]), len(ends[BASELINE])) < 2 else ""
+        clips = min(run.clips for run in (*self.runs[MULTIGRID], *self.runs[BASELINE]))
+        if 0 < clips < _FEW_CLIPS:
+            few += f" {clips} validation clips can't tell an accuracy: give at least {_FEW_CLIPS}."
         if faster <= 1:
             slower = f"with the callback it takes {1 / faster:.0%} of the baseline's time"
             steps, of_baseline = (mean(run.seconds - run.start for run in self.runs[v]) for v in (MULTIGRID, BASELINE))
@@ -351,7 +355,8 @@ class Comparison:
         said = f"{clock}; {self.metric} ({'higher' if self.mode == 'max' else 'lower'} is better) "
         said += f"{self._ends_text(MULTIGRID)} against {self._ends_text(BASELINE)} is "
         said += _difference(gain, error)
-        answer = "Can't tell" if math.isnan(error) else "It depends" if gain < -error else "Yes"
+        unknown = math.isnan(error) or (0 < clips < _FEW_CLIPS and abs(gain) <= error)
+        answer = "Can't tell" if unknown else "It depends" if gain < -error else "Yes"
         if ends[SHORTENED]:
             ahead, error = self._gain(SHORTENED)
             said += f"; a baseline of as much time reaches {self._ends_text(SHORTENED)}, against which it is "
@@ -384,7 +389,8 @@ class Comparison:
         if took is None:
             return f" With the callback, {goal} was never reached."
         ratio = would_take / took
-        times = f"{ratio:.2f}x faster" if ratio >= 1 else f"{1 / ratio:.2f}x slower"
+        times = f"{ratio:.2f}x faster" if ratio > 1 else f"{1 / ratio:.2f}x slower"
+        times = "as fast" if 0.99 < ratio < 1.01 else times
         without = f"without it after {duration(would_take)}"
         return f" With the callback, {goal} was reached after {duration(took)} of `fit`, {without}: {times}."
 

@@ -58,7 +58,7 @@ class EpochLength:
         return whole + Fraction(min((before + 1) * self._tick_every(frequency), self.batches), self.batches)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A whole training: the same on every rank and at every restart, and known before the first step.
 
@@ -218,7 +218,7 @@ class Plan:
         """What `phase_steps` and `baseline_steps` count, in words."""
         return "steps" if self.accumulate == 1 else "mini-batches"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """The schedule's table with the steps of each phase."""
         columns, steps = {self.unit: [str(number) for number in self.phase_steps]}, sum(self.phase_steps)
         instead = "" if self.schedule.is_baseline else f" instead of {self.baseline_steps}"

@@ -256,7 +256,14 @@ class MultigridSchedule:
         if min(map(self._scaled_size, self.short_cycle.factors)) < self._smallest:
             without = "" if self.has_short_cycle else ", and so has no size of its own"
             title += f"; the short cycle stops at {self._smallest} pixels{without}"
-        return f"{title}\n{text_table(list(every), list(zip(*every.values(), strict=True)))}"
+        table = f"{title}\n{text_table(list(every), list(zip(*every.values(), strict=True)))}"
+        first = self.cycle(self.phases[0].shape)[0]
+        legend = (
+            "stage: goes once from coarse to fine" + ("; the last one fine-tunes" if self.fine_tuning else ""),
+            f"passes: over the data until the phase ends, {float(self.epoch_factor):g} for each epoch of the script",
+            f"short cycle: {first.clips}x{first.size} is {first.clips} clips of {first.size} px; such grids take turns",
+        )
+        return table if self.is_baseline else "\n".join([table, *legend])
 
 
 def _scaled(full: int, factor: float, divisor: int) -> int:

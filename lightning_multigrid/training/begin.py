@@ -7,7 +7,7 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.host import LightningModule, Trainer
+from lightning_multigrid.host import LightningModule, Trainer, tell
 from lightning_multigrid.loading import ClipDataset, FixedClips, MultigridLoader, ScriptLoader, StreamSamples
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import REHEARSAL, Account, Clock, RunReport
@@ -76,6 +76,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
         lr=BaselineLR(plan, trainer, by_hand=plan.schedule.is_baseline or arguments.lr_by_hand is not None),
     )
     tell_plan(arguments, trainer, plan, following.names)
+    tell(str(plan))
     return run
 
 
@@ -88,7 +89,7 @@ def plan_of(
     shape = BatchShape(cast("int", script.batch_size), dataset.frames, dataset.size)
     plan = make_plan(arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world)
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-        check_steps(plan)
+        check_steps(plan, getattr(trainer, "datamodule", None))
     if isinstance(dataset, FixedClips):
         dataset.divisor = plan.schedule.size_divisor
     return plan, dataset

@@ -185,10 +185,11 @@ class MultigridCallback(Arguments, Callback):
         *,
         measure: bool = False,
     ) -> Plan:
-        """Prints the plan of `trainer.fit(module, data)` and returns it. Nothing is trained, and nothing is changed.
+        """Returns the plan of `trainer.fit(module, data)`, to be printed. Nothing is trained, and nothing is changed.
 
-        `plan` sets up a data module as `fit` does. The Trainer need not have the callback. If the callback has no
-        `seed`, the plan has the seed 0. A seed orders the data; it changes no shape and no LR.
+        `print(MultigridCallback().plan(trainer, module, data))` shows the schedule. `plan` sets up a data module as
+        `fit` does. The Trainer need not have the callback. If the callback has no `seed`, the plan has the seed 0. A
+        seed orders the data; it changes no shape and no LR.
 
         Args:
             trainer: As for `fit`.

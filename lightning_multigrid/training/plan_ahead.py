@@ -24,7 +24,7 @@ def plan_ahead(
     data: DataLoader[Any] | LightningDataModule | None,
     measured: bool = False,
 ) -> Plan:
-    """Returns the plan of `trainer.fit(module, data)`, and prints it; if `measured`, with an estimate of its time."""
+    """Returns the plan of `trainer.fit(module, data)`; says what it does, and if `measured`, what time it takes."""
     with Changes() as changes:
         attach(trainer, module, changes)
         refuse_unsupported(trainer, module)

@@ -25,7 +25,7 @@ _GROWTH = {"linear": "grows with", "sqrt": "grows with the square root of", "non
 
 
 def tell_plan(arguments: Arguments, trainer: Trainer, plan: Plan, following: Iterable[str] = ()) -> None:
-    """Says what is planned, and what of the script means something else. `following` names positions."""
+    """Says what a plan does, and what of the script means something else. `following` names positions."""
     tell_notes(arguments, trainer, plan)
     has_statistics = bool(tracking_layers(trainer.lightning_module))
     if not plan.schedule.is_baseline:
@@ -33,7 +33,6 @@ def tell_plan(arguments: Arguments, trainer: Trainer, plan: Plan, following: Ite
             tell(text)
         if has_statistics and arguments.precise_bn_batches is None:
             _tell_first_validations(trainer, plan)
-    tell(str(plan))
     tell(lr_rule(arguments, plan.schedule, trainer.optimizers))
     if has_statistics:
         tell(_statistics(plan))
@@ -52,7 +51,7 @@ def tell_notes(arguments: Arguments, trainer: Trainer, plan: Plan) -> None:
         start = float(schedule.baseline.milestones[-1])
         tell(
             f"The schedule is `stepwise`: from epoch {start:g} to {(start + float(epochs)) / 2:g}, in the first half "
-            "of the fine-tuning phase, the LR stays that of the stage before. For an LR that does not fall in steps, "
+            "of the fine-tuning phase, training keeps the LR of the stage before. For an LR that does not fall in steps, "
             "give `MultigridSchedule(..., stepwise=False)`."
         )
     most = max(phase.lr_scale for phase in schedule.phases)
@@ -112,8 +111,7 @@ def _changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[
         *(part for part in (*vars(module).values(), *module.children()) if "ModelEma" in type(part).__name__),
     ]
     plateaus = (config.scheduler for config in trainer.lr_scheduler_configs)
-    used = [*averages, *callbacks_of(trainer, "EarlyStopping")]
-    used += [one for one in plateaus if isinstance(one, ReduceLROnPlateau)]
+    used = [*averages, *(one for one in plateaus if isinstance(one, ReduceLROnPlateau))]
     if used:
         names = ", ".join(dict.fromkeys(f"`{type(one).__name__}`" for one in used))
         fewer = schedule.iteration_reduction
@@ -125,6 +123,12 @@ def _changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[
             f"{names}: what counts steps, or compares metrics of several epochs, means something else in this run. Its "
             f"epochs are the script's, with {fewer:.2g} times fewer steps, and the first phases are coarse.{decay} "
             "See `docs/differences.md` in the repository."
+        )
+    if callbacks_of(trainer, "EarlyStopping"):
+        start = float(schedule.phases[-1].start_epoch)
+        yield (
+            f"The patience of `EarlyStopping` counts in the last phase, from epoch {start:g} on. Before, metrics may "
+            "stand still while the grids are coarse."
         )
     timers = callbacks_of(trainer, "Timer")
     left = timers[0].time_remaining("train") if timers else None

@@ -9,7 +9,7 @@ from PIL import Image
 
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.decode import VideoReader
-from lightning_multigrid.prepare import Encoding, prepare
+from lightning_multigrid.prepare import TASK_SECONDS, Encoding, prepare
 from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -198,7 +198,11 @@ def test_check_names_what_a_container_lacks(source, capsys):
     [
         (["prepare", "--source=x"], 2, "output"),
         (["prepare", "--output=x"], 2, "`prepare` needs either a list .* or --config"),
-        (["prepare", "x", "--output=y", "--store=planes", "--crf=18"], 2, "`crf` and `preset` are of H.264, and plane"),
+        (
+            ["prepare", "x", "--output=y", "--store=planes", "--crf=18"],
+            2,
+            "are for `--store h264`, not for planes. Leave",
+        ),
         (["prepare", "x", "--output=y", "--store=jpeg"], 2, "jpeg"),
         (["check", "--source=a", f"--config={RECIPE}"], 2, "`check` needs either a list .* or --config"),
         (["check", "--source=nothing"], 1, "nothing can't be read: No such file"),
@@ -266,10 +270,14 @@ def test_a_cache_that_cannot_be_written_is_said_in_a_sentence(source, capsys):
 @pytest.mark.parametrize("command", ["prepare", "check", "index"])
 def test_help_shows_how_it_is_called(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit, match="0"):
-        main([command, "--help"])
+    main([command, "--help"])
     shown = capsys.readouterr().out
     assert f"    lightning-multigrid {command} videos" in shown
-    assert re.search(r"\n  -c( CONFIG)?, --config CONFIG\n", shown)  # once since Python 3.13
+    assert re.search(r"\n  -c( CONFIG)?, --config CONFIG\s", shown)  # once since Python 3.13
+    words = " ".join(shown.split())
+    if command == "prepare":
+        assert f"By default {TASK_SECONDS / 3600:g} hours. " in words
+        assert f"By default {Encoding.crf:g}. " in words
+        assert f"By default `{Encoding.preset}`." in words
     assert max(map(len, shown.splitlines())) <= 80
     assert "--trainer." not in shown  # what it doesn't use

@@ -4,6 +4,7 @@ import csv
 import os
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,10 @@ def test_fit_works_with_what_init_writes(videos, capsys):
     said = capsys.readouterr().out
     assert said.startswith("24 videos of 3 classes, short side 48 pixels, 10 frames at 30 per second.\n")
     assert (
-        "\nClasses: 3, each with 8 videos.\nWritten: multigrid.yaml, multigrid_train.csv, multigrid_val.csv.\n" in said
-    )
+        "\nClasses: 3, each with 8 videos.\nTraining and validation: 21 and 3 videos.\n"
+        "Written: multigrid.yaml, multigrid_train.csv, multigrid_val.csv.\n"
+    ) in said
+    assert "Shorter than" not in said
     assert all(f"lightning-multigrid {word} --config multigrid.yaml" in said for word in ("check", "fit"))
     text = (videos / "multigrid.yaml").read_text()
     assert "# for a batch_size of 1;" in text
@@ -48,8 +51,7 @@ def test_fit_works_with_what_init_writes(videos, capsys):
     lists = {split: Path(data[split]["init_args"]["source"]) for split in ("train", "val")}
     rows = {split: list(csv.DictReader(path.read_text().splitlines())) for split, path in lists.items()}
     assert [(row["path"], row["label"]) for row in rows["val"]] == [
-        (str(videos / "videos" / name / "7.mp4"), str(label))
-        for label, name in enumerate(("jump", "turn left", "turn right"))
+        (f"videos/{name}/7.mp4", name) for name in ("jump", "turn left", "turn right")
     ]
     assert len({row["path"] for split in rows.values() for row in split}) == 24
     assert set(config) == {"seed_everything", "model", "data", "trainer"}  # as other programs take it
@@ -142,6 +144,50 @@ def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos, capsys)
     written = [manifest.stretch(row) for manifest in (train, val) for row in range(len(manifest))]
     assert sorted(map(str, written)) == sorted(map(str, [*stretches, (0.2, float("inf"))]))
     assert len(val) == 8
+
+
+def test_codecs_and_sizes_are_on_both_sides_where_a_class_has_five_of_them(videos, capsys):
+    for name in ("jump", "turn left", "turn right"):
+        for index in range(8, 8 + (5 if name != "jump" else 1)):  # one is too few to hold one out
+            write_video(videos / "videos" / name / f"{index}.avi", numbered_frames(10, 64, 96), codec="mpeg4")
+    main(["init", "videos"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Training and validation: 30 and 5 videos; h264 64 x 48: 21 and 3; mpeg4 96 x 64: 9 and 2." in said
+    val = list(csv.DictReader((videos / "multigrid_val.csv").read_text().splitlines()))
+    assert sorted(Counter((row["label"], row["path"][-4:]) for row in val).items()) == [
+        (("jump", ".mp4"), 1),
+        (("turn left", ".avi"), 1),
+        (("turn left", ".mp4"), 1),
+        (("turn right", ".avi"), 1),
+        (("turn right", ".mp4"), 1),
+    ]
+
+
+def test_videos_that_are_shorter_than_a_clip_are_said(videos, capsys):
+    for name in ("jump", "turn left"):
+        write_video(videos / "videos" / name / "7.mp4", numbered_frames(5, 48, 64))
+    main(["init", "videos"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Shorter than the 8 frames that a clip spans: 2 of the 24 videos that were looked at." in said
+
+
+@pytest.mark.parametrize("name", ["3", "a.mp4", "1;2"])
+def test_labels_are_numbers_where_a_name_would_be_read_as_something_else(videos, name):
+    (videos / "videos" / "jump").rename(videos / "videos" / name)
+    main(["init", "videos"])
+    data = yaml.safe_load((videos / "multigrid.yaml").read_text())["data"]["init_args"]
+    read = VideoList(**data["val"]["init_args"]).read()
+    assert [read.classes[read.label(row)] for row in range(len(read))] == [
+        Path(read.path(row)).parent.name for row in range(len(read))
+    ]
+    assert {row["label"] for row in csv.DictReader((videos / "multigrid_val.csv").open())} == {"0", "1", "2"}
+
+
+def test_a_list_elsewhere_names_videos_by_their_whole_paths(videos):
+    main(["init", "videos", "--output", "configs/first.yaml"])
+    rows = list(csv.DictReader((videos / "configs" / "first_val.csv").read_text().splitlines()))
+    assert [row["path"] for row in rows][:1] == [str(videos / "videos" / "jump" / "7.mp4")]
+    assert len(VideoList(videos / "configs" / "first_val.csv").read()) == 3
 
 
 def test_paths_in_any_language_can_be_read_from_the_config(videos, monkeypatch):

@@ -691,7 +691,7 @@ def test_a_run_continues_to_more_epochs(ended, tmp_path, caplog):
     assert module.seen[0][0] == done // steps
     if ended or plans[1].batches_per_epoch == steps:
         assert module.seen[0][1] == done % steps
-    assert "The plan is another than the checkpoint's. From epoch" in caplog.text
+    assert "The plan differs from the checkpoint's. From epoch" in caplog.text
     seen = [json.loads(line)[2] for line in (tmp_path / "before.jsonl").read_text().splitlines()][:done]
     seen += [json.loads(line)[2] for line in (tmp_path / "rank0.jsonl").read_text().splitlines()]
     stream = [clip for clips in seen for clip in clips]

@@ -117,6 +117,30 @@ def test_the_verdict_says_what_the_numbers_say(runs, said, tmp_path):
     assert re.search(said, comparison(tmp_path, **runs).verdict())
 
 
+@pytest.mark.parametrize(
+    ("clips", "runs", "said"),
+    [
+        (
+            12,
+            {"multigrid": GOOD},
+            r"^Can't tell: .* is no difference beyond .* 12 validation clips can't tell an accuracy:",
+        ),
+        (99, {"multigrid": GOOD}, r"^Can't tell: .* 99 validation clips can't tell an accuracy: give at least 100\."),
+        (100, {"multigrid": GOOD}, r"^Yes: 2\.00x faster(?!.*validation clips)"),
+        (
+            12,
+            {"multigrid": [(50, 0.2), (50, 0.21), (50, 0.22)], "shortened": GOOD},
+            r"^Don't: ",
+        ),  # 12 clips show a difference as large
+    ],
+)
+def test_few_validation_clips_tell_no_small_difference(clips, runs, said, tmp_path):
+    comparison(tmp_path, baseline=[(100, 0.91), (100, 0.92), (100, 0.9)], **runs)
+    for file in tmp_path.glob("*.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"clips": clips}))
+    assert re.search(said, Comparison(tmp_path).verdict())
+
+
 def test_a_command_that_mostly_starts_decides_nothing(tmp_path):
     found = comparison(tmp_path, multigrid=[(3, 0.9)], baseline=[(5, 0.9)])
     for run in chain(*found.runs.values()):

@@ -56,7 +56,9 @@ def test_it_is_the_plan_of_fit_which_it_does_not_change(module, data, arguments,
     script, callback = module(), MultigridCallback(seed=3)
     host = trainer(callback, **arguments)
     ahead = callback.plan(host, script, data())
-    assert str(ahead) in caplog.messages
+    assert str(ahead) not in caplog.text  # it is returned, and a notebook shows it
+    assert repr(ahead) == str(ahead)
+    assert str(ahead).startswith("Multigrid schedule for a baseline of ")
     assert any(message.startswith("The LR grows with") for message in caplog.messages)
     torch.manual_seed(0)
     host.fit(script, data())

@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 from jsonargparse import ArgumentParser
@@ -130,6 +131,14 @@ def test_epochs_of_few_steps_train_by_each_way_that_the_message_names():
     train(data, 9, 16 // times)
 
 
+def test_a_data_module_that_repeats_its_clips_is_advised_to_repeat_more():
+    plan = Plan(MultigridSchedule(Baseline(BatchShape(16, 8, 32), epochs=20)), 15)
+    with pytest.raises(
+        ValueError, match=r"or epochs of 2 times the clips, by `repeats=4`, with `max_epochs` divided by 2"
+    ):
+        check_steps(plan, SimpleNamespace(repeats=2))
+
+
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_as_many_times_the_clips_as_the_message_names_are_enough(accumulate):
     schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=20))
@@ -159,7 +168,7 @@ def test_that_a_given_schedule_holds_a_smooth_lr_is_said(stepwise, caplog):
     baseline = Baseline(BatchShape(4, 8, 32), epochs=6, milestones=(2,))
     module = Module(lambda optimizer, _: CosineAnnealingLR(optimizer, 6))
     callback = MultigridCallback(MultigridSchedule(baseline, lr_scaling="none", stepwise=stepwise))
-    text = r"from epoch 2 to 4, .* the LR stays that of the stage before.*`MultigridSchedule\(..., stepwise=F"
+    text = r"from epoch 2 to 4, .* training keeps the LR of the stage before.*`MultigridSchedule\(..., stepwise=F"
     fit(module, callback, max_epochs=6)
     assert bool(re.search(text, caplog.text)) == stepwise
     of_epoch = {epoch: lr for epoch, *_, lr, _ in module.seen}

@@ -36,8 +36,11 @@ def run(tmp_path, *own, module=None, multigrid=None, **used):
 def test_what_a_script_uses_is_named_once(tmp_path, caplog):
     run(tmp_path, callbacks.EarlyStopping("val", patience=5), module=Averaged(plateau))
     [said] = [message for message in caplog.messages if "means something else" in message]
-    assert said.startswith("`ModelEmaV3`, `EarlyStopping`, `ReduceLROnPlateau`: what counts steps, or compares")
+    assert said.startswith("`ModelEmaV3`, `ReduceLROnPlateau`: what counts steps, or compares")
     assert "Its epochs are the script's, with 2.7 times fewer steps" in said
+    assert (
+        "The patience of `EarlyStopping` counts in the last phase, from epoch 2 on. Before, metrics may" in caplog.text
+    )
     given = float(re.search(r"write a decay d as d\*\*2\.7, for instance 0\.999 as (0\.\d+)\.", said)[1])
     assert given ** (1 / 2.7) == pytest.approx(0.999, abs=1e-4)
 

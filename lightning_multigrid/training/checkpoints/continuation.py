@@ -103,7 +103,7 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     place, shift = _continues_at(state, mine, counters.place, plan)
     if state["plan"] != mine["plan"]:
         tell(
-            f"The plan is another than the checkpoint's. From epoch {place.epoch}, batch {place.batch} (from 0), on, "
+            f"The plan differs from the checkpoint's. From epoch {place.epoch}, batch {place.batch} (from 0), on, "
             f"phases and LR are those of this run. The checkpoint's was:\n{state['schedule']}"
         )
     if state["within_step"]:

@@ -186,7 +186,7 @@ class BaselineLR:
             raise MisconfigurationException(
                 f"The checkpoint has {len(state['ticks'])} LR scheduler(s), and "
                 f"`configure_optimizers` returns {len(self._schedulers)} now, so it is not known how far each is. "
-                "Return those of the checkpoint, or start a new training from its weights."
+                "Return the schedulers of the checkpoint, or start a new training from its weights."
             )
         for clocked, ticks, interval in zip(self._schedulers, state["ticks"], state["intervals"], strict=True):
             clocked.ticks, clocked.interval = Fraction(*ticks), interval
@@ -215,7 +215,7 @@ class _BaselineView(TrainerView):
             return super().__getattr__(name)
         raise MisconfigurationException(
             f"A scheduler, or `lr_scheduler_step`, reads `trainer.{name}`, which counts the mini-batches of multigrid "
-            "training. Schedulers count those of the baseline: read `trainer.num_training_batches`, "
+            "training. Schedulers count the baseline's: read `trainer.num_training_batches`, "
             "`trainer.estimated_stepping_batches`, `trainer.global_step` or `trainer.current_epoch`, which say them "
             "there."
         )

@@ -52,19 +52,20 @@ def make_plan(
     return Plan(schedule, recipe.clips, seed, world, *of_epoch)
 
 
-def check_steps(plan: Plan) -> None:
-    """Refuses epochs of so few steps that their rounding changes the training."""
+def check_steps(plan: Plan, data: object = None) -> None:
+    """Refuses epochs of so few steps that their rounding changes the training; `data` may be a data module."""
     off = rounding(plan.unrounded_steps_per_epoch)
     if off <= _MOST:
         return
     text, ways = rounding_text(plan)
     # From 2 steps on, all roundings are small enough.
     times = next(times for times in count(2) if rounding(times * plan.unrounded_steps_per_epoch) <= _MOST)
+    repeats = getattr(data, "repeats", None)  # of VideoDataModule
+    longer = f"torch.utils.data.ConcatDataset([dataset] * {times})" if repeats is None else f"repeats={repeats * times}"
     raise ValueError(
         f"{text}. That is too few: rounding to {plan.steps_per_epoch} changes them by {float(off):.0%}, and "
-        f"{float(_MOST):.0%} is the most. Use 1/{times} of {ways}, or epochs of {times} times the clips, with "
-        f"`max_epochs` divided by {times}: `torch.utils.data.ConcatDataset([dataset] * {times})`. For a quick try of "
-        "the baseline, leave out the callback."
+        f"{float(_MOST):.0%} is the most. Use 1/{times} of {ways}, or epochs of {times} times the clips, by "
+        f"`{longer}`, with `max_epochs` divided by {times}. For a quick try of the baseline, leave out the callback."
     )
 
 

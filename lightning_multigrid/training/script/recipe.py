@@ -65,10 +65,16 @@ def _plain_batches(loader: Any) -> BatchSampler | None:
 def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = None) -> DataLoader[Any]:
     """Returns the user's training loader, over a map-style dataset; refuses one that can't be rebuilt."""
     if not isinstance(loaders, DataLoader):
+        needs = (
+            f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {type(loaders).__name__}. "
+        )
+        if type(loaders).__module__.startswith("webdataset."):
+            raise TypeError(
+                f"{needs}Give `DataLoader(dataset, batch_size=...)` of the same dataset, without `.batched`."
+            )
         raise TypeError(
-            f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {type(loaders).__name__}. A "
-            "grid is made of the samples of a dataset: give its loader, which may be that of an `IterableDataset`, "
-            "itself and not within a list. Combine several datasets with `torch.utils.data.ConcatDataset`."
+            f"{needs}A grid is made of the samples of a dataset: give the loader of a dataset, also of an "
+            "`IterableDataset`, and no list of loaders. Combine datasets with `torch.utils.data.ConcatDataset`."
         )
     if type(loaders).__iter__ is not DataLoader.__iter__ and not type(loaders).__module__.startswith(_PLAIN_LOADERS):
         raise TypeError(
