@@ -10,6 +10,7 @@ from latex2mathml.converter import convert
 
 _FORMULA = re.compile(r"^\$\$(.+?)\$\$$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"^<!-- file: (.+) -->$", re.MULTILINE)
+_PAGES = re.compile(r"\]\((\.\./)*docs/")
 _NOTEBOOK = re.compile(r"^<!-- notebook: (.+) -->$", re.MULTILINE)
 _ROOT = Path(__file__).parents[1]
 
@@ -22,10 +23,10 @@ def on_config(config: Any) -> None:
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
     """Replaces formulas between lines of their own, and marks: `<!-- notebook: FILE -->`, `<!-- file: FILE -->`.
 
-    In a file, links lead from the root of the repository.
+    In a file, links to pages lead from its own folder.
     """
     markdown = _NOTEBOOK.sub(lambda line: _cells(_ROOT / line[1]), markdown)
-    markdown = _FILE.sub(lambda line: (_ROOT / line[1]).read_text(encoding="utf-8").replace("](docs/", "]("), markdown)
+    markdown = _FILE.sub(lambda line: _PAGES.sub("](", (_ROOT / line[1]).read_text(encoding="utf-8")), markdown)
     return _FORMULA.sub(lambda formula: convert(formula[1].strip(), display="block"), markdown)
 
 

@@ -169,14 +169,14 @@ def is_fit(path: Path) -> bool:
     return table.codec == "h264" and not table.damage and long_enough and tracks == 1
 
 
-def repeated(path: Path, target: Path, times: int) -> Path:
+def repeated(path: Path, target: Path, times: int, options: dict[str, str] | None = None) -> Path:
     """Writes the video of a file many times, one after the other, without encoding it again."""
-    with av.open(str(path)) as source, av.open(str(target), "w") as container:
+    with av.open(str(path)) as source, av.open(str(target), "w", options=options or {}) as container:
         stream = source.streams.video[0]
         packets = [packet for packet in source.demux(stream) if packet.size]
         stamps = [(packet.pts, packet.dts) for packet in packets]
         length = max(packet.pts + packet.duration for packet in packets) - min(packet.pts for packet in packets)
-        out = container.add_stream_from_template(stream)
+        out = container.add_stream_from_template(stream, opaque=True)  # also of a decoder that encodes not, as dav1d
         for number in range(times):
             for packet, (shown, decoded) in zip(packets, stamps, strict=True):
                 copy = av.Packet(bytes(packet))

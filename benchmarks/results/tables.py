@@ -170,11 +170,23 @@ def ordinary_scripts(report: Report) -> Rows:
         yield cells
 
 
+def codecs(report: Report) -> Rows:
+    for kind, row in report["rows"].items():
+        yield {
+            "file": kind,
+            "MB for a minute": f"{row['bytes_per_minute'] / 1e6:.1f}",
+            **{f"{name}, CPU ms": f"{ms:.0f}" for name, ms in sorted(row["ms"].items())},
+            "KB from a server": f"{row['bytes'] / 1e3:.0f}",
+            "requests, at most": f"{row['requests']}",
+        }
+
+
 KINDS: dict[str, tuple[str, Callable[[Report], Rows]]] = {
     "speedup": ("Baseline against multigrid, compute alone (`benchmark_speedup.py`)", speedup),
     "norm": ("BatchNorm over sub-mini-batches (`benchmark_norm.py`)", norm),
     "operations": ("What a step asks of a GPU, counted (`count_operations.py`)", operations),
     "decode": ("Decoding: CPU time of a clip, relative to ours (`benchmark_decode.py`)", decode),
+    "codecs": ("A clip of 16 frames, by the codec and the container of its file (`benchmark_codecs.py`)", codecs),
     "loader": (
         "Mini-batches ready for the device: clips per second, and in brackets per CPU second (`benchmark_loader.py`)",
         loader,

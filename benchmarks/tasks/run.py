@@ -2,11 +2,13 @@
 
     python benchmarks/tasks/run.py grid_words --seeds 3     # in the folder of its videos; what is there is not repeated
     python benchmarks/tasks/run.py grid_planes --rows default
+    python benchmarks/tasks/run.py grid_64 --rows default --lengths 0.75 0.67 0.5
     python benchmarks/tasks/run.py                          # the tables and figures alone
 
 A page shows a table between `<!-- made by benchmarks/tasks/run.py: TASK ROW ... -->`, of all rows if none is named, and
-`<!-- end -->`. The row of a baseline is named by its length, such as `8_epochs`. "As much time" is CPU time, so that
-trainings may share a machine.
+`<!-- end -->`. The row of a baseline is named by its length, such as `8_epochs`, and that of a shorter training by its
+share of the length, such as `default_0.75`. "As much time" is CPU time, so that trainings may share a machine. The mark
+`time TASK ...` is for a table of the time that the baseline's accuracy takes, and `card` for one of situations.
 """
 
 import argparse
@@ -26,11 +28,11 @@ from lightning_multigrid.reports import BASELINE, MULTIGRID, Comparison, RunReco
 
 HERE = Path(__file__).parent
 RESULTS, ROOT = HERE.parent / "results", HERE.parents[1]
-PAGES = ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))
+PAGES = ROOT / "README.md", HERE / "README.md", *sorted((ROOT / "docs").glob("*.md"))
 MARKED = re.compile(r"(<!-- made by benchmarks/tasks/run\.py: ([\w./ ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # Each is a file of `rows`, but the first: the config of the task as it is, with the baseline.
 ROWS = {
-    "default": "**multigrid**, the default: 1.5x, short cycle from 32 pixels",
+    "default": "**multigrid**, the default",
     "progressive": "**one pass** at 1x, `progressive()`: half of the frames, then all",
     "frames_last": "one pass at 1x, half of the frames at each size, then all",
     "one_shape": "one pass at 1x with one coarse shape: half of the frames",
@@ -41,19 +43,33 @@ ROWS = {
     "fine_33": "multigrid 1.5x, a third of the steps fine",
     "fine_67": "multigrid 1.5x, two thirds of the steps fine",
     "factor_175": "multigrid 1.75x",
-    "factor_2": "multigrid 2x",
-    "once": "multigrid 1.5x, once through the long cycle: `one_pass=True`",
+    "stages": "multigrid 1.5x, a long cycle for each LR stage, as in the paper",
+    "stages_2": "multigrid 2x, a long cycle for each LR stage",
+    "stages_short_cycle_off": "multigrid 1.5x, a long cycle for each LR stage, without the short cycle",
     "lr_sqrt": "multigrid 1.5x, the LR by the square root of the clips",
     "lr_none": "multigrid 1.5x, the script's LR",
 }
 # Parts of a config, which go on that of `grid_words`.
 ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_96", "grid_64", "grid_many", "grid_few"
 TASKS = "grid_words", *ON_GRID_WORDS, "avletters", "hard_shapes", "transformer_10"
-# The task that each shows, and its rows, if not all.
+# Situation, plan, and the task and row that show it.
+CARD = (
+    ("from scratch, clips of 64 pixels or more", "the default", "grid_64", "default"),
+    ("from scratch, smaller clips", "[no short cycle](choose.md)", "grid_planes", "short_cycle_off"),
+    ("an LR that falls in steps", "the default", "grid_48_steps", "default"),
+    ("a transformer", "the default", "transformer_10", "default"),
+    ("[fine-tuning](#fine-tuning)", "leave the callback out (here the default)", "grid_many", "default"),
+)
+# What the table of times calls a task.
+CLIPS = {
+    "grid_64": "words, 64 x 64 pixels",
+    "grid_planes": "words, 48 x 48 pixels",
+    "hard_shapes": "drawn shapes, 40 x 40 pixels",
+}
+# The task that each shows, and its rows: at most five.
 FIGURES = {
-    "front": ("grid_planes", "16_epochs", "9_epochs", "default"),
-    "grid_planes": ("grid_planes",),
-    "hard_shapes": ("hard_shapes",),
+    "front": ("grid_64", "16_epochs", "short_cycle_off", "default"),
+    "grid_planes": ("grid_planes", "16_epochs", "9_epochs", "short_cycle_off", "default", "progressive"),
 }
 
 
@@ -90,8 +106,10 @@ def trainings(task: str, *rows: str) -> list[Training]:
     for row, label in ROWS.items():
         compared = Comparison(RESULTS / task / row, clock="cpu")
         for variant, runs in compared.runs.items():
-            if variant == MULTIGRID and runs:
-                found.append(Training(row, label, runs, compared.ends(variant)))
+            if variant.startswith(MULTIGRID) and runs:
+                part = variant.removeprefix(MULTIGRID)
+                length = part and f", {runs[0].epochs} epochs"
+                found.append(Training(row + part, label + length, runs, compared.ends(variant)))
             elif runs:  # those of one length are one baseline, whatever they are compared with
                 baselines.setdefault(runs[0].epochs, []).extend(zip(runs, compared.ends(variant), strict=True))
     for epochs, pairs in baselines.items():
@@ -102,15 +120,52 @@ def trainings(task: str, *rows: str) -> list[Training]:
 
 def table(task: str, *rows: str) -> str:
     """In Markdown; of the rows that are named, or of all."""
-    baseline = max(one.cpu for one in trainings(task) if one.runs[0].variant == BASELINE)
+    baseline = whole_baseline(task).cpu
     columns = ["training", "runs", "top-1 %", "steps", "CPU time, s", "of the baseline's"]
-    cells = [one.cells(baseline) for one in trainings(task, *rows)]
+    return markdown(columns, [one.cells(baseline) for one in trainings(task, *rows)])
+
+
+def card() -> str:
+    """In Markdown: which plan for which situation, its share of the baseline's time, and both accuracies."""
+    columns, cells = ["you train", "plan", "of the time", "top-1 %", "the baseline's"], []
+    for situation, plan, task, row in CARD:
+        [one], whole = trainings(task, row), whole_baseline(task)
+        cells.append([situation, plan, f"{100 * one.cpu / whole.cpu:.0f} %", one.top1, whole.top1])
+    return markdown(columns, cells)
+
+
+def whole_baseline(task: str) -> Training:
+    return max((one for one in trainings(task) if one.runs[0].variant == BASELINE), key=lambda one: one.cpu)
+
+
+def markdown(columns: list[str], cells: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [columns, ["---"] * len(columns), *cells])
+
+
+def times(*tasks: str) -> str:
+    """The time that the baseline's accuracy takes with the default, in Markdown."""
+    columns = ["clips", "baseline", "top-1 %", "CPU time, s", "with the line", "top-1 %", "CPU time, s", "of its time"]
+    lines = []
+    for task in tasks:
+        compared = Comparison(RESULTS / task / "default", clock="cpu")
+        variant = compared.shortest()
+        pair = [Training("", "", compared.runs[name], compared.ends(name)) for name in (BASELINE, variant or MULTIGRID)]
+        texts = [[f"{one.runs[0].epochs} epochs", one.top1, f"{one.cpu:.0f}"] for one in pair]
+        share = f"**{100 * pair[1].cpu / pair[0].cpu:.0f} %**" if variant else "worse"
+        lines.append([CLIPS[task], *texts[0], *texts[1], share])
+    return markdown(columns, lines)
+
+
+def made(words: Sequence[str]) -> str:
+    """The table of a mark."""
+    if words == ["card"]:
+        return card()
+    return times(*words[1:]) if words[0] == "time" else table(*words)
 
 
 def with_tables(text: str) -> str:
     """Returns a page with today's tables between its marks."""
-    return MARKED.sub(lambda found: f"{found[1]}\n{table(*found[2].split())}\n\n{found[3]}", text)
+    return MARKED.sub(lambda found: f"{found[1]}\n{made(found[2].split())}\n\n{found[3]}", text)
 
 
 def draw(file: Path, task: str, *rows: str) -> None:
@@ -149,8 +204,8 @@ def configs_of(task: str) -> list[Path]:
     return [HERE / f"{task}.yaml"]
 
 
-def train(task: str, seeds: int, rows: Sequence[str] | None = None) -> None:
-    """Trains what is missing of each row, or of these, in the folder that one is in."""
+def train(task: str, seeds: int, rows: Sequence[str] | None = None, lengths: Sequence[float] = ()) -> None:
+    """Trains what is missing of each row, or of these, in the folder that one is in; also of shorter trainings."""
     first, *_ = (RESULTS / task / row for row in ROWS)
     for row in ROWS if rows is None else rows:
         folder = RESULTS / task / row
@@ -160,6 +215,7 @@ def train(task: str, seeds: int, rows: Sequence[str] | None = None) -> None:
                 shutil.copy(file, folder)
         configs = [*configs_of(task), *(HERE / "rows").glob(f"{row}.yaml")]
         command = [sys.executable, "-m", "lightning_multigrid", "compare", "--clock", "cpu", "--seeds", str(seeds)]
+        command += [f"--lengths={[*lengths]}"] if lengths else []
         command += ["--output", str(folder), *(word for file in configs for word in ("--config", str(file)))]
         try:
             # `fine_tuning.py` has a model of its own.
@@ -176,9 +232,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("task", nargs="?", choices=TASKS, help="train what is missing of it")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", nargs="+", choices=ROWS, help="those to train; by default all")
+    parser.add_argument("--lengths", type=float, nargs="+", default=(), help="shares of the length to train, too")
     options = parser.parse_args(given)
     if options.task:
-        train(options.task, options.seeds, options.rows)
+        train(options.task, options.seeds, options.rows, options.lengths)
     pages = {page: page.read_text() for page in PAGES}
     for name, shown in FIGURES.items():
         draw(ROOT / "docs" / "images" / f"{name}.png", *shown)

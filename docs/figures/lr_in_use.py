@@ -52,7 +52,7 @@ class Classifier(L.LightningModule):
 def train(epochs, warmup, milestones, number, folder):
     """The plan of a training, and what was logged in each of its steps, by name."""
     clips = TensorDataset(torch.randn(number, 3, 4, 16, 16), torch.randint(4, (number,)))
-    callback, logger = MultigridCallback(), CSVLogger(folder)
+    callback, logger = MultigridCallback.paper(), CSVLogger(folder)
     trainer = L.Trainer(
         max_epochs=epochs,
         callbacks=[callback, LearningRateMonitor("step")],

@@ -1,4 +1,4 @@
-"""`--ckpt_path`: a file that is missing or no checkpoint is refused, and weights that no checkpoint gives are told."""
+"""`--ckpt_path`: what is not a checkpoint is refused, and weights that no checkpoint gives are told."""
 
 import re
 import sys
@@ -18,39 +18,28 @@ TRAIN_FROM_IT = f"To train from its weights as far as they fit, leave `--ckpt_pa
 
 def refuse_other_files(given: str) -> None:
     """Refuses a `--ckpt_path` that is missing, or that no training has written, before Lightning reads it."""
-    if not given:
-        raise ValueError("`--ckpt_path` is empty. Give a checkpoint of `fit`, or `last`, or leave it out.")
-    if given == "best":
-        raise ValueError(
-            "`--ckpt_path best` is known only while it trains. Give the file in the `dirpath` of `ModelCheckpoint`."
-        )
     if re.fullmatch("last|hpc|(?i:registry)(:.*)?|.*://.*", given):  # words of Lightning, and URLs
         return
     path = Path(given).expanduser()  # as Lightning reads it
-    if not path.exists():
-        raise ValueError(
-            f"`--ckpt_path {given}` is not there (looked for: {path.absolute()}). Give a checkpoint of `fit`, or "
-            "`last`."
-        )
+    if not given or not path.exists():
+        where = f"{path.absolute()}; `best` is known only while it trains"
+        raise ValueError(f"`--ckpt_path {given}` is not there ({where}). Give a checkpoint of `fit`, or `last`.")
     if path.is_dir():
         if any((path / name).exists() for name in _OF_STRATEGIES):
             return
         files = sorted(path.glob("*.ckpt"), key=lambda file: file.stat().st_mtime)
         newest = f", such as {files[-1]}" if files else ""
         raise ValueError(f"`--ckpt_path {given}` is a folder. Give a checkpoint of `fit`{newest}, or `last`.")
-    other = ValueError(f"`--ckpt_path {given}` is no checkpoint, or only a part. Give one of `fit`, or `last`.")
-    # torch writes archives, whose end says what is in them.
-    if not zipfile.is_zipfile(path):
-        raise other
     try:
-        checkpoint = AtomicCheckpointIO().load_checkpoint(path, "meta")  # type: ignore[arg-type]  # as torch takes it
-    except RuntimeError as error:  # torch's, of other archives
-        raise other from error
-    for name in ("state_dict", "pytorch-lightning_version"):
-        if name not in checkpoint:
-            raise ValueError(
-                f"`--ckpt_path {given}` is no checkpoint of Lightning: it has no `{name}`. {TRAIN_FROM_IT}"
-            )
+        whole = zipfile.is_zipfile(path)  # torch writes archives, whose end says what is in them
+        found = AtomicCheckpointIO().load_checkpoint(path, "meta") if whole else None  # type: ignore[arg-type]
+    except RuntimeError:  # torch's, of other archives
+        found = None
+    if found is None:
+        raise ValueError(f"`--ckpt_path {given}` is not a checkpoint, or only a part. Give one of `fit`, or `last`.")
+    if missing := [name for name in ("state_dict", "pytorch-lightning_version") if name not in found]:
+        what = f"is not a checkpoint of Lightning: it has no `{missing[0]}`"
+        raise ValueError(f"`--ckpt_path {given}` {what}. {TRAIN_FROM_IT}")
 
 
 class LoadedWeights(Callback):

@@ -107,7 +107,9 @@ def plan(
         seconds = seconds_by_points(planned.shapes, planned.schedule.baseline.shape, step_time)
     say(planned.table(seconds))
     if measure and not planned.baseline:
-        say(measure_loader(planned, trainer, cli.model, cli.datamodule, seconds))
+        here = clips is None and planned.counted
+        missing = "The loader is not measured, as the videos are not here, or `--clips` stands for them."
+        say(measure_loader(planned, trainer, cli.model, cli.datamodule, seconds) if here else missing)
     if epoch is not None:
         say(f"\n{planned.epoch_table(epoch)}")
 
@@ -145,6 +147,7 @@ def compare_command(
     metric: str | None = None,
     mode: Literal["max", "min"] | None = None,
     clock: Literal["wall", "cpu"] = "wall",
+    lengths: tuple[float, ...] = (),
     plot: str | None = None,
 ) -> None:
     """Trains a config with MultigridCallback, without it, and without it in as much time: does it pay?
@@ -155,16 +158,18 @@ def compare_command(
         cli: Has read the config.
         output: Folder for the runs, and what they print.
         seeds: Runs of each kind, with seeds from 0.
-        metric: What to compare, of what the validation logs; None is the first that is no loss.
+        metric: What to compare, of what the validation logs; None is the first that is not a loss.
         mode: What is better; None is `min` for losses, errors, WER, CER, perplexity, MAE, MSE, RMSE and the like.
         clock: What "as much time" means: `cpu` is for trainings on CPUs that share a machine.
+        lengths: Shares of the training's length, such as `[0.75,0.67,0.5]`, to be trained with the callback, too, until
+            one is worse than the baseline: how much time does the baseline's accuracy take?
         plot: Draw the metric over the time, a line for each run, to this file (.png, .svg, .pdf).
     """
     require(seeds >= 1, "--seeds", seeds, "at least 1")
     _require_drawable(plot)
     config = yaml.safe_load(cli.parser.dump(cli.config, skip_unset=False))
     config = {name: value for name, value in config.items() if name not in signature(compare_command).parameters}
-    comparison = compare(config, Path(output), seeds=seeds, metric=metric, mode=mode, clock=clock)
+    comparison = compare(config, Path(output), seeds=seeds, metric=metric, mode=mode, clock=clock, lengths=lengths)
     if plot is not None:
         comparison_figure(comparison).savefig(plot, dpi=150)
         say(f"Drawn to {plot}.", sys.stderr)
@@ -375,8 +380,8 @@ class _ConfigCLI(LightningCLI):
 def typed(command: str, words: Sequence[str]) -> list[str]:
     """Returns words of the command line as the parser takes them.
 
-    That is `--measure=true` for `--measure`, and `--source=FOLDER` for FOLDER, which stands right behind the command.
-    Configs come first. A leading `~/` is the home folder, also behind a `=`, where shells leave it.
+    That is `--measure=true` for `--measure`, and `--source=FOLDER` for FOLDER, which directly follows the command.
+    Configs come first. A leading `~/` is the home folder, also after a `=`, where shells leave it.
 
     >>> typed("prepare", ["videos", "--timeout", "3"])
     ['--timeout', '3', '--source=videos']

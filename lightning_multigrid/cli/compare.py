@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -13,11 +14,12 @@ import yaml
 
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import require
-from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord, cpu_seconds
+from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord, cpu_seconds, shorter
 from lightning_multigrid.schedule import duration
 
 Config = dict[str, Any]
 _LENGTHS = "max_epochs", "max_steps"
+_SHORTENED = "compare shortens only the `max_epochs` or `max_steps` of the Trainer, and the LR of VideoClassifier."
 _CALLBACK, _RECORDER = "lightning_multigrid.MultigridCallback", "lightning_multigrid.reports.Recorder"
 
 
@@ -28,12 +30,16 @@ def compare(
     metric: str | None = None,
     mode: str | None = None,
     clock: Literal["wall", "cpu"] = "wall",
+    lengths: Sequence[float] = (),
 ) -> Comparison:
     """Trains what is missing in a folder, each run as a command of its own; prints a table.
 
-    `config` is a whole config of `fit`, as plain values. Runs of another config in the folder are a `ValueError`, and
-    so are trainings that end before a validation.
+    `config` is a whole config of `fit`, as plain values. `lengths` are shares of its length: trainings with the
+    callback, from the longest on, up to the first that is worse than the baseline. Runs of another config in the folder
+    are a `ValueError`, and so are trainings that end before a validation.
     """
+    for length in lengths:
+        require(0 < length < 1, "--lengths", length, "between 0 and 1: shares of the training's length")
     epochs, every = (config["trainer"].get(name) or 0 for name in ("max_epochs", "check_val_every_n_epoch"))
     most, advice = f"at most the `max_epochs` of {epochs}", " Else there is no validation, whose metric is compared."
     require(not 0 < epochs < every, "check_val_every_n_epoch", every, most, advice)
@@ -45,17 +51,22 @@ def compare(
             _run(config, folder, variant, seed, _validations(folder) if variant != MULTIGRID else None)
             Comparison(folder, metric, mode, clock)  # refuses a metric that is not logged
 
-    baseline = without_callback(config)
-    train(MULTIGRID, with_callback(config))
+    multigrid, baseline = with_callback(config), without_callback(config)
+    train(MULTIGRID, multigrid)
     train(BASELINE, baseline)
+    for length in sorted(lengths, reverse=True):
+        made = shorten(multigrid, length)
+        if made is None:
+            say(f"No other length is trained: {_SHORTENED}")
+            break
+        train(shorter(length), made)
+        if not Comparison(folder, metric, mode, clock).as_good(shorter(length)):
+            break
     found = Comparison(folder, clock=clock)
     before = [yaml.safe_load(run.config) for run in found.runs[SHORTENED]]  # more seeds don't change its length
     shortened = before[0] if before else shorten(baseline, _share(found))
     if shortened is None:
-        say(
-            "The baseline of as much time is left out: compare shortens only the `max_epochs` or `max_steps` of the "
-            "Trainer, and the LR of VideoClassifier."
-        )
+        say(f"The baseline of as much time is left out: {_SHORTENED}")
     elif all(shortened["trainer"].get(name) == config["trainer"].get(name) for name in _LENGTHS):
         say("The baseline of as much time is left out: it would be the whole baseline.")
     else:
@@ -91,7 +102,7 @@ def _name(part: Config) -> str:
 
 
 def _is_multigrid(callback: Config) -> bool:
-    return _name(callback) in ("MultigridCallback", "progressive")
+    return _name(callback) in ("MultigridCallback", "paper", "progressive")
 
 
 def shorten(config: Config, share: float) -> Config | None:

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from jsonargparse import ArgumentError
 from lightning.pytorch import LightningDataModule
@@ -15,7 +15,6 @@ from lightning_multigrid.files import StrPath, printable, require
 from lightning_multigrid.prepare import (
     TASK_SECONDS,
     Encoding,
-    Indexed,
     Planes,
     bytes_of_planes,
     check,
@@ -23,7 +22,6 @@ from lightning_multigrid.prepare import (
     of_videos,
     originals,
     prepare,
-    progress_bar,
     tables_folder,
     usable_cores,
     write_report,
@@ -49,7 +47,6 @@ def prepare_videos(
     output: str,
     workers: int = CORES,
     timeout: float = TASK_SECONDS,
-    part: str | None = None,
     max_bad_fraction: float = 0.25,
     short_side: int | None = None,
     store: Literal["h264", "planes"] = "h264",
@@ -63,11 +60,8 @@ def prepare_videos(
 
     The first prepares a list or a folder of videos. The second prepares all splits that a config of `fit` names, each
     into a folder of its own, and says what to change in the config; its options, such as --data.train, are taken, too.
-    If it was stopped, the same command continues from there. Broken and damaged videos are left out, and `report.csv`
-    names them with the reason.
-
-    Several machines share the work with `--part 1/64` to `--part 64/64`, in any order or at once, into one folder. Then
-    the same command without `--part` does what is left, and writes the list that one machine would have written.
+    If it was stopped, the same command continues from there. Several machines that run it share the work, if they reach
+    one folder. Broken and damaged videos are left out, and `report.csv` names them with the reason.
 
     Args:
         datamodule: That of a config; instead of `source`.
@@ -76,16 +70,15 @@ def prepare_videos(
             --source.source=list.csv --source.root=videos`.
         frame_rate: Images per second, needed if each video of a list or folder is a folder of images.
         output: Folder for all that is written.
-        workers: Processes; 0 works in this one, without `timeout`.
-        timeout: Seconds after which a video is broken.
-        part: K/N: do only part K of N; K counts from 1.
+        workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
+        timeout: Give up on a video after this many seconds and report it as broken.
         max_bad_fraction: Exit with 1 if a larger share of videos is broken.
         short_side: Pixels of the shorter side, even; smaller videos keep their size. None is what the config's clips
             and views need, or 256 without a config.
         store: What is written of each video: `h264`, or `planes`, its decoded frames. Those are read many times faster
             again, and lose nothing more, but take about 1.5 bytes for each pixel of each frame: it says how many GB.
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
-        preset: How much time x264 may take. Faster ones make more bytes (docs/speed.md), and decode no faster.
+        preset: How much time x264 may take. Faster ones make more bytes (docs/evidence.md), and decode no faster.
     """
     if store == "planes" and (crf, preset) != (Encoding.crf, Encoding.preset):
         raise ArgumentError(None, "`crf` and `preset` are of H.264, and planes have neither. Leave them out")
@@ -93,15 +86,16 @@ def prepare_videos(
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
     encoding = Planes(short_side) if store == "planes" else Encoding(short_side, crf, preset)
-    options = {"part": part, "workers": workers, "timeout": timeout, "max_bad_fraction": max_bad_fraction}
-    written: dict[str, str] = {}
+    written = {split: os.path.join(output, split) if split else output for split in splits}
     for split, manifest in splits.items():
-        folder = os.path.join(output, split) if split else output
-        _prepare_shown(manifest, folder, encoding, **options)
-        written[split] = folder
-    if part is not None:
-        say(f"\nPart {part} is done. After the last part, run this without `--part`.")
-        return
+        if isinstance(encoding, Planes):
+            paths = list(dict.fromkeys(manifest.paths()))
+            size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.images_per_second))
+            say(f"The planes of {of_videos(len(paths))} take about {size}.")
+        bounds = {"timeout": timeout, "max_bad_fraction": max_bad_fraction}
+        done = prepare(manifest, written[split], encoding, workers=workers, **bounds)
+        why = f" {done.report} says why." if done.broken else ""
+        say(f"{done}: {filesize.decimal(done.bytes)} in {written[split]}.{why}")
     say(f"\nThe videos have a short side of {short_side} pixels or less. To train on them, give the data module:")
     say("\ndata:\n  init_args:")
     for split, path in written.items():
@@ -120,8 +114,8 @@ def check_videos(
 ) -> None:
     """Says which videos of a dataset are broken, damaged, or cut by what their containers say. Exits with 1 if any is.
 
-    It makes the frame tables that videos lack, as `index` does, and reads the answer from them. So `fit` decodes no
-    video again, and neither does another `check`, which sees no damage that has come since.
+    It makes the frame tables that videos lack, as `index` does, and reads the answer from them. So neither `fit` nor
+    another `check` decodes a video again.
 
         lightning-multigrid check videos
         lightning-multigrid check --config recipe.yaml --report broken.csv
@@ -130,9 +124,9 @@ def check_videos(
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
         frame_rate: Images per second, as in `prepare`.
-        output: Folder to keep the tables in, as in `index`.
-        workers: Processes; 0 works in this one, without `timeout`.
-        timeout: Seconds after which a video is broken.
+        output: Folder to store the tables in, as in `index`.
+        workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
+        timeout: Give up on a video after this many seconds and report it as broken.
         report: File to write: a CSV of the broken and damaged videos.
     """
     in_folder = report is None or os.path.isdir(os.path.dirname(os.path.abspath(report)))
@@ -171,26 +165,26 @@ def index_videos(
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
         frame_rate: Images per second, as in `prepare`.
-        output: Folder to keep the tables in, which the data module is given as `index`; by default that of the config,
+        output: Folder to store the tables in, which the data module is given as `index`; by default that of the config,
             or one of the user's caches, where `fit` looks for them.
-        workers: Processes; 0 works in this one, without `timeout`.
-        timeout: Seconds after which a video is broken.
+        workers: Number of worker processes. 0 runs in this process, where `--timeout` has no effect.
+        timeout: Give up on a video after this many seconds and report it as broken.
     """
     splits = _videos("index", datamodule, source, frame_rate)
     folder = _folder(datamodule, output)
     videos = [(manifest.root, originals(manifest)) for manifest in splits.values()]
     done = index(videos, folder, workers, timeout)
-    if done == Indexed():
+    if not (done.made or done.there or done.broken):
         say("Nothing to do: prepared videos need no frame tables, and neither do folders of frames.")
         return
     _name(done.broken)
-    say(f"{done} They are in {folder}.")
+    say(f"Frame tables of {done}. They are in {folder}.")
     if done.broken:
         raise SystemExit(1)
 
 
 def _folder(data: LightningDataModule | None, output: str | None) -> str:
-    """Where frame tables are kept: in a folder that is given, or that of a config, or the one of the user's caches."""
+    """Where frame tables are stored: in a given folder, that of a config, or the one of the user's caches."""
     given = getattr(data, "index", None) if output is None else output
     return given if isinstance(given, str) else tables_folder()
 
@@ -243,22 +237,6 @@ def _videos(
             f"`data` is {type(data).__name__}, a VideoDataModule is required. Give a list or folder of videos instead."
         )
     return {str(split): manifest for split, manifest in data.manifests().items()}
-
-
-def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding | Planes, **options: Any) -> None:
-    """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
-    if isinstance(encoding, Planes):
-        paths = list(dict.fromkeys(manifest.paths()))
-        size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.frame_rate))
-        say(f"The planes of {of_videos(len(paths))} take about {size}.")
-    with progress_bar() as bar:
-        looks = f"looking for {of_videos(len(manifest))}"
-        task = bar.add_task(os.path.basename(os.path.normpath(folder)), total=None, count=looks)
-        options["progress"] = lambda now: bar.update(task, completed=now.done, total=now.total, count=str(now))
-        summary = prepare(manifest, folder, encoding, **options)
-    there = f", {summary.kept:,} there before" if summary.kept else ""
-    broken = f"; broken and left out: {len(summary.broken):,}, {summary.report} says why" if summary.broken else ""
-    say(f"{of_videos(summary.made)} prepared{there}: {filesize.decimal(summary.bytes)}{broken}.")
 
 
 def needed_short_side(data: LightningDataModule) -> int:

@@ -26,7 +26,7 @@ from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _LARGEST = 16  # the clips of the largest mini-batch, for each of the baseline: long cycle x short cycle
-_STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # so many steps of the baseline, in 10 to 150 epochs
+_STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # this many steps of the baseline, in 10 to 150 epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
 _PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
 _SMALL = 100 * 10**9  # bytes of planes, above which H.264 is proposed
@@ -131,7 +131,7 @@ def _in_yaml(names: str | Sequence[str]) -> str:
     """Names in YAML on one line, rare line separators and the like by their numbers; a ManifestError without UTF-8."""
     for name in [names] if isinstance(names, str) else names:
         if any("\ud800" <= c <= "\udfff" for c in name):  # as which Python reads such bytes
-            raise ManifestError(f"The name {quoted(name)} is no UTF-8, which a config must be. Rename the folder.")
+            raise ManifestError(f"The name {quoted(name)} is not UTF-8, which a config must be. Rename the folder.")
     text = json.dumps(names, ensure_ascii=False)
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 

@@ -46,16 +46,16 @@ def _collect(value: Any, typed: set[str], known: set[str]) -> None:
 
 
 def refuse_other_texts(config: str) -> None:
-    """Refuses a config that is no YAML in UTF-8, or says a key twice: YAML readers take the last one, silently."""
+    """Refuses a config that is not YAML in UTF-8, or says a key twice: YAML readers take the last one, silently."""
     if not os.path.isfile(config):  # jsonargparse says it, or reads it as the text of a config
         return
     try:
         node = yaml.compose(Path(config).read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except UnicodeDecodeError as error:
-        what = f"{config} is no text in UTF-8: it has another byte at {error.start}. Save it as UTF-8."
+        what = f"{config} is not text in UTF-8: it has another byte at {error.start}. Save it as UTF-8."
         raise ArgumentError(None, what) from error
     except yaml.YAMLError as error:
-        raise ArgumentError(None, f"{config} is no YAML: {' '.join(str(error).split())}") from error
+        raise ArgumentError(None, f"{config} is not YAML: {' '.join(str(error).split())}") from error
     nodes, seen = [node], set()
     while nodes:
         node = nodes.pop()
@@ -79,11 +79,11 @@ def refuse_other_texts(config: str) -> None:
 
 
 def refuse_other_commands(word: str, commands: Iterable[str]) -> None:
-    """Refuses a first word of the command line that is no command, and says which is nearest."""
+    """Refuses a first word of the command line that is not a command, and says which is nearest."""
     names = list(commands)
     if word not in names:
         near = _meant(get_close_matches(word.lower(), names, n=1))
-        raise ArgumentError(None, f"`{word}` is no command. There are {', '.join(names)}.{near}")
+        raise ArgumentError(None, f"`{word}` is not a command. There are {', '.join(names)}.{near}")
 
 
 def _meant(names: Iterable[str]) -> str:

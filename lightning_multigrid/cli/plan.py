@@ -21,6 +21,7 @@ from lightning_multigrid.norm import ranks_needed
 from lightning_multigrid.prepare import missing_tables, of_videos
 from lightning_multigrid.reports import LRPoint
 from lightning_multigrid.schedule import (
+    LR_POWERS,
     BatchShape,
     MultigridSchedule,
     Phase,
@@ -54,8 +55,6 @@ _UNKNOWN_BATCHES = 1000
 _CURVE_BATCHES = 200
 _POINTS_PER_PHASE = 24
 _MOMENT = Fraction(1, 10**6)  # before an end, in epochs or shares
-# How the LR goes with the clips of a step on all devices: Goyal et al. 2017, and Malladi et al. 2022 for Adam.
-_POWERS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
 
 
 @dataclass(frozen=True)
@@ -183,14 +182,12 @@ def measure_loader(
 ) -> str:
     """Reads mini-batches by the config's workers; says what the training takes on this machine, and what is its limit.
 
-    `seconds` are those of a step on each shape, measured here. If the loader can't be measured, it says why.
+    `count_clips` has counted the videos. `seconds` are those of a step on each shape, measured here. If the loader
+    can't be measured, it says why.
     """
-    try:
-        if isinstance(data, MovingShapesDataModule):
-            data.prepare_data()
+    if isinstance(data, MovingShapesDataModule):
+        data.prepare_data()
         data.setup("fit")
-    except ValueError as error:
-        return f"The loader is not measured: {error}"
     loader, plan = data.train_dataloader(), planned.plan
     dataset: Any = loader.dataset
     if missing := missing_tables(dataset.manifest):
@@ -198,8 +195,6 @@ def measure_loader(
             f"The loader is not measured, as {of_videos(len(missing))} lack frame tables. Make them first, with "
             "`lightning-multigrid index` and this config."
         )
-    if plan.clips != len(dataset):
-        return "The loader is not measured, as `--clips` is not the number of videos that are here."
     with Changes() as changes:
         attach(trainer, module, changes)
         script = user_loader(loader, trainer)
@@ -261,7 +256,7 @@ def preview(
         scaling = plan.schedule.lr_scaling
         if world != configured_world and callback.schedule is None and callback.lr_scaling == "auto":
             scaling = auto_lr_scaling(trainer.optimizers)  # a plan of one shape needs none, more devices do
-        of_devices = (world / configured_world) ** _POWERS[scaling]
+        of_devices = (world / configured_world) ** LR_POWERS[scaling]
         places = {*_places(plan.schedule)}
         asked = [] if epoch is None else _places_of_epoch(plan.schedule, epoch)
         points = dict(_lr_points(plan.schedule, lr, of_devices, sorted({*places, *asked})))

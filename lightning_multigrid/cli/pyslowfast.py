@@ -105,7 +105,7 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
     long, short = config["MULTIGRID.LONG_CYCLE"], config["MULTIGRID.SHORT_CYCLE"]
     precise = {"precise_bn_batches": config["BN.NUM_BATCHES_PRECISE"]} if config["BN.USE_PRECISE_STATS"] else {}
     if not long and not short:
-        config.notes.append("The baseline as it is. For multigrid use lightning_multigrid.MultigridCallback.")
+        config.notes.append("The baseline as it is. For multigrid use lightning_multigrid.MultigridCallback.paper.")
         synced = config["BN.NORM_TYPE"] == "sync_batchnorm"
         if precise or synced:
             of_device = config["TRAIN.BATCH_SIZE"] // max(1, config["NUM_GPUS"])
@@ -120,7 +120,7 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
         "short_cycle": {"factors": [*(config["MULTIGRID.SHORT_CYCLE_FACTORS"] if short else []), 1]},
         **precise,
     }
-    callbacks.append(_part("MultigridCallback", **arguments))
+    callbacks.append(_part("MultigridCallback.paper", **arguments))
     config.notes.append(
         "Phases are shares of the epochs, which stay those of SOLVER.MAX_EPOCH; PySlowFast rounds them to whole passes "
         "over the data."

@@ -19,7 +19,7 @@ from lightning_multigrid.pixels import PackedCrops, YuvClip, to_device
 
 @dataclass(frozen=True)
 class BrokenVideo:
-    """A video that can't be read, perhaps tried as a `substitute`; or a damaged or `slow` one that was `kept`.
+    """A video that can't be read, perhaps tried as a `substitute`; or a damaged or `slow` one that is `used_anyway`.
 
     `index` is its place in the dataset.
     """
@@ -27,7 +27,7 @@ class BrokenVideo:
     path: str
     reason: str
     substitute: bool = False
-    kept: bool = False
+    used_anyway: bool = False
     slow: bool = False
     index: int = field(default=-1, compare=False)
 
@@ -36,9 +36,8 @@ class BrokenVideo:
 class Clip:
     """A decoded clip: T x h x w x 3 uint8, or YUV planes, to be resampled to `size` x `size` pixels.
 
-    `broken` are the videos that were tried before this one; if there are any, the clip is a substitute. Its own video
-    stands there too, as `kept`, if it is damaged or slow. `seed` is for what is drawn for the clip on the device. In
-    evaluation the crop holds the frames of all `views` of its video, each once, and these lie in it.
+    `broken` are the videos that were tried before this one, and its own if it is damaged or slow. `seed` is for what is
+    drawn for the clip on the device. In evaluation the crop holds the frames of all `views` of its video, each once.
     """
 
     crop: Tensor | YuvClip
@@ -55,9 +54,8 @@ class ClipBatch:
     """Clips on their way to the device, moved and pinned like a tensor: flat bytes, and what they mean.
 
     Not a dataclass: Lightning's half and double precision look into dataclasses, and refuse frozen ones. `data` are the
-    bytes of all crops, one flat tensor, which is cheap to hand over. `formats`, `labels`, `indices` (of the videos in
-    the dataset), `flips`, `seeds` and `views` have an entry for each clip; `size` is the height and width to resample
-    to, in pixels (S).
+    bytes of all crops. `formats`, `labels`, `indices` (of the videos in the dataset), `flips`, `seeds` and `views` have
+    an entry for each clip; `size` is the height and width to resample to, in pixels (S).
     `resample_clips(batch.crops(), batch.size, flips=batch.flips)` makes training clips the model's input.
     """
 
@@ -123,10 +121,7 @@ _copy_stream = cache(torch.cuda.Stream)  # of a device
 
 
 def _copied_aside(data: Tensor, device: torch.device) -> Tensor:
-    """Copies pinned bytes on a stream of their own, beside the steps that the device has still to compute.
-
-    What the device is asked to do after this call waits for the copy.
-    """
+    """Copies pinned bytes on a stream of their own, for which what the device is asked to do after this call waits."""
     device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
     stream, current = _copy_stream(device), torch.cuda.current_stream(device)
     with torch.cuda.stream(stream):

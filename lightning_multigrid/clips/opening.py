@@ -4,34 +4,24 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
 
 from torch import Tensor
 
-from lightning_multigrid.decode import (
-    Box,
-    FrameTable,
-    TableStore,
-    Video,
-    VideoError,
-    VideoReader,
-    is_plane_file,
-    open_video,
-)
+from lightning_multigrid.decode import Box, TableStore, Video, VideoError, open_video
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.sources import Manifest
 
 WHOLE = 0.0, math.inf
 
 
-class Stretch:
+class Stretch(Video):
     """The frames of a video that are shown within [start, end), in seconds, or all; counted from 0.
 
-    Seconds count from the start of the file, as in a player: its video may begin later than its sound.
-    A frame is shown until the next one is, and belongs to the stretch in which the middle of that time lies. So
-    stretches without a gap share no frame, even if times are rounded. Where that gives none, the frame shown at `start`
-    is the only one. An end after that of the video is its end. A `VideoError` if it begins after the video's end,
-    or the video's rate is unknown. The `rate` is that of the whole `video`.
+    Seconds count from the start of the file, as in a player: its video may begin later than its sound. A frame belongs
+    to the stretch in which the middle of its time lies, so stretches without a gap share no frame, even if times are
+    rounded. Where that gives none, the frame shown at `start` is the only one. An end after that of the video is its
+    end. A `VideoError` if it begins after the video's end, or the video's rate is unknown. The rate is that of the
+    whole `video`.
     """
 
     def __init__(self, video: Video, path: str, seconds: tuple[float, float]) -> None:
@@ -59,7 +49,6 @@ class Stretch:
         return len(self._frames)
 
     def time_of(self, frame: int) -> float:
-        """Seconds from the first frame of the stretch to another one, or to the end of the last."""
         return self.time_in_video(frame) - self.time_in_video(0)
 
     def time_in_video(self, frame: int) -> float:
@@ -70,34 +59,25 @@ class Stretch:
         """The same of a frame of the video."""
         return self.video.start + self.video.time_of(frame)
 
-    def read(
-        self, indices: Sequence[int], box: Box | None = None, pixels: Literal["rgb", "yuv"] = "rgb"
-    ) -> Tensor | YuvClip:
-        """Reads frames as `VideoReader.read` does, or with `yuv` as its `read_yuv` does."""
-        of_video = [self._frames[index] for index in indices]
-        return self.video.read_yuv(of_video, box) if pixels == "yuv" else self.video.read(of_video, box)
+    def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
+        return self.video.read([self._frames[index] for index in indices], box)
+
+    def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
+        return self.video.read_yuv([self._frames[index] for index in indices], box)
 
 
 @contextmanager
 def open_row(manifest: Manifest, row: int) -> Iterator[Stretch]:
     """Opens a row of a manifest for a `with`: a video or a folder of frames, or a stretch of it.
 
-    A kept frame table that does not fit the video is rejected: it is not taken again, and the next `index` makes one.
+    A frame table that does not fit the video is rejected: it is not taken again, and the next `index` makes one. A
+    `VideoError` if the video is known to be broken.
     """
     path = manifest.path(row)
-    with open_video(path, manifest.frame_rate, frame_table(manifest, row)) as video:
+    store = TableStore(manifest.tables, manifest.root) if manifest.tables else None
+    with open_video(path, manifest.images_per_second, store.find(path) if store else None) as video:
         try:
             yield Stretch(video, path, manifest.stretch(row))
         finally:
-            if manifest.tables and isinstance(video, VideoReader) and video.misled:
-                TableStore(manifest.tables, manifest.root).reject(path)
-
-
-def frame_table(manifest: Manifest, row: int) -> FrameTable | None:
-    """Returns the kept frame table of a row's video, or None; the reader then takes the one that the video holds.
-
-    A `VideoError` if the video is known to be broken.
-    """
-    path = manifest.path(row)
-    wanted = manifest.tables and manifest.frame_rate is None and not is_plane_file(path)
-    return TableStore(manifest.tables, manifest.root).find(path) if wanted else None
+            if store and video.table_does_not_fit:
+                store.reject(path)

@@ -32,12 +32,7 @@ class VideoDataset(Dataset[Clip]):
 
     Where a row is a stretch of its video, clips lie in it. Where labels have spans in the video, a clip has the labels
     that it shows a part of. Clips of one visit lie within one span as long as a baseline clip's, which is decoded once
-    for all of them.
-
-    Args:
-        manifest: Paths and labels.
-        sampling: The baseline's grid, and how grids are drawn.
-        pixels: What clips are made of: `rgb`, or `yuv` planes where the video has them and its reader gives them.
+    for all of them. `pixels` says what clips are made of: `rgb`, or `yuv` planes where the video has them.
     """
 
     manifest: Manifest
@@ -102,11 +97,12 @@ class VideoDataset(Dataset[Clip]):
 
     def _decode(self, requests: Sequence[ClipRequest], row: int, video: Stretch) -> list[Clip]:
         grids = [self.sampling.in_source(self._grid(request, video), video) for request in requests]
+        read = video.read_yuv if self.pixels == "yuv" else video.read
         if len(grids) == 1:
-            crops = [video.read(grids[0].indices, grids[0].box, self.pixels)]
+            crops = [read(grids[0].indices, grids[0].box)]
         else:  # frames that clips share are decoded once
             frames, box, moved = share_frames(grids)
-            shared = video.read(frames, box, self.pixels)
+            shared = read(frames, box)
             crops = [cut_out(shared, grid) for grid in moved]
         return [
             # Another seed than the grid's, or what is drawn on the device would follow the stride and the start.
@@ -166,7 +162,7 @@ class ViewDataset(Dataset[Clip]):
         grids = self.views.grids(self.sampling, self.sampling.length(video), video.height, video.width)
         frames, box, views = share_frames([self.sampling.in_source(grid, video) for grid in grids])
         size, _ = self.views.pixels(self.sampling)
-        crop = video.read(frames, box, self.pixels)
+        crop = (video.read_yuv if self.pixels == "yuv" else video.read)(frames, box)
         return [Clip(crop, size, False, self.manifest.labels(row), row, views=views)]
 
 
@@ -190,10 +186,10 @@ def _first_readable(
             broken.append(BrokenVideo(data.manifest.path(row), reason, row != index, index=row))
             continue
         if damage := video.video.damage:
-            broken.append(BrokenVideo(video.path, str(damage), kept=True))
+            broken.append(BrokenVideo(video.path, str(damage), used_anyway=True))
         because = video.video.slow_because
         if because and (data.manifest.tables or data.manifest.prepared):  # else as it was asked
-            broken.append(BrokenVideo(video.path, because, kept=True, slow=True))
+            broken.append(BrokenVideo(video.path, because, used_anyway=True, slow=True))
         return [replace(clip, broken=tuple(broken)) for clip in clips] if broken else clips
     raise BrokenVideosError(
         f"None of {len(broken)} videos of {len(data)} can be read, at least one must be. Check the paths and "

@@ -156,7 +156,7 @@ def collate_views(videos: Sequence[Clip]) -> ClipBatch:
 
     If all are substitutes, one stays, as a model needs one. Metrics see from its index that it counts elsewhere.
     """
-    own = [video for video in videos if all(tried.kept for tried in video.broken)]
+    own = [video for video in videos if all(tried.used_anyway for tried in video.broken)]
     batch = ClipBatch(own or videos[:1])
     batch.broken = tuple(tried for video in videos for tried in video.broken)
     return batch

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-_BACK = Fraction(1, 2)  # seconds; a step back that is larger is no disorder of a few frames
+_BACK = Fraction(1, 2)  # seconds; a step back that is larger is not a disorder of a few frames
 _AHEAD = Fraction(10)  # seconds; as FFmpeg's program has it, a larger step of a stream that was joined is none in time
 
 
@@ -10,13 +10,10 @@ class FrameClock:
     """When frames are shown, in ticks of `base` seconds from the first: as the file says, but never two at once.
 
     A frame without a time follows `usual` seconds after the one before, and so does one at which the times of the file
-    begin anew, as where recordings were put one behind another.
+    begin anew, as where recordings were put one after another.
 
-    Args:
-        tick: Seconds of a unit in which the file gives times; None if it gives none.
-        usual: Seconds of a frame, as the file says.
-        base: Seconds of a tick.
-        joined: Whether the file may be one of recordings that were put together as they are, each with its own clock.
+    The file gives times in units of `tick` seconds (None if it gives none), and `usual` seconds of a frame; `joined`
+    says whether it may be one of recordings that were put together as they are, each with its own clock.
 
     >>> clock = FrameClock(tick=Fraction(1, 25), usual=Fraction(1, 25), base=Fraction(1, 25))
     >>> [clock.ticks(time) for time in (10, 11, 11, 15, None, 0, 1)]

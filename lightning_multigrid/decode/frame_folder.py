@@ -1,9 +1,13 @@
-"""Folders of images as videos: read like a `VideoReader`. T frames, H W pixels of a frame."""
+"""Folders of images as videos."""
 
 import os
+import re
+import time
+import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -11,20 +15,21 @@ from av.video.frame import VideoFrame
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from lightning_multigrid.decode.folder_listing import list_folder
 from lightning_multigrid.decode.frame_pixels import Box
-from lightning_multigrid.decode.frame_table import MAX_PIXELS, Damage, Orientation
-from lightning_multigrid.decode.reader import places_of
+from lightning_multigrid.decode.frame_table import MAX_PIXELS
+from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.files import on_disk
+from lightning_multigrid.files import FRAME_SUFFIXES, is_frame, on_disk
 
 # The formats that Pillow may read, whatever the name of a file: some of its others run programs.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
 _TICK = Fraction(1, 90_000)  # seconds; rates of videos are multiples of it, or nearly
+_LISTED = 8192  # folders whose images a process knows: some 8 MB of 300 images each
+_SETTLED = 3_000_000_000  # ns since the last change; file systems count changes within up to 2 s as one
 
 
-class FrameFolder(AbstractContextManager["FrameFolder"]):
-    """A folder of images as a video, with the attributes of a `VideoReader`. Its length is the number of images.
+class FrameFolder(Video):
+    """A folder of images as a video.
 
     Images are sorted by the numbers in their names, of which the first counts most, as in `00-01-59.png`; so images
     `1_000.png` and `2_000.png` are of one video. Each is shown equally long, whichever numbers are missing. Hidden
@@ -39,33 +44,24 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
 
     def __init__(self, path: str | os.PathLike[str], rate: float) -> None:
         self._path = on_disk(path)
-        self.rate, self.start, self.damage, self.orientation, self.slow_because = rate, 0.0, Damage(), Orientation(), ""
-        self._names = list_folder(self._path)
+        self.rate = rate
+        self._names = _images(self._path)
         with self._opened(self._names[0]) as image:
             self.width, self.height = image.size
-
-    def __exit__(self, *error: object) -> None:
-        """No file is held open."""
 
     def __len__(self) -> int:
         return len(self._names)
 
     def __iter__(self) -> Iterator[VideoFrame]:
-        """Yields all frames, as a `FullDecode` does."""
         for index in range(len(self)):
             frame = VideoFrame.from_ndarray(self.read([index])[0].numpy(), format="rgb24")
             frame.pts, frame.time_base = round(self.time_of(index) / _TICK), _TICK
             yield frame
 
-    def time_of(self, frame: int) -> float:
-        """Seconds from the first frame to another one, or to the end of the last."""
-        return frame / self.rate
-
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
-        """Reads frames as a uint8 tensor T x H x W x 3 (RGB). Arguments and errors are those of `VideoReader.read`.
+        """Reads frames, turned as their EXIF data say.
 
-        Images are turned as their EXIF data say. A frame of another size than the first is an error, too, and so is one
-        of 16 bits a channel.
+        A frame of another size than the first is an error, and so is one of 16 bits a channel.
         """
         top, left, height, width = Box.of(box, self.height, self.width)
         places = places_of(indices, len(self), self._path)
@@ -82,10 +78,6 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
                 clip[members] = torch.from_numpy(np.array(shown))
         return clip
 
-    def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
-        """The same as `read`: images are RGB."""
-        return self.read(indices, box)
-
     @contextmanager
     def _opened(self, name: str) -> Iterator[Image.Image]:
         """Opens an image, turned to be shown. Until the end of the `with`, every fault of it is a `VideoError`."""
@@ -93,12 +85,60 @@ class FrameFolder(AbstractContextManager["FrameFolder"]):
             with Image.open(os.path.join(self._path, name), formats=_FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise VideoError(self._path, f"{name} has more than {MAX_PIXELS} pixels")
-                if "exif" in image.info:  # else Pillow might decode the pixels to look behind them
+                if "exif" in image.info:  # else Pillow might decode the pixels to see what comes after them
                     ImageOps.exif_transpose(image, in_place=True)
                 yield image
         except (VideoError, MemoryError):
             raise
         except UnidentifiedImageError as error:
-            raise VideoError(self._path, f"{name} is no image, or damaged at its head") from error
+            raise VideoError(self._path, f"{name} is not an image, or damaged at its head") from error
         except Exception as error:  # Pillow raises errors of many kinds for damaged files
             raise VideoError(self._path, f"{name} cannot be decoded ({type(error).__name__}: {error})") from error
+
+
+def _images(path: str) -> list[str]:
+    """The names of the images in a folder, in their order.
+
+    A folder is listed again only if it has changed since: a long one is listed slowly. What changed a moment ago may
+    change again at the same time, as file systems count it.
+    """
+    try:
+        found = os.stat(path)
+        stamp = found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+        settled = max(stamp[2:]) < time.time_ns() - _SETTLED
+        packed = _listed(path, stamp) if settled else _listed.__wrapped__(path, stamp)
+    except OSError as error:
+        raise VideoError(path, f"not a folder of frames ({error.strerror})") from error
+    return os.fsdecode(zlib.decompress(packed)).split("/")  # no name holds a slash
+
+
+@lru_cache(maxsize=_LISTED)
+def _listed(path: str, _: tuple[int, ...]) -> bytes:
+    """Lists a folder, packed: thousands of them are held."""
+    with os.scandir(path) as entries:
+        names = [entry.name for entry in entries if is_frame(entry.name) and entry.is_file()]
+    if not names:
+        raise VideoError(path, f"holds no images ({' '.join(FRAME_SUFFIXES)})")
+    return zlib.compress(os.fsencode("/".join(_in_order(path, names))), 1)
+
+
+def _in_order(path: str, names: Sequence[str]) -> list[str]:
+    """Sorts names by the numbers in them, the first of which counts most; refuses those that have no clear order."""
+    numbers: dict[tuple[int, ...], str] = {}
+    alike: dict[str, str] = {}
+    decimals: dict[tuple[int, ...], str] = {}
+    for name in sorted(names):
+        stem = os.path.splitext(name)[0]
+        alike.setdefault(re.sub("[0-9]+", "#", stem), name)
+        decimals.setdefault(tuple(map(len, re.findall(r"(?<=[0-9]\.)[0-9]+", stem))), name)
+        if (other := numbers.setdefault(tuple(map(int, re.findall("[0-9]+", stem))), name)) != name or len(alike) > 1:
+            two = " and ".join([*alike.values()] if len(alike) > 1 else [other, name])
+            raise VideoError(
+                path, f"holds frames of several videos, by names such as {two}. Give each video a folder of its own"
+            )
+    if len(decimals) > 1:
+        two = " and ".join([*decimals.values()][:2])
+        raise VideoError(
+            path, f"has images such as {two}, whose order is not clear: fill up what follows the point with zeros"
+        )
+    return [numbers[key] for key in sorted(numbers)]

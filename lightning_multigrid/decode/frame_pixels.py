@@ -12,7 +12,7 @@ from av.video.frame import VideoFrame
 from torch import Tensor
 
 from lightning_multigrid.decode.frame_table import Orientation
-from lightning_multigrid.decode.packets import kept
+from lightning_multigrid.decode.packets import of_thread
 from lightning_multigrid.pixels import YuvFormat
 
 Pixels = npt.NDArray[np.uint8]
@@ -111,7 +111,7 @@ def chroma_box(box: Box) -> Box:
 
 def rgb_frame(frame: VideoFrame, height: int, width: int) -> VideoFrame:
     """A frame as RGB, scaled to a size."""
-    return kept.scaler.reformat(frame, width=width, height=height, format="rgb24", threads=1)
+    return of_thread.scaler.reformat(frame, width=width, height=height, format="rgb24", threads=1)
 
 
 def plane_pixels(plane: Any, box: Box, *channels: int) -> Pixels:

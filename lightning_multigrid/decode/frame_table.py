@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, cast
@@ -80,57 +79,31 @@ class FrameTable:
     """The frames of a video file. Its length is their number.
 
     A *frame* is what a decoder that reads the file from its beginning gives out, in that order, and keeps its number.
-
-    Args:
-        file_size: Bytes of the file.
-        made_by: The version of FFmpeg's decoders, and the processor's architecture.
-        codec: FFmpeg's name of the codec.
-        coding: What a decoder must be told.
-        rate: Mean frames per second, 0.0 if unknown.
-        start: Seconds from the file's start, which may be that of its sound, to the first frame; 0.0 if unknown.
-        stored_height: Rows of a stored frame.
-        stored_width: Columns of a stored frame.
-        square_width: Columns of a stored frame once its pixels are square.
-        orientation: How to show a stored frame.
-        direct: Whether the file holds the packets as a decoder takes them, so that no container needs to be opened.
-        damage: Of the whole file.
-        made_from: The video that it was prepared from, and how, as `prepare` says it; empty if it wasn't.
-        packets: Of each frame, the number of the packet that it was decoded from.
-        entries: Of each frame, the last packet from which a decoder that has just been opened gives the same frame.
-        checksums: Of each frame, of its planes (`checksum`).
-        times: When each frame is shown, ascending, in ticks of the stream's clock; empty if that isn't known.
-        positions: Of each packet, where it begins in the file; -1 if the file doesn't hold it in one piece.
-        sizes: Of each packet, its bytes.
-        droppable: Of each packet, whether other frames come out the same without it; empty if there are none.
-        clock: Of each packet, its time of decoding, by which a container finds it; empty if `direct`.
-        last: Seconds that the last frame is shown by its packet, as where the last picture of a recording stays; 0.0 if
-            unknown. It is not shown shorter than other frames.
-        lacks: What is not there, by what the container itself says; empty if nothing is, or it can't be told.
     """
 
-    file_size: int
-    made_by: str
-    codec: str
+    file_size: int  # bytes
+    made_by: str  # the version of FFmpeg's decoders, and the processor's architecture
+    codec: str  # FFmpeg's name of it
     coding: Coding
-    rate: float
-    start: float
-    stored_height: int
-    stored_width: int
-    square_width: int
-    orientation: Orientation
-    direct: bool
-    damage: Damage
-    made_from: str
-    packets: Integers
-    entries: Integers
-    checksums: Integers
-    times: Integers
-    positions: Integers
-    sizes: Integers
-    droppable: Integers
-    clock: Integers
-    last: float = 0.0
-    lacks: str = ""
+    rate: float  # mean frames per second, 0.0 if unknown
+    start: float  # seconds from the file's start, which may be that of its sound, to the first frame; 0.0 if unknown
+    stored_height: int  # rows of a stored frame
+    stored_width: int  # columns of a stored frame
+    square_width: int  # columns of a stored frame once its pixels are square
+    orientation: Orientation  # how to show a stored frame
+    direct: bool  # whether the file holds packets as a decoder takes them, so that no container needs to be opened
+    damage: Damage  # of the whole file
+    made_from: str  # the video that it was prepared from, and how, as `prepare` says it; empty if it wasn't
+    packets: Integers  # of each frame, the number of the packet that it was decoded from
+    entries: Integers  # of each frame, the last packet from which a decoder that was just opened gives the same frame
+    checksums: Integers  # of each frame, of its planes (`checksum`)
+    times: Integers  # of each frame, ascending, in ticks of the stream's clock; empty if unknown
+    positions: Integers  # of each packet, where it begins in the file; -1 if the file doesn't hold it in one piece
+    sizes: Integers  # of each packet, its bytes
+    droppable: Integers  # of each packet, whether other frames come out the same without it; empty if there are none
+    clock: Integers  # of each packet, its time of decoding, by which a container finds it; empty if `direct`
+    last: float = 0.0  # seconds that the last frame is shown by its packet, if longer than others; 0.0 if unknown
+    lacks: str = ""  # what is not there, by what the container itself says; empty if nothing is, or it can't be told
 
     def __len__(self) -> int:
         return len(self.packets)
@@ -156,15 +129,12 @@ class FrameTable:
         return self.stored_height if self.orientation.transposed else self.square_width
 
     def time_of(self, frame: int) -> float:
-        """Seconds from the first frame to another one, or to the end of the last if `frame` is the number of frames.
-
-        Frames without times are taken to last equally long. An unknown rate is a ZeroDivisionError.
-        """
+        """As `Video.time_of`. Frames without times are taken to last equally long."""
         seconds = seconds_of(frame, len(self), self.times, self.rate)
         return max(seconds, self.time_of(frame - 1) + self.last) if frame == len(self) else seconds
 
     def to_bytes(self) -> bytes:
-        """Packs the table, into about 20 bytes a frame: a safetensors file, and behind it the checksum of that."""
+        """Packs the table, into about 20 bytes a frame: a safetensors file, and then its checksum."""
         about = {name: getattr(self, name) for name in _ABOUT}
         about["coding"] = {**self.coding._asdict(), "extradata": None}
         columns = {name: _narrow(getattr(self, name)) for name in _COLUMNS}
@@ -177,7 +147,7 @@ class FrameTable:
         """Unpacks a table; a ValueError if that is none, or a damaged one."""
         data, check = data[:-_CHECK], data[-_CHECK:]
         if xxhash.xxh3_64_digest(data) != check:
-            raise ValueError("they are no frame table, or a damaged one: their checksum is wrong")
+            raise ValueError("they are not a frame table, or a damaged one: their checksum is wrong")
         try:
             end = 8 + int.from_bytes(data[:8], "little")  # `safetensors.numpy.load` would copy each column
             columns = {name: _column(data, end, **of) for name, of in json.loads(data[8:end]).items()}
@@ -189,56 +159,48 @@ class FrameTable:
             table = cls(**given)
         # Of another version of this package, or of a program that can compute the checksum.
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"they are no frame table ({type(error).__name__}: {error})") from error
-        if wrong := [name for name, right in _checks(table) if not right]:
-            raise ValueError(f"they are a damaged frame table: wrong values of {', '.join(wrong)}")
+            raise ValueError(f"they are not a frame table ({type(error).__name__}: {error})") from error
+        if not _is_possible(table):
+            raise ValueError("they are a damaged frame table: no video has such values")
         return table
 
 
-def _checks(table: FrameTable) -> Iterator[tuple[str, bool]]:
-    """Yields names of fields, each with whether its value can be that of a video; ends where others depend on it."""
+def _is_possible(table: FrameTable) -> bool:
+    """Whether all values can be those of a video, so that what decoders are given is bounded.
+
+    Each number leads to a packet; whether that is the right one, checksums say.
+    """
     coding, frames, packets = table.coding, len(table.packets), len(table.sizes)
     texts = table.made_by, table.codec, table.made_from, table.lacks, coding.decoder, coding.tag
+    counts = table.stored_height, table.stored_width, coding.width, coding.height, coding.bits, *coding.colours
     columns = [getattr(table, name) for name in _COLUMNS]
-    kinds = {
-        "its texts": all(isinstance(text, str) for text in texts),
-        "`direct`, `orientation`": all(isinstance(value, bool) for value in (table.direct, *table.orientation)),
-        "`rate`, `start`, `last`": all(_is_seconds(value) for value in (table.rate, table.start, table.last)),
-        "`file_size`": _is_count(table.file_size, _LARGEST_FILE),
-        "`damage`": all(map(_is_count, table.damage)),
-        "the frame's height or width": all(map(_is_count, (table.stored_height, table.stored_width)))
+    right = (
+        all(isinstance(text, str) for text in texts)
+        and all(isinstance(value, bool) for value in (table.direct, *table.orientation))
+        and all(_is_seconds(value) for value in (table.rate, table.start, table.last))
+        and all(map(_is_count, (*counts, *table.damage)))
+        and _is_count(table.file_size, _LARGEST_FILE)
         and 0 < table.stored_height * table.stored_width <= MAX_PIXELS
         and _is_count(table.square_width, WIDEST * table.stored_width)
-        and table.square_width > 0,
-        "`coding`": all(map(_is_count, (coding.width, coding.height, coding.bits, *coding.colours)))
+        and table.square_width > 0
         and coding.width * coding.height <= MAX_PIXELS
-        and len(coding.colours) == 4,
-        "its columns": all(column.ndim == 1 and column.dtype.kind in "iu" for column in columns),
-    }
-    yield from kinds.items()
-    if not all(kinds.values()):
-        return
-    yield "`coding`: no such decoder here", _is_decoder(coding.decoder)
-    lengths = {
-        "`packets`": frames > 0,
-        "`entries`": len(table.entries) == frames,
-        "`checksums`": len(table.checksums) == frames,
-        "`times`": len(table.times) in (0, frames),
-        "`positions`": len(table.positions) == packets,
-        "`droppable`": len(table.droppable) in (0, packets),
-        "`clock`": len(table.clock) == (0 if table.direct else packets),
-    }
-    yield from lengths.items()
-    if not all(lengths.values()):
-        return
-    # What decoders are given is bounded, and each number leads to a packet; whether it is the right one, checksums say.
-    yield "`packets`", bool(((table.packets >= 0) & (table.packets < packets)).all())
-    yield "`entries`", bool(((table.entries >= 0) & (table.entries <= table.packets)).all())
-    yield "`times`", bool((table.times[1:] > table.times[:-1]).all())
-    if table.direct:  # they are read there
-        sizes, positions = table.sizes.astype(np.int64), table.positions.astype(np.int64)
-        within = (sizes > 0) & (sizes <= table.file_size) & (positions >= 0)
-        yield "`positions`, `sizes`", bool((within & (positions <= table.file_size - sizes)).all())
+        and len(coding.colours) == 4
+        and _is_decoder(coding.decoder)
+        and all(column.ndim == 1 and column.dtype.kind in "iu" for column in columns)
+        and 0 < frames == len(table.entries) == len(table.checksums)
+        and len(table.times) in (0, frames)
+        and len(table.positions) == packets
+        and len(table.droppable) in (0, packets)
+        and len(table.clock) == (0 if table.direct else packets)
+        and bool(((table.packets >= 0) & (table.packets < packets)).all())
+        and bool(((table.entries >= 0) & (table.entries <= table.packets)).all())
+        and bool((table.times[1:] > table.times[:-1]).all())
+    )
+    if not right or not table.direct:
+        return right
+    sizes, positions = table.sizes.astype(np.int64), table.positions.astype(np.int64)  # packets are read there
+    within = (sizes > 0) & (sizes <= table.file_size) & (positions >= 0)
+    return bool((within & (positions <= table.file_size - sizes)).all())
 
 
 def _is_count(value: object, most: int = 2**31 - 1) -> bool:
@@ -277,7 +239,7 @@ def _narrow(column: Integers) -> Integers:
 
 
 def seconds_of(frame: int, frames: int, times: Integers, rate: float) -> float:
-    """Seconds from the first of so many frames to another one, or to the end of the last; `times` are in any unit.
+    """Seconds from the first of some frames to another one, or to the end of the last; `times` are in any unit.
 
     >>> [seconds_of(frame, 3, np.array([5, 6, 9]), rate=1.0) for frame in range(4)]
     [0.0, 0.5, 2.0, 3.0]
@@ -302,7 +264,7 @@ def checksum(frame: VideoFrame) -> int:
     digest = _begun(kind_of(frame)).copy()
     for plane in planes:
         stride = plane.line_size
-        used = min((plane.width * bits + 7) // 8, stride)  # what lies behind them in a row may be anything
+        used = min((plane.width * bits + 7) // 8, stride)  # what lies after them in a row may be anything
         rows: Any = np.ndarray((plane.height, used), np.uint8, cast("Any", plane), strides=(stride, 1))
         digest.update(np.ascontiguousarray(rows))
     return int(digest.intdigest()) & 0xFFFFFFFF

@@ -7,7 +7,7 @@ import time
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -20,19 +20,21 @@ from av.video.frame import VideoFrame
 from lightning_multigrid.decode.frame_clock import FrameClock
 from lightning_multigrid.decode.frame_pixels import orientation_of
 from lightning_multigrid.decode.frame_table import MADE_BY, WIDEST, Coding, Damage, FrameTable, Integers, checksum
+from lightning_multigrid.decode.own_table import own_table
 from lightning_multigrid.decode.packets import decode_packets, give_number, needed_packets, number_of
+from lightning_multigrid.decode.video import Video
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import StrPath
 
 _UNKNOWN = -(2**63)
-_WINDOW = 64  # bytes behind the place that FFmpeg tells of a packet, in which its data may begin: heads of blocks
+_WINDOW = 64  # bytes after the place that FFmpeg tells of a packet, in which its data may begin: heads of blocks
 _MATRICES = *range(8), 9  # of colours, which FFmpeg converts to RGB
 _RETRIES = 2  # decodes of the whole file that trying entries anew may cost
 _APART = 16  # from one frame that is tried to the next, with what is droppable left out
 _HOLE = 0.5  # seconds without a frame that are none of a video's own rate
 _SHARE, _LACK = 0.9, 1.0  # of the length that a file declares, which it must have; seconds that it may lack
-# CPU seconds that a decode of a whole file may take: a few bytes can hold billions of pixels. An hour of 1080p, a GB,
-# takes some minutes. The search for entries may take so many times as much.
+# CPU seconds that a decode of a whole file may take, as a few bytes can hold billions of pixels (an hour of 1080p takes
+# some minutes); the search for entries may take this many times as much.
 _SECONDS, _SECONDS_PER_BYTE, _SEARCH = 600.0, 1e-5, 3
 
 
@@ -53,19 +55,13 @@ class _Seen:
     end: float = 0.0  # seconds at which the last of the file's streams ends
 
 
-class FullDecode(AbstractContextManager["FullDecode"]):
-    """A video file that is decoded once, from its beginning, past damage. Iterate it for the frames as they are stored.
+class FullDecode(Video):
+    """A video file that is decoded once, from its beginning, past damage. Iterate it once.
 
-    A `VideoError` if the file is missing, cut short, no video, too slow, or has frames above 67 megapixels.
+    A `VideoError` if the file is missing, cut short, not a video, too slow, or has frames above 67 megapixels.
 
-    Args:
-        path: An ordinary file, whatever its name looks like. One at a URL is copied to a disk first, and removed.
-
-    Attributes:
-        file: The open file.
-        height: Rows of a frame when it is shown, once the first frame is there.
-        width: Columns of a frame when it is shown, once the first frame is there.
-        orientation: How to show a stored frame, once the first frame is there.
+    Height, width and orientation are known once the first frame is there; what is said of all frames, once they are. A
+    file at a URL is copied to a disk first, and removed.
     """
 
     def __init__(self, path: StrPath) -> None:
@@ -75,13 +71,14 @@ class FullDecode(AbstractContextManager["FullDecode"]):
             opened.callback(self.file.close)
             self._container, self._stream = self.file.open()
             opened.pop_all()
+        self.rate = float(self._stream.average_rate or 0)  # as the container states it
+        self.joined = self._container.format.name in ("mpegts", "mpeg")
 
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         self._container.close()
         self.file.close()
 
     def __iter__(self) -> Iterator[VideoFrame]:
-        """Decodes the file; to be done once."""
         codec = self._stream.codec_context
         self.file.until = time.thread_time() + self._seconds
         packets, corrupt, refusal = self._container.demux(), False, None
@@ -111,14 +108,19 @@ class FullDecode(AbstractContextManager["FullDecode"]):
             if corrupt and self._container.format.name != "mpegts":  # a transport stream is cut anywhere
                 raise VideoError(self.file.path, "cut short: its last packet is not all there")
             # Some containers declare when they end, counted from 0. Before a clock wraps, FFmpeg counts from below 0.
-            start = (self._container.start_time or 0) / av.time_base
-            declared, lasted = self._declared_seconds - max(0.0, start), self._seen.end - start
+            start, whole = self._container.start_time or 0, self._container.duration or 0
+            declared, lasted = (whole - max(0, start)) / av.time_base, self._seen.end - start / av.time_base
             if self._seen.end > 0 and lasted < min(_SHARE * declared, declared - _LACK):  # no stream is as long
                 raise VideoError(
                     self.file.path, f"cut short: it lasts {lasted:.1f} s of the {declared:.1f} s that it declares"
                 )
             if not self._seen.times:
                 raise refusal or VideoError(self.file.path, "holds no frame that can be decoded")
+        first, tick = self._seen.times[0], self._stream.time_base or Fraction(0)
+        if first != _UNKNOWN:  # PyAV 17 lets a file begin with sound before 0, which no player plays
+            self.start = float(max(Fraction(0), first * tick - Fraction(max(0, start), av.time_base)))
+        self.last = float(self._seen.durations[self._seen.packets[-1]] * tick)
+        self.damage = Damage(concealed=self._seen.concealed, refused=self._seen.refused)
 
     def _is_of_video(self, packet: Packet[Any]) -> bool:
         if packet.pts is not None and packet.time_base:
@@ -157,7 +159,7 @@ class FullDecode(AbstractContextManager["FullDecode"]):
             self.height, self.width = shown[::-1] if self.orientation.transposed else shown
         # Frames without a display matrix ask for no turn. `side_data` (PyAV 18.1) would keep each frame in memory.
         elif round(frame.rotation / 90) % 4 not in (0, self.orientation.quarter_turns):
-            raise VideoError(self.file.path, f"frame {len(seen.times)} is to be turned otherwise than the first")
+            raise VideoError(self.file.path, f"frame {len(seen.times)} is to be turned differently from the first")
         if not frame.format.is_rgb and frame.colorspace not in _MATRICES:
             matrix = f"colours of the matrix {frame.colorspace} of ITU-T H.273, which FFmpeg can't convert to RGB"
             raise VideoError(self.file.path, f"has {matrix}. Make it BT.709, for instance")
@@ -170,19 +172,10 @@ class FullDecode(AbstractContextManager["FullDecode"]):
     def _seconds(self) -> float:
         return _SECONDS + _SECONDS_PER_BYTE * self.file.bytes.size
 
-    @property
-    def damage(self) -> Damage:
-        """What was damaged so far."""
-        return Damage(concealed=self._seen.concealed, refused=self._seen.refused)
-
-    @property
-    def _declared_seconds(self) -> float:
-        return float((self._container.duration or 0) / av.time_base)
-
     def counted(self) -> tuple[int, float]:
-        """The number of frames and the mean rate, as the container states them, or else by all of its packets.
+        """Counts by what the container states, or else by all of its packets.
 
-        What it states of the rate alone may be the finest one of its clock: 1,000 per second, as browsers write it.
+        A rate that is stated alone may be the finest one of the clock: 1,000 per second, as browsers write it.
         """
         if self._stream.frames:
             return self._stream.frames, self.rate
@@ -195,37 +188,14 @@ class FullDecode(AbstractContextManager["FullDecode"]):
         lasts = float((max(known) - min(known)) * tick) if known else 0.0
         return len(times), (len(known) - 1) / lasts if lasts > 0 else self.rate
 
-    @property
-    def rate(self) -> float:
-        """Mean frames per second as the container states it, 0.0 if it doesn't."""
-        return float(self._stream.average_rate or 0)
-
-    @property
-    def joined(self) -> bool:
-        """Whether it may be recordings put together as they are (`cat a.ts b.ts`), each with its own clock."""
-        return self._container.format.name in ("mpegts", "mpeg")
-
-    @property
-    def start(self) -> float:
-        """Seconds from the file's start to the first frame, once that was decoded; 0.0 if unknown."""
-        first, tick = self._seen.times[0], self._stream.time_base
-        if first == _UNKNOWN or tick is None:
-            return 0.0
-        # PyAV 17 lets a file begin with sound before 0, which no player plays.
-        begins = Fraction(max(0, self._container.start_time or 0), av.time_base)
-        return float(max(Fraction(0), first * tick - begins))
-
-    @property
-    def last(self) -> float:
-        """Seconds that the last frame is shown, once all were decoded; 0.0 if unknown."""
-        return float(self._seen.durations[self._seen.packets[-1]] * (self._stream.time_base or 0))
+    def known(self) -> FrameTable:
+        own, found = own_table(self.file.bytes), self.table(entries=False)
+        if own is not None and own.is_current and not np.array_equal(own.checksums, found.checksums):
+            raise VideoError(self.file.path, "changed since `prepare` made it. Remove it, and run `prepare`")
+        return found
 
     def table(self, *, entries: bool) -> FrameTable:
-        """The table of a file that was decoded to its end.
-
-        Its frames have their `entries`, for which the file is decoded once more, or they are all decoded from the
-        beginning.
-        """
+        """The table of a file that was decoded to its end; with `entries`, for which it is decoded once more."""
         seen, codec = self._seen, self._stream.codec_context
         rate, tick, times = self.rate, self._stream.time_base, list[int]()
         if tick and any(time != _UNKNOWN for time in seen.times):
@@ -281,20 +251,17 @@ class FullDecode(AbstractContextManager["FullDecode"]):
             last, usual = seen.sizes[-1], float(np.median(seen.sizes))
             if last > max(10 * usual, size / 10):
                 return f"its last frame has {last} bytes, the others have about {usual:.0f}"
-        elif kind == "flv" and not self._last_tag_is_whole():
-            return "its last tag is not all there"
-        elif kind in ("flv", "mpegts") and _UNKNOWN not in seen.times and self._stream.time_base:
+        elif kind == "flv":  # it ends with a tag, and then the tag's length
+            length = int.from_bytes(self.file.bytes.read(size - 4, 4), "big")
+            fits = 11 < length <= size - 4
+            if not fits or int.from_bytes(self.file.bytes.read(size - 3 - length, 3), "big") != length - 11:
+                return "its last tag is not all there"
+        if kind in ("flv", "mpegts") and _UNKNOWN not in seen.times and self._stream.time_base:
             times = np.sort(np.array(seen.times)) * float(self._stream.time_base)
             steps = np.diff(times)
             if len(steps) and (longest := steps.max()) > max(_HOLE, 10 * np.median(steps)):
                 return f"it has no frame for {longest:.1f} s from {times[steps.argmax()] - times[0]:.1f} s on"
         return ""
-
-    def _last_tag_is_whole(self) -> bool:
-        """Whether an flv file ends with a tag and, behind it, its length."""
-        end = self.file.bytes.size - 4
-        length = int.from_bytes(self.file.bytes.read(end, 4), "big")
-        return 11 < length <= end and int.from_bytes(self.file.bytes.read(end - length + 1, 3), "big") == length - 11
 
     def _with_entries(self, table: FrameTable) -> FrameTable:
         """The table with its entries, and without a container if a decoder finds as many of them so."""
@@ -320,10 +287,9 @@ def make_table(path: StrPath) -> FrameTable:
 
 
 def _find_entries(file: VideoFile, table: FrameTable, keys: Sequence[int]) -> Integers:
-    """The entry of each frame, -1 where none is found.
+    """The entry of each frame, -1 where none is found. See `README.md`.
 
-    From each keyframe on a new decoder decodes up to where the next one takes over: up to the last packet that is
-    shown before that. What comes out as in the table has its entry there. For the rest, the entry before is tried.
+    The next keyframe takes over after the last packet that is shown before it.
     """
     frames_of = _frames_of(table)
     starts = [0, *(key for key in keys if key and key in frames_of)]

@@ -1,7 +1,6 @@
-"""The frame table that a prepared video holds itself, in a box behind all others.
+"""The frame table that a prepared video holds itself, in a box after all others.
 
-So it needs none elsewhere, and what it was made from is known without a list beside it that might say otherwise.
-Players skip the box (`uuid`; ISO/IEC 14496-12, 4.2).
+So it needs none elsewhere, and says itself what it was made from. Players skip the box (`uuid`; ISO/IEC 14496-12, 4.2).
 """
 
 import os
@@ -21,7 +20,7 @@ _LIKELY = 1 << 14  # bytes that are read at first: the box of a video of half a 
 
 
 def append_table(file: BinaryIO, table: FrameTable) -> None:
-    """Writes a video's table behind it, as that of the file which this makes."""
+    """Writes a video's table after it, as that of the file which this makes."""
     size = file.seek(0, os.SEEK_END)
     box, data = 0, b""
     while box != _HEAD.size + len(data) + _SIZE.size:  # the size of the file is in the table

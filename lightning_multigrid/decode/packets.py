@@ -18,8 +18,8 @@ from av.video.reformatter import VideoReformatter
 from lightning_multigrid.decode.frame_table import Coding, FrameTable
 from lightning_multigrid.decode.video_file import DECODER_OPTIONS, VideoFile
 
-_MOST_PIXELS = 1 << 20  # of the kept decoders, one frame of each: a dozen of 340 x 256, which take some 30 MB
-_AT_ONCE = 1 << 18  # packets that lie within so many bytes of the file are read at once, with what lies between them
+_MOST_PIXELS = 1 << 20  # of the decoders of a thread, one frame of each: a dozen of 340 x 256, which take some 30 MB
+_AT_ONCE = 1 << 18  # packets that lie within this many bytes of the file are read at once, with what lies between them
 _PADDING = 64  # FFmpeg's AV_INPUT_BUFFER_PADDING_SIZE
 
 Decoded = tuple[int, VideoFrame]
@@ -29,12 +29,12 @@ Decoded = tuple[int, VideoFrame]
 def decode_packets(
     file: VideoFile, table: FrameTable, numbers: Sequence[int], *, new: bool = True, references_only: bool = False
 ) -> Iterator[Decoded]:
-    """Decodes some packets (ascending). An error of FFmpeg ends a packet, not the decoding.
+    """Decodes some packets (ascending), by a `new` decoder or one that this thread has used.
 
-    With `new` by a decoder that has just been opened, else perhaps by one that this thread kept. With
-    `references_only` it gives out no frame that no other one refers to, as far as FFmpeg knows.
+    An error of FFmpeg ends a packet, not the decoding. With `references_only` frames are left out to which no other one
+    refers, as far as FFmpeg knows.
     """
-    codec = _bare_decoder(table.coding) if new else kept.take(table.coding)
+    codec = _bare_decoder(table.coding) if new else of_thread.take(table.coding)
     if references_only:
         codec.skip_frame = "NONREF"
     packets = (_from_file if table.direct else _from_container)(file, table, numbers)
@@ -50,7 +50,7 @@ def decode_packets(
                 yield number_of(frame), frame
     finally:
         if not references_only:
-            kept.put(table.coding, codec)
+            of_thread.put(table.coding, codec)
 
 
 def needed_packets(table: FrameTable, entry: int, wanted: Collection[int]) -> list[int]:
@@ -77,7 +77,7 @@ def number_of(frame: VideoFrame) -> int:
 def _bare_decoder(coding: Coding) -> VideoCodecContext:
     codec = CodecContext.create(coding.decoder, "r")
     assert isinstance(codec, VideoCodecContext)
-    # FFmpeg reads on behind the end, where PyAV (seen in 18.1) leaves what was in memory: these zeros stay there.
+    # FFmpeg reads on after the end, where PyAV (seen in 18.1) leaves what was in memory: these zeros stay there.
     codec.extradata = coding.extradata + bytes(_PADDING)
     codec.extradata = coding.extradata or None
     codec.width, codec.height, codec.codec_tag = coding.width, coding.height, coding.tag
@@ -91,8 +91,8 @@ def _bare_decoder(coding: Coding) -> VideoCodecContext:
     return codec
 
 
-class _Kept(threading.local):
-    """What each thread keeps: decoders, as to open one costs as much as some packets, and a scaler, of megabytes.
+class _OfThread(threading.local):
+    """What each thread has: decoders, as to open one costs as much as some packets, and a scaler, of megabytes.
 
     Only what has its checksum is taken from these decoders.
     """
@@ -111,7 +111,7 @@ class _Kept(threading.local):
             del self._decoders[next(iter(self._decoders))]
 
 
-kept = _Kept()
+of_thread = _OfThread()
 
 
 def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> Iterator[Packet[Any]]:
@@ -119,7 +119,7 @@ def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> It
     first, end = min(positions), max(map(add, positions, sizes))
     group = file.bytes.read(first, end - first) if end - first <= _AT_ONCE else None
     for number, position, size in zip(numbers, positions, sizes, strict=True):
-        # Made by its size and then filled: behind the bytes that a packet is made of, PyAV (seen in 18.1) leaves no
+        # Made by its size and then filled: after the bytes that a packet is made of, PyAV (seen in 18.1) leaves no
         # zeros, and some decoders read on there.
         packet = Packet(size)
         at = position - first
@@ -140,7 +140,7 @@ def _from_container(file: VideoFile, table: FrameTable, numbers: Sequence[int]) 
 
 
 def _numbered(packets: Iterator[Packet[Any]], table: FrameTable, numbers: Sequence[int]) -> Iterator[Packet[Any]]:
-    """Finds packets behind a seek: the first by its time, the others by counting on. Ends where they are others."""
+    """Finds packets after a seek: the first by its time, the others by counting on. Ends where they are others."""
     first, last, asked, number = numbers[0], numbers[-1], set(numbers), -1
     for packet in packets:
         if not packet.size:  # it would end decoding

@@ -1,6 +1,6 @@
 """Videos as decoded planes: a clip is read from the rows that it shows, without a decoder.
 
-A file holds all frames behind each other, each as bands of 16 rows with a checksum, and at its end what they are::
+A file holds all frames one after the other, each as bands of 16 rows with a checksum, and at its end what they are::
 
     frame 0                                    frame 1                    the end
     band 0                band 1      ...      band 0  ...                times | made_from | head
@@ -18,7 +18,6 @@ import math
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from fractions import Fraction
 from typing import Any, BinaryIO, NamedTuple
 
@@ -30,8 +29,8 @@ from av.video.reformatter import ColorRange
 from torch import Tensor
 
 from lightning_multigrid.decode.frame_pixels import Box, chroma_box, matrix_of, plane_pixels, rgb_frame
-from lightning_multigrid.decode.frame_table import MAX_PIXELS, Damage, Orientation, seconds_of
-from lightning_multigrid.decode.reader import places_of
+from lightning_multigrid.decode.frame_table import MAX_PIXELS, seconds_of
+from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import PLANES_SUFFIX, RemoteFile, StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
@@ -39,7 +38,7 @@ from lightning_multigrid.pixels import YuvClip, YuvFormat
 _ROWS = 16  # of luma in a band
 _CHECK = 8  # bytes of a checksum
 _MAGIC = b"LMplane1"
-_HEAD = struct.Struct("<8s7Q2d")  # and the checksum of all behind the frames
+_HEAD = struct.Struct("<8s7Q2d")  # and the checksum of all after the frames
 _LIKELY = 1 << 13  # bytes that are read at first: the end of a video of half a minute
 _LONGEST = 1 << 27  # bytes of the end
 _WAY_OUT = "Remove it, and run `lightning-multigrid prepare` again, which makes only what is missing"
@@ -125,18 +124,13 @@ class PlaneWriter:
         self._file.write(data + xxhash.xxh3_64_digest(data))
 
 
-class PlaneFile(AbstractContextManager["PlaneFile"]):
-    """A file of planes, open for reading until the end of a `with`, with the attributes of a `VideoReader`.
+class PlaneFile(Video):
+    """A file of planes. A `VideoError` if it is not one, or cut short, or its end is damaged.
 
-    Its length is its number of frames. A `VideoError` if it is no such file, or cut short, or its end is damaged.
-
-    Attributes:
-        file: The open file.
-        made_from: The video that it was prepared from, and how, as `prepare` says it.
+    `made_from` says from which video it was prepared, and how.
     """
 
     def __init__(self, path: StrPath) -> None:
-        self.damage, self.orientation, self.slow_because = Damage(), Orientation(), ""
         self.file = VideoFile(os.fspath(path))
         try:
             with self.file.faults():
@@ -147,25 +141,22 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
         self.rate, self.start = self._head.rate, self._head.start
         self.height, self.width = self._head.height, self._head.width
 
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         self.file.close()
 
     def __len__(self) -> int:
         return self._head.frames
 
     def __iter__(self) -> Iterator[VideoFrame]:
-        """Yields all frames with their times, as a `FullDecode` does."""
         for index in range(len(self)):
             frame = self._frame(index)
             frame.pts, frame.time_base = int(self._times[index]), Fraction(self._head.ticks, self._head.per)
             yield frame
 
     def time_of(self, frame: int) -> float:
-        """Seconds from the first frame to another one, or to the end of the last."""
         return seconds_of(frame, len(self), self._times, self.rate)
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
-        """Reads frames as a uint8 tensor T x H x W x 3 (RGB). Arguments and errors are those of `VideoReader.read`."""
         box = Box.of(box, self.height, self.width)
         clip = np.empty((len(indices), box.height, box.width, 3), np.uint8)
         places = places_of(indices, len(self), self.file.path)
@@ -176,7 +167,6 @@ class PlaneFile(AbstractContextManager["PlaneFile"]):
         return torch.from_numpy(clip)
 
     def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
-        """Reads frames as they are stored; as `read` does if their colours are not those of BT.601 or BT.709."""
         box = Box.of(box, self.height, self.width)
         matrix = matrix_of(self._head.matrix)
         if matrix is None:

@@ -1,9 +1,8 @@
-"""Frames of a video file by their number; see `README.md`. T frames, H W pixels of a frame as it is shown."""
+"""Frames of a video by their number; see `README.md`. T frames, H W pixels of a frame as it is shown."""
 
-import operator
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +11,7 @@ from av.filter import Graph
 from av.video.frame import VideoFrame
 from torch import Tensor
 
+from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import (
     Box,
     Pixels,
@@ -26,22 +26,14 @@ from lightning_multigrid.decode.frame_table import FrameTable, Orientation, chec
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.own_table import own_table
 from lightning_multigrid.decode.packets import decode_packets, needed_packets
+from lightning_multigrid.decode.plane_file import PlaneFile, is_plane_file
+from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import RemoteFile, StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
 
 _ATTEMPTS = "at once", "by a new decoder", "from the start"
 _HELD_BYTES = 1 << 26  # most of the frames that a reader which makes its own table keeps: small files are decoded once
-
-
-def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[int]]:
-    """Maps each frame of a clip to its places in the clip, or raises an IndexError if the video has no such frame."""
-    places: dict[int, list[int]] = {}
-    for place, index in enumerate(map(operator.index, indices)):
-        if not 0 <= index < length:
-            raise IndexError(f"`indices` must lie in 0 to {length - 1} in {path}, got {index}.")
-        places.setdefault(index, []).append(place)
-    return places
 
 
 class _Copies:
@@ -67,11 +59,10 @@ class TableError(VideoError):
     """The frame table of a file that is not damaged does not fit it."""
 
 
-class VideoReader(AbstractContextManager["VideoReader"]):
-    """A video file, open for reading until `close` or the end of a `with`. Its length is its number of frames.
+class VideoReader(Video):
+    """A video file, to read frames by their numbers.
 
-    A `VideoError` if the file is missing, damaged, cut short, no video, too slow, or has frames above 67 megapixels; a
-    `TableError` if a frame is not the one of the table.
+    Errors are those of a `FullDecode`, and a `TableError` if a frame is not the one of the table.
 
     Args:
         path: An ordinary file, whatever its name looks like, or the URL of one, of which ranges are read.
@@ -80,28 +71,17 @@ class VideoReader(AbstractContextManager["VideoReader"]):
             it decodes the file once, and later from its beginning.
 
     Attributes:
-        file: The open file.
-        table: What is known of the file.
-        height: H, in pixels.
-        width: W, in pixels.
-        rate: Mean frames per second, 0.0 if unknown.
-        start: Seconds from the file's start to its first frame.
         packets_fed: Packets given to the decoder so far: the cost of decoding, free of noise.
         fallbacks: How often frames did not come out as in the table at once, and were decoded again.
-        damage: That of the file.
-        slow_because: Why its clips are read slowly, for the end of a sentence; empty if they aren't.
-        misled: Whether its table does not fit: frames of a file that is not damaged had to be looked for in all of it.
     """
 
     def __init__(self, path: StrPath, table: FrameTable | None = None) -> None:
         self.packets_fed = self.fallbacks = 0
-        self.misled = False
         self._held: dict[int, VideoFrame] = {}
         self.file = VideoFile(os.fspath(path))
         self._own = table is None  # it would be in the video itself
         with self.file.faults():
             table = own_table(self.file.bytes) if table is None else table
-        self.slow_because = ""
         if table is None:
             self.slow_because = "has no frame table"
         elif table.file_size != self.file.bytes.size:
@@ -126,9 +106,6 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         self.table, self.damage = table, table.damage
         self.rate, self.start, self.height, self.width = table.rate, table.start, table.height, table.width
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def __len__(self) -> int:
         return len(self.table)
 
@@ -137,27 +114,15 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         self.file.close()
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
-        """Reads frames as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
-
-        Args:
-            indices: Frames, counted from 0 in presentation order; repeats and any order are allowed.
-            box: The part of each frame to return, whose height and width are H and W. The whole frame if None.
-
-        Raises:
-            IndexError: If the video has no such frame.
-            ValueError: If `box` does not lie within the frame.
-            VideoError: If a frame cannot be decoded.
-        """
         clip = self._clip(indices, box, yuv=False)
         assert isinstance(clip, Tensor)
         return clip
 
     def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
-        """Reads frames as they are stored, if that is YUV 4:2:0 of 8 bits, and otherwise as `read` does.
+        """Reads frames as `Video.read_yuv` does.
 
-        It also does as `read` does for frames of odd height, frames that are turned to be shown, colours other than
-        BT.601's and BT.709's, and clips whose frames differ in these. The colours are those of `read` within 3 of 255.
-        Arguments and errors are those of `read`; the box may begin at any pixel.
+        As `read` does, it reads frames of odd height, frames that are turned to be shown, colours other than BT.601's
+        and BT.709's, and clips whose frames differ in these.
         """
         table = self.table
         plain = table.orientation == Orientation() and table.square_width == table.stored_width
@@ -198,7 +163,6 @@ class VideoReader(AbstractContextManager["VideoReader"]):
         return show(data, turn) if format is None else format.view(data)
 
     def time_of(self, frame: int) -> float:
-        """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
         return self.table.time_of(frame)
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
@@ -227,8 +191,8 @@ class VideoReader(AbstractContextManager["VideoReader"]):
             else:
                 frame_of = f"frame {min(missing)} of {len(self)}"
                 if self.table.damage:
-                    raise VideoError(self.file.path, f"damaged: {frame_of} is decoded otherwise each time")
-                self.misled = True
+                    raise VideoError(self.file.path, f"damaged: {frame_of} is decoded differently each time")
+                self.table_does_not_fit = True
                 way = "Remove it, and run `{} prepare`" if self._own else "Run `{} index`"
                 raise TableError(
                     self.file.path,
@@ -244,15 +208,12 @@ class VideoReader(AbstractContextManager["VideoReader"]):
             yield int(starts.min()), int((starts + self.table.sizes[needed]).max())
 
     def _decoded(self, attempt: str, entry: int, missing: set[int]) -> Generator[tuple[int, VideoFrame], None, None]:
-        """Decodes frames, and yields those that are missing and as the table says, each with its number.
-
-        At once: from their entry, without what nobody needs. By a new decoder: all from the entry on.
-        """
+        """Decodes frames, and yields those that are missing and as the table says, each with its number."""
         table = self.table
         if attempt == "from the start":
-            self.slow_because = self.slow_because or "is decoded otherwise than its frame table says"
-            # A frame for which no entry was found has 0. And some damaged files are decoded otherwise each time.
-            self.misled = self.misled or (entry > 0 and not table.damage)
+            self.slow_because = self.slow_because or "is not decoded as its frame table says"
+            # A frame for which no entry was found has 0. And some damaged files are decoded differently each time.
+            self.table_does_not_fit = self.table_does_not_fit or (entry > 0 and not table.damage)
             self.packets_fed += len(table.sizes)
             with FullDecode(self.file.path) as decode:
                 for frame in decode:
@@ -273,3 +234,33 @@ class VideoReader(AbstractContextManager["VideoReader"]):
                 for index in of_packet[number]:
                     if index in missing and table.checksums[index] == value:
                         yield index, frame
+
+
+def open_video(path: StrPath, images_per_second: float | None = None, table: FrameTable | None = None) -> Video:
+    """Opens a video to read frames by their numbers; a folder of images, if `images_per_second` is given.
+
+    `table` is the frame table of a file, if that is known. Errors are those of a `VideoReader`.
+    """
+    if images_per_second is not None:
+        return FrameFolder(path, images_per_second)
+    return PlaneFile(path) if is_plane_file(path) else VideoReader(path, table)
+
+
+def open_whole(path: StrPath, images_per_second: float | None = None) -> Video:
+    """Opens a video to iterate its frames from the first to the last; folders of images as in `open_video`."""
+    whole = images_per_second is None and not is_plane_file(path)
+    return FullDecode(path) if whole else open_video(path, images_per_second)
+
+
+def read_frames(path: StrPath, indices: Sequence[int]) -> Tensor:
+    """Reads frames of a video as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
+
+    Frames are counted from 0 as a decoder that reads the file from its beginning gives them out, which is the order in
+    which they are shown; repeats and any order are allowed. What a damaged file has lost is not counted.
+
+    Raises:
+        IndexError: If the video has no such frame.
+        VideoError: If the file can't be read as a video, or a frame can't be decoded.
+    """
+    with open_video(path) as video:
+        return video.read(indices)

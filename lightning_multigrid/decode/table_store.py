@@ -2,13 +2,11 @@
 
 import json
 import os
-import time
 from array import array
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from glob import escape, iglob
 from itertools import chain, islice
 
 import numpy as np
@@ -22,6 +20,7 @@ from lightning_multigrid.files import (
     FileState,
     StrPath,
     new_file,
+    of_videos,
     output_errors,
     path_argument,
     remove_partial,
@@ -33,19 +32,23 @@ _SUFFIX = ".table"
 _FORMAT = 1  # part of each name; raise it when tables of before can't be read
 _BROKEN, _CHECK = b"broken ", 8  # what a reason begins with; bytes of its checksum
 _BY = f"lightning-multigrid {__version__}, {MADE_BY}"
-_MARKED = 30 * 86_400.0  # seconds after which a table that is read is marked as used anew
 _READERS = 16  # threads, as a file on a server takes milliseconds
 _AT_ONCE, _PIECE = 1 << 12, 1 << 5  # paths that they share, and that one takes at a time
-_OLDER = "keys"  # a file that only stores of older versions have
 
 
 @dataclass
-class Known:
-    """What a store knows of some videos, by their paths."""
+class Done:
+    """What became of some videos, by their paths, or is known of them."""
 
-    there: int = 0  # videos with a table
-    missing: list[str] = field(default_factory=list)
-    broken: dict[str, str] = field(default_factory=dict)  # each with the reason
+    made: int = 0  # videos of which a table or a copy was made
+    there: int = 0  # videos of which it was there before, or another process made it
+    broken: dict[str, str] = field(default_factory=dict)  # videos that can't be used, each with the reason
+    missing: list[str] = field(default_factory=list)  # videos that are still to do
+
+    def __str__(self) -> str:
+        there = f", {self.there:,} there before" if self.there else ""
+        broken = f", {len(self.broken):,} broken" if self.broken else ""
+        return f"{of_videos(self.made)} made{there}{broken}"
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class TableStore:
 
     A table is a file, whole or absent. Its name tells to which video it belongs: by the path below the root, the size,
     and where another FFmpeg would decode other pixels, what made it. So nothing of a video is read to find its table,
-    and videos that are copied or mounted elsewhere keep theirs. Whether a table fits, its checksums tell. If it does
-    not, the next one is of that very file, by its whole path and its time of change, and so is that of a damaged file.
+    and videos that are mounted elsewhere keep theirs. If its checksums show that a table does not fit, the next one is
+    of that very file, by its whole path and its time of change, and so is that of a damaged file.
 
     Args:
         folder: It is made by `begin`.
@@ -64,9 +67,6 @@ class TableStore:
 
     folder: StrPath
     root: str = ""
-
-    DAYS = 180
-    """After so many days in which a table was not read, `begin` removes it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", os.path.abspath(path_argument("folder", self.folder)))
@@ -131,9 +131,9 @@ class TableStore:
         with suppress(OSError, ValueError):
             self._write(self._files(path, state_of(path))[0], b"")
 
-    def known(self, paths: Iterable[str]) -> Known:
+    def known(self, paths: Iterable[str]) -> Done:
         """Looks for the tables of videos; those of files that can't be read are missing."""
-        found, missing, distinct, paths = Known(), dict[str, None](), array("q"), iter(paths)
+        found, missing, distinct, paths = Done(), dict[str, None](), array("q"), iter(paths)
         with ThreadPoolExecutor(_READERS) as threads:
             while block := list(dict.fromkeys(islice(paths, _AT_ONCE))):
                 pieces = [block[first : first + _PIECE] for first in range(0, len(block), _PIECE)]
@@ -161,10 +161,7 @@ class TableStore:
         return known
 
     def begin(self) -> None:
-        """Begins to add tables: an `OutputError` if none can be added, so that none is made in vain.
-
-        Tables that nobody has read for `DAYS` days are removed; whoever reads one at this moment still gets it whole.
-        """
+        """Begins to add tables: an `OutputError` if none can be added, so that none is made in vain."""
         with output_errors(folder := str(self.folder)):
             os.makedirs(folder, exist_ok=True)
             tried = temporary_name(folder)
@@ -172,19 +169,6 @@ class TableStore:
                 pass
             os.remove(tried)
         remove_partial(folder)
-        before = time.time() - self.DAYS * 86_400
-        for file in iglob(f"{escape(folder)}/??/*{_SUFFIX}"):
-            with suppress(OSError):  # another process has removed it, or it is another user's
-                found = os.stat(file)  # who may not mark it, another user, has at least accessed it
-                if max(found.st_mtime, found.st_atime) < before:
-                    os.remove(file)
-
-    def had_older(self) -> bool:
-        """Whether the folder has tables of older versions, which are not found any more; it is told once."""
-        with suppress(OSError):
-            os.remove(os.path.join(self.folder, _OLDER))
-            return True
-        return False
 
     def _files(self, path: str, state: FileState) -> tuple[str, str, str]:
         """Where a table may be: that of this very file, of any version of FFmpeg, and of this one."""
@@ -206,11 +190,7 @@ class TableStore:
 
 def _read(file: str) -> bytes:
     with open(file, "rb") as opened:
-        data = opened.read()
-        if time.time() - os.fstat(opened.fileno()).st_mtime > _MARKED:
-            with suppress(OSError):  # it is another user's
-                os.utime(opened.fileno())
-    return data
+        return opened.read()
 
 
 def _state(path: str) -> FileState:
@@ -234,10 +214,10 @@ def _made(path: str) -> FrameTable | str:
 
 
 def _unpacked(path: str, data: bytes) -> FrameTable:
-    """Returns the table that was kept; a `VideoError` if the video is broken, a ValueError if what was kept is."""
+    """Returns the stored table; a `VideoError` if the video is broken, a ValueError if what is stored is."""
     if not data.startswith(_BROKEN):
         return FrameTable.from_bytes(data)
     reason, check = data[len(_BROKEN) : -_CHECK], data[-_CHECK:]
     if xxh3_64_digest(reason) != check:
-        raise ValueError("they are no frame table, or a damaged one: their checksum is wrong")
+        raise ValueError("its checksum is wrong")
     raise VideoError(path, json.loads(reason))

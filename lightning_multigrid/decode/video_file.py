@@ -15,13 +15,13 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.frame_table import MAX_PIXELS
-from lightning_multigrid.files import OURS, Cursor, InputFile, open_input, printable
+from lightning_multigrid.files import PROGRAM_ERRORS, Cursor, InputFile, open_input, printable
 
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
 # name other files and hosts, whatever the name of their file.
 _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
 _CONTAINERS += ",apng,rm,nut,mxf,dv,obu,h261,h263,swf"
-_JPEGS, _START_OF_JPEG = (".mjpeg", ".mjpg"), b"\xff\xd8\xff"  # JPEGs behind each other
+_JPEGS, _START_OF_JPEG = (".mjpeg", ".mjpg"), b"\xff\xd8\xff"  # JPEGs one after the other
 
 _MOST_BOXES = 1 << 20  # of a file that are looked at: days of fragments of two seconds
 
@@ -51,19 +51,14 @@ class VideoError(ValueError):
 class VideoFile:
     """An ordinary file, or one at a URL, open until `close`; it is a `VideoError` if it can't be opened.
 
-    Args:
-        path: Its path or URL.
-        whole: Whether FFmpeg reads it. What is at a URL is then copied to a disk first.
-
-    Attributes:
-        bytes: What it holds.
-        until: The CPU time of the thread, in s, at which decoding it must have ended.
+    A `whole` one FFmpeg reads; from a URL it is then copied to a disk first. `bytes` is what it holds. `until` is the
+    CPU time of the thread, in s, at which decoding it must have ended.
     """
 
     def __init__(self, path: str, *, whole: bool = False) -> None:
         self.path, self.until = path, math.inf
         self._failures: list[OSError] = []  # of reads by FFmpeg
-        self._kept: tuple[InputContainer, VideoStream] | None = None
+        self._opened: tuple[InputContainer, VideoStream] | None = None
         try:
             self.bytes = open_input(path, whole=whole)  # for reads without FFmpeg, too
         except (OSError, ValueError) as error:  # a ValueError of a path that can't be
@@ -80,7 +75,7 @@ class VideoFile:
             yield
         except Exception as error:
             # FFmpeg raises a MemoryError, too, if a header asks for more than there can be: a fault of the file.
-            if isinstance(error, OURS) and not isinstance(error, av.FFmpegError):
+            if isinstance(error, PROGRAM_ERRORS) and not isinstance(error, av.FFmpegError):
                 raise
             self.check_reads()
             if isinstance(error, VideoError):
@@ -105,21 +100,21 @@ class VideoFile:
             raise VideoError(self.path, f"takes too long to decode, for a file of {self.bytes.size} bytes")
 
     def container(self, *, new: bool) -> tuple[InputContainer, VideoStream]:
-        """Returns the file's container and video, to be read by one at a time; `new` ones, or perhaps the last ones.
+        """Returns the file's container and video, to be read by one at a time.
 
-        To open a container, FFmpeg decodes some of it. Only transport streams are sought alike whatever was read
-        before: MPEG program streams and ASF go by an index that grows.
+        To open one, FFmpeg decodes some of it. Only transport streams are sought alike whatever was read before, if no
+        `new` one is asked for: MPEG program streams and ASF go by an index that grows.
         """
-        if new or self._kept is None or self._kept[0].format.name != "mpegts":
+        if new or self._opened is None or self._opened[0].format.name != "mpegts":
             self.release()
-            self._kept = self.open()
-        return self._kept
+            self._opened = self.open()
+        return self._opened
 
     def release(self) -> None:
         """Closes the container that was opened last."""
-        if self._kept is not None:
-            self._kept[0].close()
-        self._kept = None
+        if self._opened is not None:
+            self._opened[0].close()
+        self._opened = None
 
     def open(self) -> tuple[InputContainer, VideoStream]:
         """Opens the file's container and its video, at the beginning, with a new decoder."""
@@ -132,7 +127,7 @@ class VideoFile:
         options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"}
         source = Cursor(self.bytes, f"video{suffix}", self._failures)
         try:
-            # FFmpeg takes JPEGs behind each other for a picture if the first has more than 2 KB.
+            # FFmpeg takes JPEGs one after the other for a picture if the first has more than 2 KB.
             jpegs = suffix.lower() in _JPEGS and self.bytes.read(0, len(_START_OF_JPEG)) == _START_OF_JPEG
             format = "mjpeg" if jpegs else None
             container = av.open(source, "r", format, container_options=options, metadata_errors="replace")
@@ -140,7 +135,7 @@ class VideoFile:
             self.check_reads()
             if error.errno == errno.EINVAL:
                 raise VideoError(self.path, f"not a video in one of the containers {_CONTAINERS}") from error
-            raise VideoError(self.path, f"no video, or damaged, or cut short ({error.strerror})") from error
+            raise VideoError(self.path, f"not a video, or damaged, or cut short ({error.strerror})") from error
         with ExitStack() as opened:
             opened.enter_context(container)  # to close it if it is refused
             best = container.streams.best("video")

@@ -39,8 +39,17 @@ def printable(text: str) -> str:
     >>> print(printable("a\x1b[2J.mp4"))
     a\x1b[2J.mp4
     """
-    kept = (c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
-    return "".join(kept)
+    shown = (c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(shown)
+
+
+def of_videos(number: int) -> str:
+    """A number of videos, in words.
+
+    >>> of_videos(1), of_videos(1200)
+    ('1 video', '1,200 videos')
+    """
+    return f"{number:,} video{'s' * (number != 1)}"
 
 
 def at_home(path: str) -> str:
@@ -49,7 +58,7 @@ def at_home(path: str) -> str:
 
 
 def path_argument(name: str, value: StrPath) -> str:
-    """Returns the argument `name` as text: a TypeError if it is no path, a ValueError if no file can be named so.
+    """Returns the argument `name` as text: a TypeError if it is not a path, a ValueError if no file can be named so.
 
     A leading `~/` is the user's home folder.
     """

@@ -20,9 +20,9 @@ def on_disk(path: StrPath) -> str:
 
 
 class InputFile:
-    """An ordinary file, open for reading; an OSError if it is none.
+    """An ordinary file, open for reading; an OSError if it is not.
 
-    A descriptor in the place of its path is closed with it.
+    A descriptor instead of a path is closed with it.
 
     Attributes:
         size: Its bytes when it was opened.
@@ -34,10 +34,7 @@ class InputFile:
         if isinstance(path, int):
             self._descriptor = path
         else:
-            try:
-                self._descriptor = os.open(path, opens)
-            except FileNotFoundError:
-                self._descriptor = os.open(on_disk(path), opens)
+            self._descriptor = os.open(on_disk(path), opens)
         found = os.fstat(self._descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not an ordinary file")
@@ -72,7 +69,7 @@ class Cursor:
         self._file, self._position, self._failures = file, 0, failures
 
     def read(self, count: int) -> bytes:
-        """Returns so many bytes, fewer only where the file ends."""
+        """Returns this many bytes, fewer only where the file ends."""
         try:
             data = self._file.read(self._position, count)
         except OSError as error:

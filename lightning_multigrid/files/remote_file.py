@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from functools import partial
 from http.client import responses
 from ipaddress import ip_address
 from itertools import pairwise
@@ -35,11 +35,10 @@ _GAP, _WIDEST_GAP = 1 << 20, 1 << 24  # bytes between two pieces that are read a
 _PIECES = 3  # requests for a clip, unless its pieces lie further apart
 _MOST_HELD = 1 << 28  # bytes of a clip
 _LARGEST_TEXT = 1 << 30  # bytes of a list
-_LIST_SECONDS = 300.0  # that a list is taken to be what it was: a `fit` reads it several times
 _MOST_KNOWN = 4096  # files that a process knows
 _MARKS = "ETag", "blob_id", "Last-Modified", "LastModified"  # what tells a file from what it was before
 
-OURS = (MemoryError, AttributeError, TypeError, NameError, AssertionError)
+PROGRAM_ERRORS = (MemoryError, AttributeError, TypeError, NameError, AssertionError)
 """Errors that are no fault of a file: of the program, or of the machine."""
 
 Result = TypeVar("Result")
@@ -137,10 +136,7 @@ def state_of(path: StrPath) -> FileState:
     """The state of a file, which at a URL this process asks for once; an OSError if there is none."""
     if is_url(path):
         return _tried(str(path), lambda: _process().known(str(path)).state)
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        found = os.stat(on_disk(path))
+    found = os.stat(on_disk(path))
     return FileState(found.st_size, found.st_mtime_ns)
 
 
@@ -171,13 +167,7 @@ def _local_copy(url: str) -> InputFile:
 
 
 def read_remote(url: str) -> bytes:
-    """Returns what is in a list at a URL, which a process reads again after some minutes; an OSError if it can't."""
-    return _read_by_program(url, int(time.monotonic() // _LIST_SECONDS))
-
-
-@lru_cache(maxsize=16)
-def _read_by_program(url: str, _: int) -> bytes:
-    """Reads a list at a URL, once in each span of time.
+    """Returns what is in a list at a URL; an OSError if it can't be read.
 
     It starts `python -m lightning_multigrid.files`, as this process may be about to fork.
     """
@@ -293,7 +283,7 @@ def _tried(url: str, call: Callable[[], Result]) -> Result:
     for tries, wait in enumerate((*_WAITS, 0.0), 1):
         try:
             return call()
-        except OURS:
+        except PROGRAM_ERRORS:
             raise
         except Exception as error:
             _process().forget(url)

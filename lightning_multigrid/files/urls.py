@@ -1,4 +1,4 @@
-"""URLs of videos and lists: which are read, and how names are put behind them."""
+"""URLs of videos and lists: which are read, and how names are appended to them."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def joined(root: str, name: str) -> str:
 
 
 def name_in_url(root: str, name: str) -> str:
-    """The name of a file as it stands behind a root: in URLs of HTTP, what means something else there is escaped.
+    """The name of a file as it stands after a root: in URLs of HTTP, what means something else there is escaped.
 
     >>> name_in_url("https://host", "100% #1.mp4"), name_in_url("s3://bucket", "100% #1.mp4")
     ('100%25%20%231.mp4', '100% #1.mp4')
@@ -50,7 +50,7 @@ def name_in_url(root: str, name: str) -> str:
 
 
 def name_below(root: str, url: str) -> str | None:
-    """The name behind a root of a URL below it; None if it isn't below.
+    """The name after a root of a URL below it; None if it isn't below.
 
     >>> name_below("https://host/videos", "https://host/videos/a.mp4")
     'a.mp4'

@@ -26,16 +26,6 @@ from lightning_multigrid.host.package import (
 from lightning_multigrid.host.telling import tell, tell_above_bar, terminal_columns, wrapped
 
 __all__ = ["BasePredictionWriter", "Callback", "DummyLogger", "LRSchedulerConfig", "LightningDataModule"]
-__all__ += ["LightningModule", "callbacks_of"]
-__all__ += ["MisconfigurationException", "ModelCheckpoint", "OptimizerLRScheduler", "SIGTERMException"]
-__all__ += [
-    "TorchCheckpointIO",
-    "Trainer",
-    "TrainerFn",
-    "is_a",
-    "is_overridden",
-    "tell",
-    "tell_above_bar",
-    "terminal_columns",
-    "wrapped",
-]
+__all__ += ["LightningModule", "MisconfigurationException", "ModelCheckpoint", "OptimizerLRScheduler"]
+__all__ += ["SIGTERMException", "TorchCheckpointIO", "Trainer", "TrainerFn", "callbacks_of", "is_a", "is_overridden"]
+__all__ += ["tell", "tell_above_bar", "terminal_columns", "wrapped"]

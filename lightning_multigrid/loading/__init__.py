@@ -22,19 +22,7 @@ from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampl
 from lightning_multigrid.loading.samples import Follow, SampleParts, all_parts
 from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
 
-__all__ = ["Change", "ClipDataset", "ClipRequest", "CollateAtOnce", "FixedClips", "MultigridLoader", "MultigridSampler"]
-__all__ += [
-    "Follow",
-    "OrderSampler",
-    "SampleParts",
-    "ScriptLoader",
-    "StreamSamples",
-    "all_parts",
-    "baseline_sampler",
-    "clip_dataset",
-    "derive_seed",
-    "first_indices",
-    "length_of",
-    "shuffled_order",
-]
-__all__ += ["in_worker", "order_of", "reseed", "same_loader", "seeded", "sendable", "stream_loader", "visits"]
+__all__ = ["Change", "ClipDataset", "ClipRequest", "CollateAtOnce", "FixedClips", "Follow", "MultigridLoader"]
+__all__ += ["MultigridSampler", "OrderSampler", "SampleParts", "ScriptLoader", "StreamSamples", "all_parts"]
+__all__ += ["baseline_sampler", "clip_dataset", "derive_seed", "first_indices", "in_worker", "length_of", "order_of"]
+__all__ += ["reseed", "same_loader", "seeded", "sendable", "shuffled_order", "stream_loader", "visits"]

@@ -100,16 +100,14 @@ class FixedClips:
         return self.read_clips([request])[0]
 
     def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
-        """Returns for each request what `read_clip` would. Neighbours that differ in the moment alone share a read."""
-        reduced, read, sample = list[Any](), None, None
-        with seeded(0):  # restores what each request seeds
+        """Returns for each request what `read_clip` would."""
+        reduced = []
+        with seeded(0):  # restores what each request seeds, once for all: that takes longer than to seed
             for request in requests:
-                if read != (request.index, request.seed):
-                    read = request.index, request.seed
-                    # So that these draw neither what the others do, nor what draws the clip's stride and start.
-                    reseed_own(self._own.find(), derive_seed(request.seed, 1))
-                    seed_host(derive_seed(request.seed, 2))
-                    sample = self._read(request.index)
+                # So that these draw neither what the others do, nor what draws the clip's stride and start.
+                reseed_own(self._own.find(), derive_seed(request.seed, 1))
+                seed_host(derive_seed(request.seed, 2))
+                sample = self._read(request.index)
                 reduced.append(self.parts.reduced(sample, request, (self.frames, self.size), self.divisor))
         return reduced
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sized
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -15,7 +15,7 @@ from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, Requests, length_of, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
 from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples, ToldOfStream
-from lightning_multigrid.schedule import Place, Step
+from lightning_multigrid.schedule import Step
 
 _SCRIPT = 3  # keeps what a script iterates apart from what is drawn for the run
 
@@ -79,19 +79,16 @@ class MultigridLoader(DataLoader[Any]):
 
     A worker reads a whole mini-batch, as in any `DataLoader`. Only of a stream all workers read each mini-batch
     together, one piece each, so that they go through their shares equally fast, and `CollateAtOnce` joins the pieces.
-    `prefetch_factor` counts what one worker reads: mini-batches or pieces. Mini-batches that share a read are made
-    together, and wait here for their steps.
+    `prefetch_factor` counts what one worker reads: mini-batches or pieces.
 
     The `collate_fn`, workers, pinning and so on are those of the loader `template`, but not its order and batch size.
-    The training loop `loop` knows where it is; None starts where the sampler says. Nothing of an epoch is read before
-    it begins.
+    The training loop `loop` knows where it is; without one, the sampler does. Nothing of an epoch is read before it
+    begins.
     """
 
     sampler: MultigridSampler
 
-    def __init__(
-        self, dataset: ClipDataset, sampler: MultigridSampler, template: DataLoader[Any], loop: Loop | None = None
-    ) -> None:
+    def __init__(self, dataset: ClipDataset, sampler: MultigridSampler, template: DataLoader[Any]) -> None:
         self._join = template.collate_fn.join if isinstance(template.collate_fn, CollateAtOnce) else None
         self.pieces = max(1, template.num_workers) if self._join else 1  # the most that a mini-batch is read in
         # `template.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
@@ -104,12 +101,13 @@ class MultigridLoader(DataLoader[Any]):
         # clips of a short cycle, of which a mini-batch has the most. Shares of a stream are read equally fast.
         self._arguments["in_order"] = self.pieces > 1
         super().__init__(**self._arguments)
-        self.clip_dataset, self.loop, self.template = dataset, loop, template
+        self.clip_dataset, self.template = dataset, template
+        self.loop: Loop | None = None
         self._samples = length_of(template.dataset)
         self.noise = 0  # the number of the random state that steps have, which ranks may share
         self.reading = 0.0  # seconds that all workers together took for the samples that were read last
         self._stream: DataLoader[Any] | None = None  # its workers live as long as the run: passes begin in them
-        self._reaches: Place | None = None  # how far the stream has been read
+        self._last: Step | None = None  # whose mini-batch was yielded
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -130,7 +128,7 @@ class MultigridLoader(DataLoader[Any]):
 
     def _read(self, stream: StreamSamples, first: Step) -> Iterator[Any]:
         """Reads a stream from a step on: where it is, or from the beginning of a pass."""
-        if self._stream is None or self._reaches != first.place:
+        if self._stream is None or self._last is None or self.sampler.plan.after(self._last) != first:
             stream.begin(*self.sampler.number_of(first))
             overrides: dict[str, Any] = {}
             if self.num_workers:  # else the stream is the script's own
@@ -159,30 +157,21 @@ class MultigridLoader(DataLoader[Any]):
             # checkpoint needs it, and neither validation nor a restart on other devices changes it. Ranks that the
             # script has given one seed share it: a module that draws which of its parts to run, runs the same ones.
             reseed(derive_seed(self.sampler.plan.seed, *step.place, self.noise))
-            self._reaches = self.sampler.plan.after(step).place
+            self._last = step
             yield mini_batch
 
     def _mini_batches(self, read: Iterator[Any]) -> Iterator[Any]:
         read = _by_number(read)
-        waiting: dict[int, list[list[Any]]] = {}  # by the offset of the read: the pieces of each mini-batch
         for step in self.sampler.steps:
-            self.reading = 0.0
-            if step.offset not in waiting:
-                parts: list[_Read] = [next(read)]
-                while self.pieces > 1 and sum(len(part.made[0]) for part in parts) < step.shape.clips:
-                    parts.append(next(read))
-                self.reading = sum(part.seconds for part in parts)
-                waiting[step.offset] = [list(pieces) for pieces in zip(*(part.made for part in parts), strict=True)]
-            pieces = waiting[step.offset].pop(0)
-            if not waiting[step.offset]:
-                del waiting[step.offset]
+            parts = list(islice(read, min(self.pieces, step.shape.clips)))
+            self.reading = sum(part.seconds for part in parts)
             if self._join is None:
-                [mini_batch] = pieces
+                yield parts[0].made
             else:
                 # A stream's `collate_fn` runs here, and may draw.
                 with seeded(derive_seed(self.sampler.plan.seed, *step.place)):
-                    mini_batch = self._join(pieces)
-            yield mini_batch
+                    mini_batch = self._join([part.made for part in parts])
+                yield mini_batch
 
     # The training loop knows where it is. But Lightning warns of checkpoints of loaders without these methods.
     def state_dict(self) -> dict[str, Any]:
@@ -206,18 +195,13 @@ class _SeenAs:
 class ScriptLoader(_SeenAs, DataLoader[Any]):
     """The training loader that a script sees (`trainer.train_dataloader`) while Lightning iterates a `MultigridLoader`.
 
-    Its attributes are those of the script's own loader. Who iterates it within a step gets the mini-batches of the
-    epoch, from the first one on; at all other times those of a pass over the data, of the script's size and on the
-    baseline's grid. A loader and workers of its own read them, so that nothing changes in the run. Its length is that
-    of the epoch.
-
-    `step` returns the step that is under way, or the next one, and whether it is under way. Attributes of the script's
-    loader can't be set.
+    Its attributes are those of the script's own loader, and can't be set; its length is that of the epoch. Who iterates
+    it gets the mini-batches of a pass over the data, of the script's size and on the baseline's grid. A loader and
+    workers of its own read them, so that nothing changes in the run. `step` returns the step that is under way, or the
+    next one.
     """
 
-    def __init__(
-        self, user: DataLoader[Any], multigrid: MultigridLoader, step: Callable[[], tuple[Step, bool]]
-    ) -> None:
+    def __init__(self, user: DataLoader[Any], multigrid: MultigridLoader, step: Callable[[], Step]) -> None:
         # Not the base class's `__init__`: all attributes come from `user`.
         vars(self).update(_user=user, multigrid=multigrid, _step=step, _thread=threading.get_ident())
 
@@ -237,16 +221,10 @@ class ScriptLoader(_SeenAs, DataLoader[Any]):
         if threading.get_ident() != self._thread or isinstance(template.dataset, StreamSamples):
             # Reading here would change the random state, which threads share; and a stream gives a sample only once.
             template = same_loader(template, num_workers=max(1, template.num_workers))
-        step, under_way = self._step()
         sampler = self.multigrid.sampler
-        if under_way:
-            peeked = sampler.peek(step.place.epoch)
-        else:
-            batches = sampler.plan.baseline_length.batches
-            peeked = baseline_sampler(
-                sampler, batches, sampler.number_of(step), derive_seed(sampler.plan.seed, _SCRIPT)
-            )
-        return iter(MultigridLoader(self.multigrid.clip_dataset, peeked, template))
+        number, seed = sampler.number_of(self._step()), derive_seed(sampler.plan.seed, _SCRIPT)
+        own = baseline_sampler(sampler, sampler.plan.baseline_length.batches, number, seed)
+        return iter(MultigridLoader(self.multigrid.clip_dataset, own, template))
 
 
 class _SeenAsUsers(_SeenAs, Dataset[Any]):
@@ -281,9 +259,9 @@ class _SeenAsUsers(_SeenAs, Dataset[Any]):
 
 
 class _Read(NamedTuple):
-    """The mini-batches, or the pieces of one each, that a worker has made, and the seconds that it took."""
+    """A mini-batch, or a piece of one, that a worker has made, and the seconds that it took."""
 
-    made: list[Any]
+    made: Any
     seconds: float
     number: int  # of the requests
 
@@ -301,14 +279,11 @@ def _by_number(read: Iterator[_Read]) -> Iterator[_Read]:
 
 
 def _mini_batches(clips: ClipDataset, collate: Callable[[list[Any]], Any], requests: Requests) -> _Read:
-    """Turns requests into a mini-batch, or into a piece of one: one for each moment that samples are asked for."""
-    start, made = time.perf_counter(), []
-    samples = read_clips(clips, requests)
-    for moment in sorted({request.moment for request in requests}):
-        of_moment = [sample for sample, request in zip(samples, requests, strict=True) if request.moment == moment]
-        # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
-        with seeded(derive_seed(requests[0].seed, len(of_moment), *([moment] if moment else []))):
-            made.append(collate(of_moment))
+    """Turns requests into a mini-batch, or into a piece of one."""
+    start, samples = time.perf_counter(), read_clips(clips, requests)
+    # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
+    with seeded(derive_seed(requests[0].seed, len(samples))):
+        made = collate(samples)
     return _Read(made, time.perf_counter() - start, requests.number)
 
 

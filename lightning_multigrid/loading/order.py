@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,17 +18,11 @@ from lightning_multigrid.loading.randomness import derive_seed, own_generators, 
 Order = Callable[..., Sequence[int]]
 
 
-@dataclass(frozen=True)
-class Pass:
-    """A pass over the data.
+class Pass(NamedTuple):
+    """A pass over the data."""
 
-    Args:
-        indices: The indices of the dataset, in order.
-        before: How often the index of each entry came before in the pass; None if no index comes twice.
-    """
-
-    indices: Sequence[int]
-    before: Sequence[int] | None
+    indices: Sequence[int]  # of the dataset, in order
+    before: Sequence[int] | None  # how often each index came before in the pass; None if none comes twice
 
 
 def draw_pass(order: Order, *number: int) -> Pass:

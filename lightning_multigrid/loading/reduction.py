@@ -8,7 +8,7 @@ Legend: C channels, T frames, H W pixels.
 
 import random
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Any, TypeVar
@@ -32,53 +32,43 @@ def measured_along(numbers: str) -> set[str]:
 
 
 def draw_frames(
-    lengths: Mapping[K, int],
-    frames: int,
-    seed: int,
-    real: float | None = None,
-    whole_span: bool = False,
-    moment: int = 0,
-) -> dict[K, Sequence[int]]:
+    lengths: Collection[int], frames: int, seed: int, real: float | None = None, whole_span: bool = False
+) -> dict[int, Sequence[int]]:
     """Draws which frames stay of clips that show the same time, so that `frames` of the longest clip stay (Sec. 3.1).
+
+    Returns the indices that stay of a clip by its frames.
 
     All clips get the largest stride that leaves them within the sample, and one random start, at which each of them has
     a frame. So frame i of a clip of T frames shows the same share i / T of the time before and afterwards. If only the
-    first `real` frames of the longest clip are not padding, the others are taken only where these don't suffice. Each
-    `moment` of a seed has other frames than those before it, as long as there are any. With `whole_span` nothing is
-    drawn: see `span_whole`.
+    first `real` frames of the longest clip are not padding, the others are taken only where these don't suffice. With
+    `whole_span` nothing is drawn: see `span_whole`.
 
-    >>> {name: list(taken) for name, taken in draw_frames({"fast": 16, "slow": 4}, frames=4, seed=1).items()}
-    {'fast': [0, 4, 8, 12], 'slow': [0]}
-    >>> [list(draw_frames({"clip": 8}, frames=4, seed=1, moment=moment)["clip"]) for moment in (0, 1)]
-    [[0, 2, 4, 6], [1, 3, 5, 7]]
+    >>> draw_frames([16, 4], frames=4, seed=1)
+    {16: [0, 4, 8, 12], 4: [0]}
     """
-    longest = max(lengths.values())
+    longest = max(lengths)
     if frames > longest:
         raise ValueError(f"The grid needs {frames} frames, but the clip has {longest}. Clips must have one length.")
-    unit = longest // gcd(*lengths.values())
+    unit = longest // gcd(*lengths)
     if frames % unit:
         raise ValueError(
-            f"The clips of a sample, of {' and '.join(map(str, lengths.values()))} frames, can't keep this ratio on a "
+            f"The clips of a sample, of {' and '.join(map(str, lengths))} frames, can't keep this ratio on a "
             f"grid of {frames} frames. Give `long_cycle` factors that make the frames a multiple of {unit}, or clips "
             "of other lengths."
         )
     last = longest if real is None else min(longest, max(1, int(real)))
     if whole_span:
         return {
-            name: span_whole(length, frames * length // longest, real=-(-last * length // longest))
-            for name, length in lengths.items()
+            length: span_whole(length, frames * length // longest, real=-(-last * length // longest))
+            for length in lengths
         }
     # The paper draws the stride, from a video. Here a clip is all that there is of it: of words, whose clips are whole,
     # a drawn stride leaves parts, and they were recognised less often.
-    draw, stride = random.Random(seed), max(1, last // frames)
-    starts, taken = range(0, max(0, last - 1 - span(frames - 1, stride)) + 1, unit), set[int]()
-    for _ in range(moment + 1):
-        free = [one for one in starts if taken.isdisjoint(range(one, one + span(frames, stride), stride))]
-        start = draw.choice(free or starts)
-        taken.update(range(start, start + span(frames, stride), stride))
+    stride = max(1, last // frames)
+    start = random.Random(seed).choice(range(0, max(0, last - 1 - span(frames - 1, stride)) + 1, unit))
     return {
-        name: frame_indices(length, frames * length // longest, stride, start * length // longest)
-        for name, length in lengths.items()
+        length: frame_indices(length, frames * length // longest, stride, start * length // longest)
+        for length in lengths
     }
 
 
@@ -131,25 +121,25 @@ def changes(
     lengths in time of what follows, each a whole share of the longest clip's: they keep this ratio, as clips do.
     """
     lengths = {key: clip.lengths for key, clip in clips.items()}
-    in_time = {before["T"]: before["T"] for before in lengths.values() if "T" in before}
-    in_time |= {rate: rate for rate in rates}
+    in_time = list(dict.fromkeys([*(before["T"] for before in lengths.values() if "T" in before), *rates]))
     own = baseline_grid(clips)
     usual, size = baseline or own
     frames = request.frames
     if own[0] != usual and in_time:
-        unit = own[0] // gcd(*in_time.values())
+        unit = own[0] // gcd(*in_time)
         frames = unit * max(1, round(own[0] * request.frames / usual / unit))
-    taken = draw_frames(in_time, frames, request.seed, real, whole_span, request.moment) if in_time else {}
+    taken = draw_frames(in_time, frames, request.seed, real, whole_span) if in_time else {}
 
-    def sides(before: Mapping[str, int]) -> tuple[int, int]:
-        if request.size == size:
-            return before["H"], before["W"]
-        whole, rest = divmod(divisor * min(before["H"], before["W"]), own[1])
-        unit = 1 if rest else whole
-        height, width = (unit * max(1, round(before[axis] * request.size / size / unit)) for axis in "HW")
-        return height, width
+    def change(before: Mapping[str, int]) -> Change:
+        height, width = before["H"], before["W"]
+        if request.size != size:
+            whole, rest = divmod(divisor * min(height, width), own[1])
+            unit = 1 if rest else whole
+            height, width = (unit * max(1, round(side * request.size / size / unit)) for side in (height, width))
+        of_time = taken.get(before.get("T", 0), ()), before.get("T", 1)
+        return Change(of_time[0], height, width, of_time[1], before["H"], before["W"], taken)
 
-    return {key: Change(before, taken, *sides(before)) for key, before in lengths.items()}
+    return {key: change(before) for key, before in lengths.items()}
 
 
 @dataclass(frozen=True)
@@ -157,55 +147,45 @@ class Change:
     """How a clip comes to a grid: what a function of `follow` gets, with the values that follow the clip.
 
     Attributes:
-        before: Lengths of the clip before, by axis: T (not of an image), H and W.
-        drawn: Indices of the frames that stay, for each length in time.
+        frames: Indices of the frames that stay; none of an image.
         height: H of the clip afterwards.
         width: W of the clip afterwards.
+        frames_before: Frames of the clip before; 1 of an image.
+        height_before: H of the clip before.
+        width_before: W of the clip before.
+        drawn: Indices of the frames that stay, for each length in time that something of the sample has.
     """
 
-    before: Mapping[str, int]
-    drawn: Mapping[int, Sequence[int]]
+    frames: Sequence[int]
     height: int
     width: int
-
-    @property
-    def frames(self) -> Sequence[int]:
-        """Indices of the frames that stay; none of an image."""
-        return self.drawn.get(self.before.get("T", 0), ())
-
-    @property
-    def frames_before(self) -> int:
-        """Frames of the clip before, 1 of an image."""
-        return self.before.get("T", 1)
-
-    @property
-    def height_before(self) -> int:
-        """H of the clip before."""
-        return self.before["H"]
-
-    @property
-    def width_before(self) -> int:
-        """W of the clip before."""
-        return self.before["W"]
+    frames_before: int
+    height_before: int
+    width_before: int
+    drawn: Mapping[int, Sequence[int]]
 
     def frames_of(self, length: int) -> Sequence[int] | None:
         """Indices that stay of an axis in time of this length; None if it has no whole ratio to the clip's frames."""
-        before = self.before.get("T")
-        if before is None or length % before:
-            return None if before is None else self.drawn.get(length)
-        each = length // before
+        each, rest = divmod(length, self.frames_before)
+        if rest or not self.frames:
+            return self.drawn.get(length) if self.frames else None
         return [frame * each + part for frame in self.frames for part in range(each)]
+
+    @property
+    def _sides(self) -> dict[str, tuple[int, int]]:
+        """H and W, each after and before."""
+        return {"H": (self.height, self.height_before), "W": (self.width, self.width_before)}
 
     @property
     def taken(self) -> dict[str, Sequence[int]]:
         """Indices that stay along each axis that changes: frames, and nearest pixels."""
         # The pixel under the centre of each new pixel, which is where bilinear resizing looks.
-        pixels = {
-            axis: [(2 * point + 1) * self.before[axis] // (2 * points) for point in range(points)]
-            for axis, points in (("H", self.height), ("W", self.width))
+        taken: dict[str, Sequence[int]] = {
+            axis: [(2 * point + 1) * before // (2 * points) for point in range(points)]
+            for axis, (points, before) in self._sides.items()
+            if points != before
         }
-        all_axes = {"T": self.frames, **pixels}
-        return {axis: taken for axis, taken in all_axes.items() if len(taken) != self.before.get(axis, 0)}
+        return taken if len(self.frames) in (0, self.frames_before) else {"T": self.frames, **taken}
 
     def of_clip(self, clip: Clip) -> Any:
         """Returns a clip with the frames that stay, resized bilinearly; the same object if nothing changes."""
@@ -227,7 +207,7 @@ class Change:
 
     def fits(self, values: Any, axes: str, numbers: str) -> bool:
         """Whether something with these axes has the frames and pixels of the clip; see `of_follower`."""
-        if "T" in measured_along(numbers) and "T" not in self.before:
+        if "T" in measured_along(numbers) and not self.frames:
             return False
         if isinstance(values, (list, tuple)) and axes:
             parts = values if axes[1:] or numbers else ()
@@ -242,7 +222,7 @@ class Change:
             len(shape) >= len(axes)
             and tuple(shape[len(axes) :]) in own
             and all(
-                self.frames_of(found) if axis == "T" else axis not in "HW" or self.before[axis] == found
+                self.frames_of(found) if axis == "T" else axis not in "HW" or self._sides[axis][1] == found
                 for axis, found in zip(axes, shape, strict=False)
             )
         )
@@ -282,7 +262,8 @@ class Change:
             places = np.interp(moved.cpu(), [*self.frames, after], range(len(self.frames) + 1))
             moved = torch.as_tensor(places, device=values.device)
         else:
-            moved = moved * {"H": self.height, "W": self.width}[axis] / self.before[axis]
+            after, before = self._sides[axis]
+            moved = moved * after / before
         whole = torch.ceil if axis == "T" else torch.round
         return (moved if values.is_floating_point() else whole(moved)).to(values.dtype)
 

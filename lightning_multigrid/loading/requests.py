@@ -18,9 +18,7 @@ class ClipRequest:
         size: Height and width of the clip, in pixels.
         seed: Seed of everything that is drawn for this clip; a pure function of (seed, pass, index), and of how often
             the index came before in the pass, if it did.
-        visit: Seed that the clips of one visit share (see `clips/repeats.py`); None without repeated augmentation.
-        moment: Which clip of the sample it is, from 0: other frames of the same sample, as `seed` draws it. Only
-            datasets that read samples whole are asked for others than 0.
+        visit: Seed that the clips of one visit share (see `clips/orders.py`); None without repeated augmentation.
     """
 
     index: int
@@ -28,7 +26,6 @@ class ClipRequest:
     size: int
     seed: int
     visit: int | None = None
-    moment: int = 0
 
 
 class Requests(list[ClipRequest]):
@@ -73,26 +70,22 @@ def reads_clips(dataset: Any) -> bool:
     """
     if not isinstance(dataset, ClipDataset):
         return False
-    return _defined(dataset, "read_clip", "read_clips") <= _defined(dataset, "__getitem__", "__getitems__")
+    return bool(
+        _nearest(dataset, "read_clip", "read_clips", "__getitem__", "__getitems__") & {"read_clip", "read_clips"}
+    )
 
 
 def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:
     """Returns for each request what `read_clip` does, by a `read_clips` of the dataset if it reads several at once."""
-    # Else it is that of a class below.
-    if hasattr(dataset, "read_clips") and _defined(dataset, "read_clips") <= _defined(dataset, "read_clip"):
+    if hasattr(dataset, "read_clips") and "read_clips" in _nearest(dataset, "read_clip", "read_clips"):
         return dataset.read_clips(requests)  # type: ignore[no-any-return]
     return [dataset.read_clip(request) for request in requests]
 
 
-_NOWHERE = 1_000_000
-
-
-def _defined(dataset: Any, *names: str) -> int:
-    """How far below a dataset's class the first one is that has a method of these names; 0 if it has one itself."""
-    if any(name in getattr(dataset, "__dict__", ()) for name in names):
-        return 0
-    classes = ((far, vars(kind)) for far, kind in enumerate(type(dataset).__mro__) if kind is not Dataset)  # it raises
-    return next((far for far, own in classes if any(name in own for name in names)), _NOWHERE)
+def _nearest(dataset: Any, *names: str) -> set[str]:
+    """Which of these names the first of a dataset and its classes has that has any; all of them if none has any."""
+    own = getattr(dataset, "__dict__", {}), *(vars(kind) for kind in type(dataset).__mro__ if kind is not Dataset)
+    return next((found for holder in own if (found := holder.keys() & names)), {*names})
 
 
 def visits(requests: Sequence[ClipRequest]) -> list[Sequence[ClipRequest]]:

@@ -11,11 +11,7 @@ A global mini-batch is a contiguous block of the stream, cut into one contiguous
 So neither the number of workers nor the number of ranks changes the clips of a global mini-batch.
 """
 
-import copy
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import accumulate as cumulative
 from itertools import count, pairwise
 from typing import Any
 
@@ -23,30 +19,33 @@ from torch.utils.data import DistributedSampler, SequentialSampler
 
 from lightning_multigrid.loading.order import Order, Pass, draw_pass, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed
-from lightning_multigrid.loading.requests import ClipRequest, Requests, visits
+from lightning_multigrid.loading.requests import ClipRequest, Requests
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle, Step
 
 _KEPT = 3  # passes: a mini-batch may span two, and precise BatchNorm asks for others
 
 
 class MultigridSampler(DistributedSampler[Any], SequentialSampler):
-    """Yields this rank's requests for each mini-batch of an epoch, or for the mini-batches that share a read.
+    """Yields this rank's requests for each mini-batch of an epoch, in one list or in several pieces.
 
     The base classes only make Lightning leave the sampler alone: it does not wrap a `DistributedSampler` in its own,
     nor replace a `SequentialSampler` under `overfit_batches`. The sampler uses nothing of theirs.
 
     `order`, from the number of a pass to the indices of the dataset, is equal on all ranks. `shift` is how many clips
-    further in the stream the run is than its plan, as it continues one of other devices.
+    further in the stream the run is than its plan, as it continues one of other devices. `script` is the sampler of the
+    script's loader. Like any sampler, it is told each epoch by Lightning.
     """
 
-    def __init__(self, plan: Plan, order: Order, *, rank: int = 0) -> None:
-        self.plan, self.order, self.rank, self.shift = plan, order, rank, 0
-        self.pieces = 1  # about how many lists, of whole visits, a mini-batch is split into: a `MultigridLoader` says
+    def __init__(self, plan: Plan, order: Order, *, rank: int = 0, script: Any = None) -> None:
+        self.plan, self.order, self.rank, self.shift, self._script = plan, order, rank, 0, script
+        self.pieces = 1  # the lists that the requests of a mini-batch are split into: a `MultigridLoader` says
         self._start = Place(0, 0)
         self._drawn: dict[tuple[int, ...], Pass] = {}  # by their numbers
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the start to the first mini-batch of an epoch, from 0."""
+        if hasattr(self._script, "set_epoch"):
+            self._script.set_epoch(epoch)
         self.seek(Place(epoch, 0))
 
     def seek(self, place: Place) -> None:
@@ -65,7 +64,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
                     "`__iter__` agree."
                 )
         others = [pair for pair in self._drawn.items() if pair[0] != number]
-        self._drawn = dict([*others[1 - _KEPT :], (number, found)])  # a new one, as `peek` shares it
+        self._drawn = dict([*others[1 - _KEPT :], (number, found)])  # a new one, as threads share it
         return found
 
     @property
@@ -75,21 +74,15 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
 
     def number_of(self, step: Step) -> tuple[int, ...]:
         """The number of the pass whose samples are read next where a step begins."""
-        return self._located(step.place.epoch, self.plan.reads_before(step.place) + self.shift)[0]
+        return self._located(step.place.epoch, step.offset + self.shift)[0]
 
     def _located(self, epoch: int, entry: int) -> tuple[tuple[int, ...], int]:
         """The number of the pass of an entry of the stream, and the entry's place in the pass."""
         if not self.of_epochs:
             number, place = divmod(entry, self.plan.clips)
             return (number,), place
-        again, place = divmod(entry - self.plan.reads_before(Place(epoch, 0)), self.plan.clips)
+        again, place = divmod(entry - self.plan.step(Place(epoch, 0)).offset, self.plan.clips)
         return (epoch, again), place
-
-    def peek(self, epoch: int) -> "MultigridSampler":
-        """Returns a sampler of an epoch's mini-batches, whose use doesn't change this one."""
-        twin = copy.copy(self)
-        twin.seek(Place(epoch, 0))
-        return twin
 
     @property
     def steps(self) -> Iterator[Step]:
@@ -104,18 +97,15 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         return self._lists(self.steps, self.pieces)  # those of now, whatever the start is at the first `next`
 
     def _lists(self, steps: Iterator[Step], pieces: int) -> Iterator[Requests]:
-        read, numbers = set[int](), count()
+        numbers = count()
         for step in steps:
-            if step.moments > 1:
-                if step.offset in read:
-                    continue  # its clips were made with those of an earlier step
-                read.add(step.offset)
-            for part in _cut(self.requests(step), pieces, turn=step.offset // self.plan.world):
-                # Those of a sample stand together, so that it is read once.
-                moments = range(step.moment, step.moments)
-                asked = Requests(replace(one, moment=moment) for one in part for moment in moments)
-                asked.number = next(numbers)
-                yield asked
+            requests, turn = self.requests(step), step.offset // self.plan.world % pieces
+            # From one turn to the next the longer lists move on, so that all workers read equally many.
+            ends = {0, *((len(requests) * piece + turn) // pieces for piece in range(1, pieces)), len(requests)}
+            for start, end in pairwise(sorted(ends)):
+                part = Requests(requests[start:end])
+                part.number = next(numbers)
+                yield part
 
     def requests(self, step: Step) -> list[ClipRequest]:
         """This rank's requests for a step."""
@@ -130,7 +120,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
                 first = derive_seed(self.plan.seed, *number, index)
                 seed = derive_seed(self.plan.seed, *number, index, before) if before else first
                 visit = first if getattr(self.order, "visits", False) else None
-                requests.append(ClipRequest(index, shape.frames, shape.size, seed, visit, step.moment))
+                requests.append(ClipRequest(index, shape.frames, shape.size, seed, visit))
         return requests
 
     def entries(self, step: Step) -> range:
@@ -157,18 +147,3 @@ def baseline_sampler(sampler: MultigridSampler, batches: int, number: Sequence[i
 
     clips = min(batches, max(1, plan.clips // of_step)) * of_step
     return MultigridSampler(Plan(alone, clips, derive_seed(seed, *number), plan.world), order, rank=sampler.rank)
-
-
-def _cut(requests: list[ClipRequest], pieces: int, turn: int) -> Iterator[list[ClipRequest]]:
-    """Yields the requests in at most `pieces` nearly equal lists that don't cut a visit.
-
-    From one `turn` to the next the longer lists move on, so that all workers read equally many.
-    """
-    if pieces == 1:
-        yield requests
-        return
-    ends = [0, *cumulative(map(len, visits(requests)))]
-    even = ((len(requests) * piece + turn % pieces) // pieces for piece in range(1, pieces))
-    cuts = {0, len(requests), *(ends[bisect_left(ends, end)] for end in even)}
-    for start, end in pairwise(sorted(cuts)):
-        yield requests[start:end]

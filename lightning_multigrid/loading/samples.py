@@ -217,7 +217,7 @@ class SampleParts:
         real = min(map(float, lengths)) if lengths else None
         rates = self._rates(sample, clips.values())
         change_of, reduced = changes(clips, request, baseline, divisor, real, self.whole_span, rates), sample
-        longest = max(change_of.values(), key=lambda change: change.before.get("T", 1))
+        longest = max(change_of.values(), key=lambda change: change.frames_before)
         for path, clip in clips.items():
             reduced = _put(reduced, path, change_of[path].of_clip(clip))
         for name, spec in self.follow.items():
@@ -243,12 +243,10 @@ class SampleParts:
 
     def _rates(self, sample: Any, clips: Iterable[Clip]) -> set[int]:
         """Lengths in time of what follows the clips, if they are whole shares of the longest clip's frames."""
-        longest, rates = max(clip.lengths.get("T", 1) for clip in clips), set()
-        for name, spec in self._letters.items():
-            place, shape = _split(spec)[0].find("T"), shape_of(_find(sample, name)[1]) or ()
-            if 0 <= place < len(shape):
-                rates |= {shape[place]} if shape[place] and longest % shape[place] == 0 else set()
-        return rates
+        longest = max(clip.lengths.get("T", 1) for clip in clips)
+        parts = ((_split(spec)[0], _find(sample, name)[1]) for name, spec in self._letters.items())
+        lengths = (dict(zip(axes, shape_of(values) or (), strict=False)).get("T", 0) for axes, values in parts)
+        return {length for length in lengths if length and longest % length == 0}
 
 
 def _product(lengths: Iterable[int]) -> str:

@@ -1,7 +1,7 @@
 """The parts of the paper's models: stem, bottleneck, non-local block, stage, head.
 
-Modules have PySlowFast's names (`s2.pathway0_res0.branch2.a`), so that published weights fit. Only the convolutions of
-the non-local block have a bias. Nothing depends on the shape of a clip, as the head pools globally.
+Modules have PySlowFast's names (`s2.pathway0_res0.branch2.a`), so that published weights fit. Nothing depends on the
+shape of a clip, as the head pools globally.
 
 Legend: B clips, C channels, T frames, H W pixels; N = T H W positions of a non-local block, M <= N of its keys.
 """
@@ -100,11 +100,10 @@ class NonLocal(nn.Module):
     """Non-local block: every position gathers from all positions of the clip (Wang et al. 2018).
 
     `instantiation` says how to weigh a pair of positions: "dot_product" divides by the number of keys, so it does not
-    depend on the grid; "softmax" (embedded Gaussian) scales by inner width ** -0.5. `key_pool` is the spatial max-pool
-    of the positions to gather from, 1 for none.
+    depend on the grid; "softmax" (embedded Gaussian) scales by inner width ** -0.5.
     """
 
-    def __init__(self, channels: int, instantiation: Literal["dot_product", "softmax"], key_pool: int) -> None:
+    def __init__(self, channels: int, instantiation: Literal["dot_product", "softmax"]) -> None:
         super().__init__()
         if instantiation not in ("dot_product", "softmax"):
             raise ValueError(f"`instantiation` must be 'dot_product' or 'softmax', got {instantiation!r}.")
@@ -115,7 +114,7 @@ class NonLocal(nn.Module):
         self.conv_g = nn.Conv3d(channels, inner, 1)
         self.conv_out = nn.Conv3d(inner, channels, 1)
         self.bn = nn.BatchNorm3d(channels)
-        self.pool = MaxPool((1, key_pool, key_pool))
+        self.pool = MaxPool((1, 2, 2))  # of the positions to gather from
 
     def forward(self, x: Tensor) -> Tensor:
         """Takes and returns B x C x T x H x W."""
@@ -131,7 +130,7 @@ class NonLocal(nn.Module):
             pairs = torch.baddbmm(unused, theta, phi.transpose(1, 2), beta=0, alpha=1 / phi.shape[1])  # B x N x M
             gathered = pairs @ g
         gathered = gathered.transpose(1, 2).reshape(x.shape[0], -1, *x.shape[2:])
-        if x.is_contiguous():  # otherwise `gathered`, a channels-last view, would make the next layers channels-last
+        if x.is_contiguous():  # else `gathered`, a channels-last view, would make the next layers channels-last
             gathered = gathered.contiguous()
         return x + self.bn(self.conv_out(gathered))  # type: ignore[no-any-return]
 

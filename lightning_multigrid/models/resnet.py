@@ -77,17 +77,15 @@ def i3d_nl_r50(
     num_classes: int = 400,
     *,
     instantiation: Literal["dot_product", "softmax"] = "dot_product",
-    key_pool: int = 2,
     dropout: float = 0.5,
 ) -> VideoResNet:
     """I3D-NL R50: I3D with non-local blocks after every other block of res3 and res4, five in all. 35.4 M parameters.
 
     `instantiation` says how the blocks weigh a pair of positions; the paper uses the dot product, and the published
-    weights of PySlowFast are for "softmax". `key_pool` is the spatial max-pool of the positions that the blocks gather
-    from, 1 for none. The other arguments are those of `VideoResNet`.
+    weights of PySlowFast are for "softmax". The other arguments are those of `VideoResNet`.
     """
-    res3 = {block: NonLocal(512, instantiation, key_pool) for block in (1, 3)}
-    res4 = {block: NonLocal(1024, instantiation, key_pool) for block in (1, 3, 5)}
+    res3 = {block: NonLocal(512, instantiation) for block in (1, 3)}
+    res4 = {block: NonLocal(1024, instantiation) for block in (1, 3, 5)}
     added: Sequence[Mapping[int, NonLocal]] = ({}, res3, res4, {})
     return VideoResNet(
         num_classes, stem_kernel=5, temporal_kernels=_I3D_R50, temporal_pool=2, nonlocal_blocks=added, dropout=dropout

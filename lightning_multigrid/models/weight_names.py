@@ -116,7 +116,7 @@ def name_tables(names: Iterable[str]) -> dict[str, dict[str, str]]:
     rules: dict[str, Callable[[str], str | None]] = {
         "own names": lambda name: name,
         "pytorchvideo": _pytorchvideo(pathways, pooled=0),
-        "pytorchvideo, with a pool behind res2": _pytorchvideo(pathways, pooled=1),
+        "pytorchvideo, with a pool after res2": _pytorchvideo(pathways, pooled=1),
         "torchvision": _torchvision,
         "Caffe2": _caffe2(last_block),
     }

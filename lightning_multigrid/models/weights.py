@@ -27,7 +27,7 @@ class WeightsReport:
     """What happened to each tensor.
 
     Args:
-        naming: Whose names the weights had, such as "Caffe2"; "transformers" if it renamed them.
+        naming: Whose names the weights had, such as "Caffe2".
         loaded: Tensors of the model that took their values from the weights.
         inflated: Those of `loaded` that were image kernels, repeated over time.
         missing: Tensors of the model that the weights lack; they keep their values.
@@ -96,8 +96,9 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
     given = find_tensors(source if isinstance(source, Mapping) else read_file(source), where)
     own = model.state_dict()
     fitting, report = _match(given, own)
-    if report.missing and report.unexpected and _is_of_transformers(model):
-        fitting, report = _add_renamed(model, given, fitting, report)
+    transformers = sys.modules.get("transformers")  # who has a model of it has imported it
+    if report.missing and report.unexpected and transformers and isinstance(model, transformers.PreTrainedModel):
+        fitting, report = _match(_renamed(model, given), own)
     if not fitting:
         raise ValueError(
             f"{where} has no tensor that fits {type(model).__name__}: it has {_some(given)}; the model has"
@@ -138,22 +139,14 @@ def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict
     return fitting, WeightsReport(naming, tuple(fitting), tuple(inflated), missing, tuple(unexpected), mismatched)
 
 
-def _is_of_transformers(model: nn.Module) -> bool:
-    transformers = sys.modules.get("transformers")  # who has a model of it has imported it
-    return transformers is not None and isinstance(model, transformers.PreTrainedModel)
-
-
-def _add_renamed(
-    model: Any, given: Mapping[str, Tensor], fitting: Mapping[str, Tensor], report: WeightsReport
-) -> tuple[dict[str, Tensor], WeightsReport]:
-    """Adds tensors that only transformers knows: from 5 on, its models have other names than the files of its Hub.
+def _renamed(model: Any, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights by the names of a model of transformers: from 5 on, these are others than in the files of its Hub.
 
     `from_pretrained` knows the names that each version gave, and nothing else in public does. It makes another model.
     """
     from transformers import logging as its_logging
 
-    own = model.state_dict()
-    _, prefix, _ = _recognise(given, own)
+    _, prefix, _ = _recognise(given, model.state_dict())
     weights = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
     verbosity = its_logging.get_verbosity()
     its_logging.set_verbosity_error()  # it would report on its model what we report on ours
@@ -167,34 +160,17 @@ def _add_renamed(
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
-    except Exception as error:  # a subclass may be made otherwise: what fits by its names is still loaded
+    except Exception as error:  # a subclass may be made differently: what fits by its names is still loaded
         logger.warning("transformers can't read the weights for %s (%s).", type(model).__name__, error)
-        return dict(fitting), report
+        return dict(given)
     finally:
         its_logging.set_verbosity(verbosity)
-    # 4.57 gives the names alone, which are those of the files.
-    mismatched = {entry[0]: entry[1:] for entry in info["mismatched_keys"] if not isinstance(entry, str)}
-    kept = {*info["missing_keys"], *info["mismatched_keys"], *mismatched}
-    state = read.state_dict()
-    read_well = {name: state[name] for name in own if name in state and name not in kept}
-    added = {name: values for name, values in read_well.items() if values.shape == own[name].shape}
-    fitting = {**fitting, **added}
-    mismatched |= {  # a part of the model that was replaced
-        name: (values.shape, own[name].shape) for name, values in read_well.items() if name not in added
-    }
-    mismatched = {
-        name: (tuple(given_shape), tuple(own_shape))
-        for name, (given_shape, own_shape) in mismatched.items()
-        if name not in fitting
-    }
-    return fitting, WeightsReport(
-        "transformers",
-        tuple(fitting),
-        report.inflated,
-        tuple(name for name in report.missing if name not in fitting and name not in mismatched),
-        tuple(sorted({*info["unexpected_keys"], *(state.keys() - own.keys() - kept)})),
-        {**report.mismatched, **mismatched},
-    )
+    # 4.57 gives the names alone, which are those of the files. Of the others only the shape counts.
+    other = [(entry, ()) if isinstance(entry, str) else entry[:2] for entry in info["mismatched_keys"]]
+    other += [(name, ()) for name in info["unexpected_keys"]]
+    left = {name: weights.get(name, torch.empty(shape, device="meta")) for name, shape in other}
+    state = {name: tensor for name, tensor in read.state_dict().items() if name not in info["missing_keys"]}
+    return state | left
 
 
 def _recognise(given: Mapping[str, Tensor], own: Iterable[str]) -> tuple[str, str, dict[str, str]]:

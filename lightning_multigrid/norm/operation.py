@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,37 +62,29 @@ def sub_batches(clips: int, of: int, *, baseline_batches: float = 1, world: int 
     """Within it, BatchNorm of any kind has statistics over `clips` clips, in mini-batches of `of` clips.
 
     It holds for whatever calls `torch.nn.functional.batch_norm` by this name in training: the layers of torch, derived
-    classes, and others such as timm's. Forward and backward should both be within it, as a checkpointed activation is
-    computed again in the backward. No layer changes. `nn.SyncBatchNorm` and TorchScript don't call that function.
+    classes, and others such as timm's; `nn.SyncBatchNorm` and TorchScript don't. No layer changes. Forward and backward
+    should both be within it, as a checkpointed activation is computed again in the backward.
 
     N clips form k = max(1, N // clips) groups, each normalised by its own mean and variance: clip i is in group i % k.
     If a model folds frames into the first axis, or puts several views into one mini-batch, a clip has m rows, which is
-    N / `of`, rounded. The rows are dealt out to the groups in turn, m neighbours at a time. So
+    N / `of`, rounded. The rows are dealt out to the groups in turn, m neighbours at a time. So the frames of a clip
+    stay in one group if they are neighbours, as `flatten(0, 1)` of B x T x ... makes them. Of `cat([real, fake])`, and
+    of rows that are sorted by time, each group has the same mixture. If the rows can't be parted evenly, the first
+    groups have up to m rows more.
 
-    - the frames of a clip stay in one group, if they are neighbours, as `flatten(0, 1)` of B x T x ... makes them;
-    - of `cat([real, fake])`, and of rows that are sorted by time, each group has the same mixture. If m divides the
-      clips of a group, all rows of a clip are also in one group.
-
-    If the rows can't be parted evenly, the first groups have up to m rows more.
-
-    The running statistics have the same meaning as plain BatchNorm's for mini-batches of `clips` clips: they follow the
-    average of the groups' means and the average of their (unbiased) variances, weighted by the groups' rows. The
-    variance *between* the groups' means is not included. A step of multigrid training on a coarse base shape replaces
-    several of the baseline's, and the weights change as much. With `baseline_batches` the running statistics forget as
-    much: the mini-batch counts in them with 1 - (1 - m)^baseline_batches, where m is the momentum that the layer
-    gives. Without it, a single group is plain BatchNorm to the bit, and so is evaluation.
+    The running statistics mean what plain BatchNorm's do for mini-batches of `clips` clips: they follow the averages of
+    the groups' means and of their (unbiased) variances, weighted by the groups' rows. The mini-batch counts in them
+    with 1 - (1 - m)^baseline_batches, where m is the layer's momentum: a step on a coarse base shape replaces several
+    of the baseline's, and the weights change as much. A single group that counts once is plain BatchNorm to the bit.
 
     If `torch.distributed` is initialised and `of` is less than `clips`, a rank shares statistics with its neighbours:
     `min(R, ceil(clips / of))` of the R ranks form a group; left-over ranks join the last group. Forward and backward
-    give what a single process would compute on all the group's clips, and `of` decides it on all ranks alike, whatever
-    reaches a layer on one of them, even if no clip does. Ranks that share must be replicas of the model. A step has one
-    all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. Other ranks send nothing.
-    The groups (`torch.distributed.new_group`) last as long as the default group. The callback makes them before the
-    first step; elsewhere a forward that needs them.
-
-    `DistributedDataParallel` needs no change. Each rank's gradient is that of the sum of all losses with respect to its
-    own clips, so the average over ranks is the gradient of the mean loss. Running statistics are equal within a group.
-    All replicas take over the running statistics of rank 0, as with plain BatchNorm (`broadcast_buffers`, the default).
+    give what a single process would compute on all the group's clips. `of` decides it on all ranks alike, whatever
+    reaches a layer on one of them, even if no clip does. Ranks that share must be replicas of the model. A layer has
+    one all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. The callback makes the
+    groups (`torch.distributed.new_group`) before the first step; elsewhere a forward that needs them does.
+    `DistributedDataParallel` needs no change: each rank's gradient is that of the sum of all losses with respect to its
+    own clips, and all replicas take over the running statistics of rank 0, as with plain BatchNorm.
 
     Args:
         clips: Clips that share statistics.
@@ -154,17 +146,15 @@ def batch_norm(
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
     if groups == 1:
         return _plain(input, running_mean, running_var, weight, bias, True, momentum, eps)
-    running = running_mean, running_var
-    if rows % (groups * unit):
-        output = _apart(input, running, weight, bias, groups, unit, momentum, eps)
-    elif takes_compiled(input):
+    running, even = (running_mean, running_var), rows % (groups * unit) == 0
+    if even and takes_compiled(input):
         output, *seen = normalize_groups(input, weight, bias, groups, unit, eps)
         _move(running, seen, momentum)
         return output
-    elif unit > 1:
-        output = _apart(input, running, weight, bias, groups, unit, momentum, eps)
-    else:
+    if even and unit == 1:
         output = _merged(input.contiguous(), running, weight, bias, groups, momentum, eps)
+    else:
+        output = _apart(input, running, weight, bias, groups, unit, momentum, eps)
     return to_channels_last(output) if only_channels_last(input) else output
 
 
@@ -218,12 +208,16 @@ def _merged(
 ) -> Tensor:
     """One BatchNorm of n clips with k C channels. Clip i belongs to group i % k, so this is a view."""
     merged = x.view(-1, groups * x.shape[1], *x.shape[2:])
-    weights, biases, means, variances = _for_groups(groups, weight, bias, *running)
+    weights, biases, means, variances = (
+        None if tensor is None else tensor.repeat(groups) for tensor in (weight, bias, *running)
+    )
     output = _plain(merged, means, variances, weights, biases, True, momentum, eps)
     for moved, one in zip((means, variances), running, strict=True):
         if moved is not None and one is not None:
             torch.mean(moved.view(groups, -1), dim=0, dtype=one.dtype, out=one.data)
-    return _like_view(output, x.shape)
+    # Not `view`: of a view, an in-place ReLU would make autograd copy all activations. No public function changes the
+    # shape of a tensor that nobody else sees; matmul uses this one for it.
+    return torch.ops.aten._unsafe_view(output, x.shape)  # type: ignore[no-any-return]
 
 
 def _apart(
@@ -237,58 +231,15 @@ def _apart(
     eps: float,
 ) -> Tensor:
     """A BatchNorm of each group, where no view has the rows of all groups together."""
-    whole = len(x) // (groups * unit) * unit  # rows of each group, but for what remains
-    dealt = x[: groups * whole].view(-1, groups, unit, *x.shape[1:])
-    parts = [dealt[:, group].flatten(0, 1) for group in range(groups)]
-    remains = len(x) > groups * whole
-    if remains:
-        rest = torch.split(x[groups * whole :], unit)
-        parts = [torch.cat([part, *rest[group : group + 1]]) for group, part in enumerate(parts)]
+    units = torch.split(x, unit)
+    parts = [torch.cat(units[group::groups]) for group in range(groups)]
     weights, biases = _for_each(groups, weight), _for_each(groups, bias)
     shares = _momenta([len(part) for part in parts], momentum)
     outputs = [
-        _plain(part, *running, w, b, True, share, eps)
+        torch.split(_plain(part, *running, w, b, True, share, eps), unit)
         for part, w, b, share in zip(parts, weights, biases, shares, strict=True)
     ]
-    output = torch.stack([one[:whole].view(-1, unit, *x.shape[1:]) for one in outputs], dim=1)
-    output = _like_view(output, (groups * whole, *x.shape[1:]))
-    return torch.cat([output, *(one[whole:] for one in outputs)]) if remains else output
-
-
-def _like_view(output: Tensor, shape: Sequence[int]) -> Tensor:
-    # Not `view`: of a view, an in-place ReLU would make autograd copy all activations. No public function changes the
-    # shape of a tensor that nobody else sees; matmul uses this one for it.
-    return torch.ops.aten._unsafe_view(output, shape)  # type: ignore[no-any-return]
-
-
-class _ForGroups(torch.autograd.Function):
-    """Repeats tensors of C values k times in one operation; the backward adds up the gradients of each in one."""
-
-    generate_vmap_rule = True  # for `torch.func`
-
-    @staticmethod
-    def forward(groups: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return torch.cat([tensor for tensor in tensors for _ in range(groups)]).chunk(len(tensors))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # `torch.func` needs it
-        ctx.groups, *tensors = inputs
-        fixed = [row for row, tensor in zip(output, tensors, strict=True) if not tensor.requires_grad]
-        ctx.mark_non_differentiable(*fixed)
-        ctx.set_materialize_grads(False)  # autograd would fill zeros for them
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        return None, *(None if one is None else one.view(ctx.groups, -1).sum(dim=0) for one in gradients)
-
-
-def _for_groups(groups: int, *tensors: Tensor | None) -> list[Tensor | None]:
-    """Each tensor of C values repeated to k C."""
-    if torch.compiler.is_compiling():  # it makes one operation of many, and knows no number of tensors that changes
-        return [None if tensor is None else tensor.repeat(groups) for tensor in tensors]
-    given = [tensor for tensor in tensors if tensor is not None]
-    repeated = iter(_ForGroups.apply(groups, *given) if given else ())
-    return [None if tensor is None else next(repeated) for tensor in tensors]
+    return torch.cat([outputs[turn % groups][turn // groups] for turn in range(len(units))])
 
 
 def _for_each(groups: int, tensor: Tensor | None) -> Sequence[Tensor | None]:

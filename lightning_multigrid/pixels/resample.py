@@ -24,6 +24,7 @@ from lightning_multigrid.pixels.yuv import YuvClip, to_device
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
 MEAN = (0.45, 0.45, 0.45)
 STD = (0.225, 0.225, 0.225)
+_ONE_BY_ONE = {"cpu"}  # whose cache holds one crop; on GPUs each operation has to be launched
 
 
 def resample_clips(
@@ -34,7 +35,6 @@ def resample_clips(
     mean: tuple[float, float, float] = MEAN,
     std: tuple[float, float, float] = STD,
     antialias: bool = False,
-    together: bool | None = None,
 ) -> Tensor:
     """Resamples crops bilinearly to one size and normalises them: (x / 255 - mean) / std.
 
@@ -47,8 +47,6 @@ def resample_clips(
         mean: Per channel, in units of the range 0 to 1.
         std: Per channel, in units of the range 0 to 1.
         antialias: Whether to average over all source pixels between two points of a coarser grid; the paper does not.
-        together: Whether to resample many crops in a few operations instead of one by one, as with `antialias`. By
-            default on GPUs, for which each operation has to be launched, but not on CPUs, whose caches hold one crop.
 
     Returns:
         B x 3 x T x S x S float32, on the crops' device.
@@ -67,7 +65,7 @@ def resample_clips(
     factors = [1 / (255 * s) for s in std] + [-m / s for m, s in zip(mean, std, strict=True)]
     flips = flips or [False] * len(packed)
     clips = torch.empty(len(packed), 3, frames, size, size, dtype=torch.float32, device=device)
-    if not antialias and (device.type != "cpu" if together is None else together):
+    if not antialias and device.type not in _ONE_BY_ONE:
         for block in packed.blocks():
             _resample_block(block, size, flips[block.part], factors, out=clips[block.part])
         return clips

@@ -8,13 +8,4 @@ from lightning_multigrid.positions.adapters import Grid, Grids, Table
 from lightning_multigrid.positions.following import Following, knows_grids
 from lightning_multigrid.positions.known import mvit_tables, mvit_tokens, patch_divisors
 
-__all__ = [
-    "Following",
-    "Grid",
-    "Grids",
-    "Table",
-    "knows_grids",
-    "mvit_tables",
-    "mvit_tokens",
-    "patch_divisors",
-]
+__all__ = ["Following", "Grid", "Grids", "Table", "knows_grids", "mvit_tables", "mvit_tokens", "patch_divisors"]

@@ -193,12 +193,8 @@ def _vit(model: Any, grids: Grids) -> dict[str, Any]:
         return {}
     patches = model.patch_embed
     # After a stem of convolutions a token has more pixels than `patch_size` says.
-    full, pixels = (
-        patches.grid_size,
-        [n // tokens for n, tokens in zip(patches.img_size, patches.grid_size, strict=True)],
-    )
-    sides = tuple(map(grids.size, patches.img_size))
-    now = sides[0] // pixels[0], sides[1] // pixels[1]
+    full, sides = patches.grid_size, tuple(map(grids.size, patches.img_size))
+    now = tuple(n // (whole // tokens) for n, tokens, whole in zip(sides, full, patches.img_size, strict=True))
     sizes = {"img_size": sides, "grid_size": now, "num_patches": prod(now)}
     changes: dict[str, Any] = {f"patch_embed.{name}": value for name, value in sizes.items()}
     if model.pos_embed is not None:

@@ -5,14 +5,14 @@ Begin with `prepare_videos.py` (`prepare` itself, and the list of what it writes
 `processes.py` runs all three.
 """
 
+from lightning_multigrid.files import of_videos
 from lightning_multigrid.prepare.check_videos import Look, bytes_of_planes, check, look_at
 from lightning_multigrid.prepare.index_before_fit import index_in_subprocess, tables_folder
-from lightning_multigrid.prepare.prepare_videos import Summary, prepare, write_report
+from lightning_multigrid.prepare.prepare_videos import Prepared, prepare, write_report
 from lightning_multigrid.prepare.processes import TASK_SECONDS, end_with_parent, usable_cores
-from lightning_multigrid.prepare.progress import Progress, of_videos, progress_bar
-from lightning_multigrid.prepare.tables import Indexed, index, missing_tables, originals
+from lightning_multigrid.prepare.tables import index, missing_tables, originals
 from lightning_multigrid.prepare.transcode import Encoding, Planes
 
-__all__ = ["TASK_SECONDS", "Encoding", "Indexed", "Look", "Planes", "Progress", "Summary"]
+__all__ = ["TASK_SECONDS", "Encoding", "Look", "Planes", "Prepared"]
 __all__ += ["bytes_of_planes", "check", "end_with_parent", "index", "index_in_subprocess", "look_at", "missing_tables"]
-__all__ += ["of_videos", "originals", "prepare", "progress_bar", "tables_folder", "usable_cores", "write_report"]
+__all__ += ["of_videos", "originals", "prepare", "tables_folder", "usable_cores", "write_report"]

@@ -1,6 +1,6 @@
 """`python -m lightning_multigrid.prepare FOLDER WORKERS`: makes the tables that the videos on its input lack.
 
-The input has the root and the path of each. It writes how many of these have a table now, and how many are broken.
+The input has the root and the path of each. It writes what became of these.
 """
 
 import os
@@ -22,4 +22,4 @@ if __name__ == "__main__":  # its workers import this file
         done = index(videos.items(), folder, int(workers))
     except OutputError as error:
         sys.exit(str(error))
-    print(done.made + done.kept, len(done.broken))
+    print(f"Frame tables of {done}.")

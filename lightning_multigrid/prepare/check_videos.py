@@ -6,22 +6,9 @@ from functools import partial
 from statistics import mean
 from typing import NamedTuple
 
-import numpy as np
-
-from lightning_multigrid.decode import (
-    FrameFolder,
-    FrameTable,
-    FullDecode,
-    PlaneFile,
-    TableStore,
-    VideoError,
-    open_whole,
-    own_table,
-    planes_bytes,
-)
+from lightning_multigrid.decode import FrameTable, TableStore, Video, VideoError, open_whole, planes_bytes
 from lightning_multigrid.files import StrPath
-from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
-from lightning_multigrid.prepare.progress import shown
+from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.prepare.tables import index, originals
 from lightning_multigrid.prepare.transcode import Planes
 from lightning_multigrid.sources import Manifest, ManifestError
@@ -33,21 +20,9 @@ _USUAL_RATE = 30.0  # frames per second, where a file doesn't say
 def check(manifest: Manifest, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> dict[str, str]:
     """Finds the faults of a manifest's videos: what is broken, damaged or cut, or ends before a stretch of it begins.
 
-    Their frame tables tell it, and those that are missing are made and kept, as by `index`: a training that follows
-    decodes no video again. Prepared videos and folders of frames, which need no tables there, are decoded each time.
-
-    Args:
-        manifest: The videos.
-        folder: Where tables are kept.
-        workers: Processes; 0 works in this one.
-        timeout: Seconds after which a video counts as broken (not with 0 workers).
-
-    Returns:
-        The paths of videos with a fault, each with what it is.
-
-    Raises:
-        OutputError: If tables can't be written.
-        ValueError: If an argument is outside its range.
+    Their frame tables tell it. Those that are missing are made as by `index`, with its arguments and errors, so that a
+    training that follows decodes no video again. Prepared videos and folders of frames, which need none, are decoded.
+    Returns the paths of videos with a fault, each with what it is.
     """
     # A video that is listed several times is read once.
     starts: dict[str, list[float]] = {}
@@ -59,29 +34,25 @@ def check(manifest: Manifest, folder: StrPath, workers: int = 0, timeout: float 
         table = store.find(path)
         faults[path] = _fault(table, starts[path]) if table else "changed while it was checked. Check it again"
     rest = {path: begins for path, begins in starts.items() if path not in faults}
-    tasks = run_tasks(partial(_of_decode, manifest.frame_rate), rest.items(), workers, timeout)
+    tasks = run_tasks(partial(_of_decode, manifest.images_per_second), rest.items(), workers, timeout)
     for (path, _), result in shown("check", tasks, len(rest)):
         faults[path] = result.reason if isinstance(result, TaskFailure) else result
     return {path: faults[path] for path in starts if faults[path]}
 
 
-def _of_decode(frame_rate: float | None, task: tuple[str, Sequence[float]]) -> str:
+def _of_decode(images_per_second: float | None, task: tuple[str, Sequence[float]]) -> str:
     path, starts = task
-    with open_whole(path, frame_rate) as decode:
-        for _ in decode:
+    with open_whole(path, images_per_second) as video:
+        for _ in video:
             pass
-        if not isinstance(decode, FullDecode):
-            return _fault(decode, starts)
-        own, found = own_table(decode.file.bytes), decode.table(entries=False)
-        whole = own is None or not own.is_current or np.array_equal(own.checksums, found.checksums)
-        return _fault(found, starts) if whole else "changed since `prepare` made it. Remove it, and run `prepare`"
+        return _fault(video.known(), starts)
 
 
-def _fault(video: FrameTable | FrameFolder | PlaneFile, starts: Sequence[float]) -> str:
+def _fault(video: FrameTable | Video, starts: Sequence[float]) -> str:
     """What is wrong with a video whose stretches start there, in s; empty if nothing is."""
     if video.damage:
         return str(video.damage)
-    if isinstance(video, FrameTable) and video.lacks:
+    if video.lacks:
         return f"seems to be cut: {video.lacks}"
     end = video.start + video.time_of(len(video)) if video.rate else 0.0
     late = [start for start in starts if start and start >= end]
@@ -109,7 +80,7 @@ def look_at(manifest: Manifest) -> tuple[list[Look], list[str]]:
     number = min(_LOOKED_AT, len(manifest))
     for row in (place * len(manifest) // number for place in range(number)):
         try:
-            look = _look_at(manifest.path(row), manifest.frame_rate)
+            look = _look_at(manifest.path(row), manifest.images_per_second)
             start, end = manifest.stretch(row)
             shown = max(1, round((min(end, look.frames / look.rate) - start) * look.rate))
             looks.append(look._replace(frames=shown))
@@ -120,7 +91,7 @@ def look_at(manifest: Manifest) -> tuple[list[Look], list[str]]:
     return looks, broken
 
 
-def bytes_of_planes(paths: Sequence[str], planes: Planes, frame_rate: float | None = None) -> int:
+def bytes_of_planes(paths: Sequence[str], planes: Planes, images_per_second: float | None = None) -> int:
     """About how many bytes some videos take as planes: by the frames of up to 32 of them, evenly spaced.
 
     Videos that can't be begun are taken to be like the others.
@@ -128,14 +99,14 @@ def bytes_of_planes(paths: Sequence[str], planes: Planes, frame_rate: float | No
     found, number = [], min(_LOOKED_AT, len(paths))
     for path in (paths[place * len(paths) // number] for place in range(number)):
         with suppress(VideoError):
-            look = _look_at(path, frame_rate)
+            look = _look_at(path, images_per_second)
             found.append(planes_bytes(look.frames, *planes.size(look.height, look.width)))
     return round(len(paths) * mean(found)) if found else 0
 
 
-def _look_at(path: str, frame_rate: float | None) -> Look:
+def _look_at(path: str, images_per_second: float | None) -> Look:
     """Looks at a video file, or at a folder of frames if these have a rate."""
-    with open_whole(path, frame_rate) as video:
+    with open_whole(path, images_per_second) as video:
         next(iter(video))
-        length, rate = video.counted() if isinstance(video, FullDecode) else (len(video), video.rate)
+        length, rate = video.counted()
         return Look(length, rate or _USUAL_RATE, video.height, video.width)

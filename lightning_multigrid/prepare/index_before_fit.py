@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from lightning_multigrid.decode import TableStore
 from lightning_multigrid.files import OutputError, StrPath, cache_folder, is_url
 from lightning_multigrid.prepare.processes import usable_cores
-from lightning_multigrid.prepare.progress import of_videos
 from lightning_multigrid.prepare.tables import index, originals
 from lightning_multigrid.sources import Manifest
 
@@ -18,21 +17,12 @@ _FEW = 32  # videos that are done before a program has started
 
 
 def index_in_subprocess(manifests: Iterable[Manifest], folder: StrPath) -> str:
-    """Makes the frame tables that videos of manifests lack, and keeps them in a folder.
+    """Makes the frame tables that videos of manifests lack, and stores them in a folder.
 
     It starts `python -m lightning_multigrid.prepare`: processes of the user's own script would run that script again.
-    Several that share the folder share the work, and none waits for another. That program also asks which videos at
-    URLs lack a table: this process opens no connection, so that it may fork.
-
-    Args:
-        manifests: The videos; those that need no table are left out.
-        folder: That of a `TableStore`.
-
-    Returns:
-        A sentence that says what was made; empty if nothing was missing.
-
-    Raises:
-        OutputError: If the folder can't be written to.
+    That program also asks which videos at URLs lack a table: this process opens no connection, so that it may fork.
+    Returns a sentence that says what was made; empty if nothing was missing. An `OutputError` if the folder of this
+    `TableStore` can't be written to.
     """
     missing, remote = defaultdict[str, list[str]](list), False
     for manifest in manifests:
@@ -44,7 +34,7 @@ def index_in_subprocess(manifests: Iterable[Manifest], folder: StrPath) -> str:
     if not missing:
         return ""
     if not remote and sum(map(len, missing.values())) <= _FEW:
-        return str(index(missing.items(), folder))
+        return f"Frame tables of {index(missing.items(), folder)}."
     TableStore(folder).begin()
     command = [sys.executable, "-m", __package__, os.fspath(folder), str(usable_cores())]
     pairs = ((root, path) for root, paths in missing.items() for path in dict.fromkeys(paths))
@@ -54,11 +44,9 @@ def index_in_subprocess(manifests: Iterable[Manifest], folder: StrPath) -> str:
     if run.returncode:
         said = f"The program that makes frame tables ended with exit status {run.returncode}."
         raise OutputError(errno.EIO, said)
-    there, broken = map(int, run.stdout.split()[-2:])
-    said = f"; broken: {of_videos(broken)}" if broken else ""
-    return f"Frame tables of {of_videos(there)} are in {os.fspath(folder)}{said}." if there or broken else ""
+    return run.stdout.decode().splitlines()[-1]
 
 
 def tables_folder() -> str:
-    """Where the frame tables of videos that are not prepared are kept, unless another folder is given."""
+    """Where the frame tables of videos that are not prepared are stored, unless another folder is given."""
     return str(cache_folder() / "tables")

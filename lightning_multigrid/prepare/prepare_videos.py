@@ -2,9 +2,8 @@
 
 The output folder holds `videos/`, named as the sources are. Each says at its end what it was made from, by which the
 same command knows later what is done. Beside them are `metadata.csv`, their list, with `classes.txt`, and `report.csv`,
-which says what was broken and why. Part K of N makes some of the videos, and a report of its own. A video has its name
-only once it is whole and on the disk, so several may work on one folder: each takes the videos in an order of its own,
-and looks for the prepared one before it makes it.
+which says what was broken and why. A video has its name only once it is whole and on the disk, so several may work on
+one folder: each takes the videos in an order of its own, and looks for the prepared one before it makes it.
 """
 
 import errno
@@ -12,17 +11,16 @@ import hashlib
 import json
 import os
 import random
-import re
 import shutil
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
 
 import av
 
-from lightning_multigrid.decode import BrokenVideosError, PlaneFile, VideoError, is_plane_file, own_table
+from lightning_multigrid.decode import BrokenVideosError, Done, PlaneFile, VideoError, is_plane_file, own_table
 from lightning_multigrid.files import (
     InputFile,
     OutputError,
@@ -32,15 +30,13 @@ from lightning_multigrid.files import (
     output_errors,
     path_argument,
     printable,
-    quoted,
     remove_partial,
     require,
     state_of,
     write_csv,
 )
 from lightning_multigrid.prepare.check_videos import bytes_of_planes
-from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
-from lightning_multigrid.prepare.progress import Progress
+from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.prepare.transcode import ENCODER, Encoding, Planes, TranscodeJob, transcode
 from lightning_multigrid.sources import Manifest, save_list
 
@@ -50,16 +46,13 @@ REPORT_NAME = "report.csv"
 _VERSION = 7
 
 
-@dataclass(frozen=True)
-class Summary:
+@dataclass
+class Prepared(Done):
     """What a `prepare` did."""
 
-    folder: str  # with the list of the prepared videos, for `VideoDataModule`; a part doesn't write it
-    report: str  # CSV of the broken videos
-    made: int  # videos that it made
-    kept: int  # videos that were there before, or that another process made
-    broken: dict[str, str]  # path and reason of each video that can't be used
-    bytes: int  # of the videos that are there now
+    folder: str = ""  # with the list of the prepared videos, for `VideoDataModule`
+    report: str = ""  # CSV of the broken videos
+    bytes: int = 0  # of the videos that are there now
 
 
 def prepare(
@@ -67,24 +60,15 @@ def prepare(
     output: StrPath,
     encoding: Encoding | Planes = Encoding(),
     *,
-    part: str | None = None,
     workers: int = 0,
     timeout: float = TASK_SECONDS,
     max_bad_fraction: float = 0.25,
-    progress: Callable[[Progress], None] = lambda now: None,
-) -> Summary:
-    """Writes the videos of a manifest anew, except those that are there already.
+) -> Prepared:
+    """Writes the videos of a manifest anew, except those that are there already, with a bar.
 
-    Args:
-        manifest: The videos.
-        output: Folder for all that is written. Nothing outside it is touched, whatever the manifest says.
-        encoding: How videos are encoded, or stored as planes.
-        part: Do only part K of N, given as `K/N`: every N-th video. A `prepare` of all then does what is left, and
-            writes the list.
-        workers: Processes; 0 works in this one.
-        timeout: Seconds after which a video counts as broken (not with 0 workers).
-        max_bad_fraction: Largest share of all videos that may be broken, in [0, 1]; no matter for a part.
-        progress: Called after every video.
+    Nothing outside of the folder `output` is written, whatever the manifest says. `workers` are processes; 0 works in
+    this one. After `timeout` seconds a video counts as broken (not with 0 workers). `max_bad_fraction` is the largest
+    share of all videos that may be broken, in [0, 1].
 
     Raises:
         BrokenVideosError: If too many videos are broken; the others are there nevertheless, and so is the report.
@@ -92,7 +76,6 @@ def prepare(
             from what is there.
         ValueError: If an argument is outside its range, two videos would share a name, or this FFmpeg has no encoder.
     """
-    number, parts = (1, 1) if part is None else _part(part)
     require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "in [0, 1]")
     if isinstance(encoding, Encoding):
         av.Codec(ENCODER, "w")  # a ValueError if FFmpeg has none
@@ -104,43 +87,37 @@ def prepare(
             "would be a class of their own. Give a folder beside it."
         )
     sources = manifest.paths()
-    names = dict(list(names_of(sources, manifest.root, encoding.suffix).items())[number - 1 :: parts])
+    names = names_of(sources, manifest.root, encoding.suffix)
     with output_errors(root):
         os.makedirs(root, exist_ok=True)
         remove_partial(root)
         broken: dict[str, str] = {}
         jobs: list[TranscodeJob] = []
         origins: dict[str, str] = {}
-        for source, name in names.items():
+        for source, name in shown("look", names.items(), len(names)):
             if not is_url(source) and os.path.realpath(source).startswith(os.path.join(root, "")):
                 raise ValueError(f"{source} lies in the output folder {root}. Give a folder of its own as `output`.")
             try:
-                made_from = origins[source] = _made_from(source, encoding, manifest.frame_rate)
+                made_from = origins[source] = _made_from(source, encoding, manifest.images_per_second)
             except OSError as error:
                 broken[source] = error.strerror or str(error)
                 continue
             target = os.path.join(folder, name)
-            if _own_origin(target) == made_from:
-                continue
-            if _room_for_name(target):
-                jobs.append(TranscodeJob(source, target, encoding, manifest.frame_rate, made_from))
-            else:
+            if max(len(os.fsencode(part)) for part in name.split("/")) > os.pathconf(root, "PC_NAME_MAX"):
                 broken[source] = f"{os.path.basename(name)} is too long a name for the disk of {root}; rename the video"
+            elif _own_origin(target) != made_from:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                jobs.append(TranscodeJob(source, target, encoding, manifest.images_per_second, made_from))
         if isinstance(encoding, Planes):
-            _check_room(root, bytes_of_planes([job.source for job in jobs], encoding, manifest.frame_rate))
+            _check_room(root, bytes_of_planes([job.source for job in jobs], encoding, manifest.images_per_second))
         random.Random().shuffle(jobs)  # other processes may do the same
         made = 0
-        now = Progress(len(jobs))
-        progress(now)
-        for job, result in run_tasks(_make, jobs, workers, timeout):
+        for job, result in shown("prepare", run_tasks(_make, jobs, workers, timeout), len(jobs)):
             if isinstance(result, TaskFailure):
                 broken[job.source] = result.reason
-                now.broken += 1
             else:
                 made += result
-            now.done += 1
-            progress(now)
-        report = os.path.join(root, REPORT_NAME if part is None else f"report-{number}-of-{parts}.csv")
+        report = os.path.join(root, REPORT_NAME)
         write_report(report, broken)
         good = {source: name for source, name in names.items() if source not in broken}
         for source, name in good.items():
@@ -149,9 +126,9 @@ def prepare(
                     f"{name} in {folder} is not what this `prepare` made of {source}: another one, with other settings "
                     "or of another source, writes there at the same time. Give each an `output` of its own."
                 )
-        if good and part is None:
+        if good:
             save_list(manifest, root, [f"videos/{good[source]}" if source in good else None for source in sources])
-    if part is None and (len(broken) > max_bad_fraction * len(names) or not good):
+    if len(broken) > max_bad_fraction * len(names) or not good:
         first = "; ".join(f"{path}: {reason}" for path, reason in islice(broken.items(), 3))
         raise BrokenVideosError(
             f"{len(broken):,} of the {len(names):,} videos can't be used, more than "
@@ -159,25 +136,11 @@ def prepare(
             f"paths and `root`, repair or remove the videos, or raise `max_bad_fraction`. The first: {printable(first)}"
         )
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
-    return Summary(root, report, made, len(good) - made, broken, size)
-
-
-def _room_for_name(path: str) -> bool:
-    """Makes the folder of a file; returns whether the disk takes a name as long as the file's."""
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.lstat(path)
-    except FileNotFoundError:
-        return True
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        return False
-    return True
+    return Prepared(made, len(good) - made, broken, folder=root, report=report, bytes=size)
 
 
 def _check_room(folder: str, needed: int) -> None:
-    """Raises an `OutputError` if the disk of a folder has no room for so many bytes."""
+    """Raises an `OutputError` if the disk of a folder has no room for this many bytes."""
     if needed > (free := shutil.disk_usage(folder).free):
         raise OutputError(
             errno.ENOSPC,
@@ -208,19 +171,7 @@ def names_of(sources: Sequence[str], root: str, suffix: str) -> dict[str, str]:
     return names
 
 
-def _part(text: str) -> tuple[int, int]:
-    """Reads `K/N`; numbers count from 1, as job arrays do."""
-    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
-    number, parts = map(int, match.groups()) if match else (0, 0)
-    if not 1 <= number <= parts:
-        raise ValueError(
-            f"`part` must be K/N with K from 1 to N, for part K of N, got {quoted(text)}. Number the tasks of a "
-            "job array from 1, as with `--array=1-64`, and give all the same N: `--part $SLURM_ARRAY_TASK_ID/64`."
-        )
-    return number, parts
-
-
-def _made_from(source: str, encoding: Encoding | Planes, frame_rate: float | None) -> str:
+def _made_from(source: str, encoding: Encoding | Planes, images_per_second: float | None) -> str:
     """What a prepared video is made of and how: its source as it is now, and the settings.
 
     Which source it is, its name tells: the path below the root, so that another mount changes nothing.
@@ -231,7 +182,7 @@ def _made_from(source: str, encoding: Encoding | Planes, frame_rate: float | Non
             images = [entry for entry in entries if is_frame(entry.name) and entry.is_file()]
             states = sorted((image.name, image.stat().st_size, image.stat().st_mtime_ns) for image in images)
         images_now = hashlib.sha256(os.fsencode(repr(states))).hexdigest()[:16]
-        about = {"frame_rate": frame_rate, "images": images_now}
+        about = {"frame_rate": images_per_second, "images": images_now}
     else:
         found = state_of(source)
         about = {"bytes": found.size, "changed": found.changed}

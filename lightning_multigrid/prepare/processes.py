@@ -7,8 +7,9 @@ The processes are pebble's. It starts them anew ("spawn"), so a script that want
 import multiprocessing
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, TimeoutError, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -22,9 +23,11 @@ from typing import Any
 
 import torch
 from pebble import ProcessExpired, ProcessPool
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from lightning_multigrid.decode import VideoError
-from lightning_multigrid.files import OURS, OutputError
+from lightning_multigrid.files import PROGRAM_ERRORS, OutputError, of_videos
 
 TASK_SECONDS = 4 * 3600.0
 """Seconds that a task may take where nothing else is said."""
@@ -44,9 +47,9 @@ def run_tasks(
 ) -> Generator[tuple[Any, Any], None, None]:
     """Calls a function for each task, and yields (task, result) as they finish; a result may be a `TaskFailure`.
 
-    The function is one of a module. A process whose task takes more than `timeout` seconds is ended. With 0 workers the
-    function is called here. An `OutputError` of it is raised, and a RuntimeError, with the task, for what can only be a
-    mistake in it (an AttributeError, a TypeError ...), or if no worker process can start.
+    A process whose task takes more than `timeout` seconds is ended. With 0 workers the function, one of a module, is
+    called here. An `OutputError` of it is raised, and a RuntimeError for what can only be a mistake in it (a TypeError
+    ...), or if no worker process can start.
     """
     if workers < 0 or timeout <= 0:
         raise ValueError(f"`workers` must be at least 0, and `timeout` positive, got {workers} and {timeout}.")
@@ -77,6 +80,25 @@ def run_tasks(
     finally:
         pool.stop()  # type: ignore[no-untyped-call]
         pool.join()
+
+
+def shown(name: str, results: Iterable[tuple[Any, Any]], total: int, said: str = "") -> Iterator[tuple[Any, Any]]:
+    """Passes on results of `run_tasks`, with a bar on standard error; if there are any, it says something first."""
+    if not total:
+        yield from results
+        return
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[count]}")
+    # Notebooks set FORCE_COLOR, by which Rich would write each state of the bar into a pipe.
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
+    with Progress(SpinnerColumn(), *columns, TimeRemainingColumn(), console=console) as bar:
+        if said:
+            console.print(said, highlight=False)
+        task, broken = bar.add_task(name, total=total, count=f"0 of {of_videos(total)}"), 0
+        for number, (done, result) in enumerate(results, start=1):
+            broken += isinstance(result, TaskFailure)
+            bad = f", {broken:,} broken" if broken else ""
+            bar.update(task, completed=number, count=f"{number:,} of {of_videos(total)}{bad}")
+            yield done, result
 
 
 def _begin(begun: Semaphore) -> None:
@@ -112,7 +134,7 @@ def _result(call: Callable[[], Any], task: Any, timeout: float) -> Any:
         return TaskFailure(f"took more than {timeout:g} s: give a longer `timeout`")
     except MemoryError:
         return TaskFailure("memory ran out: use fewer `workers`")
-    except OURS as error:
+    except PROGRAM_ERRORS as error:
         raise RuntimeError(f"{type(error).__name__} at {task}: {error}") from error
     except Exception as error:  # an error of one task must not end the others
         return TaskFailure(f"{type(error).__name__}: {error}")

@@ -1,37 +1,20 @@
-"""The frame tables of videos that are not prepared, made once and kept: a training then reads clips of them fast."""
+"""The frame tables of videos that are not prepared, made once and stored: a training then reads clips of them fast."""
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
-from lightning_multigrid.decode import TableStore, is_plane_file
-from lightning_multigrid.files import StrPath, is_url
-from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks
-from lightning_multigrid.prepare.progress import of_videos, shown
+from lightning_multigrid.decode import Done, TableStore, is_plane_file
+from lightning_multigrid.files import StrPath, is_url, of_videos
+from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.sources import Manifest
-
-
-@dataclass
-class Indexed:
-    """What `index` did."""
-
-    made: int = 0  # tables
-    kept: int = 0  # tables that were there before, or that another process made
-    broken: dict[str, str] = field(default_factory=dict)  # path and reason of each video that can't be read
-
-    def __str__(self) -> str:
-        there = f", {self.kept:,} there before" if self.kept else ""
-        broken = f", {len(self.broken):,} broken" if self.broken else ""
-        return f"Frame tables of {of_videos(self.made)} made{there}{broken}."
-
 
 Videos = Iterable[tuple[str, Iterable[str]]]
 """Paths of videos, with the root that they are below."""
 
 
 def originals(manifest: Manifest) -> Iterator[str]:
-    """The videos of a manifest that need a table kept, row by row: neither prepared ones nor folders of images."""
-    if manifest.frame_rate is None and not manifest.prepared:
+    """The videos of a manifest that need a stored table, row by row: neither prepared ones nor folders of images."""
+    if manifest.images_per_second is None and not manifest.prepared:
         yield from (path for path in manifest.each_path() if not is_plane_file(path))
 
 
@@ -40,26 +23,20 @@ def missing_tables(manifest: Manifest) -> list[str]:
     return TableStore(manifest.tables, manifest.root).known(originals(manifest)).missing if manifest.tables else []
 
 
-def index(videos: Videos, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> Indexed:
-    """Makes the frame tables that videos lack, with a bar; keeps each in the folder of a `TableStore` at once.
+def index(videos: Videos, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> Done:
+    """Makes the frame tables that videos lack, with a bar; stores each in the folder of a `TableStore` at once.
 
     Several processes share the work: each takes the videos in an order of its own, and looks for the table before it
-    makes it. That a video is broken is kept in the place of its table, and holds for this version of the package.
+    makes it. That a video is broken is stored instead of its table, and holds for this version of the package.
 
-    Args:
-        videos: The videos.
-        folder: Where tables are kept. What was added before an interruption is not made again.
-        workers: Processes; 0 works in this one.
-        timeout: Seconds after which a video counts as broken, until the next call (not with 0 workers).
-
-    Raises:
-        OutputError: If tables can't be written.
+    `workers` are processes; 0 works in this one. After `timeout` seconds a video counts as broken, until the next call
+    (not with 0 workers). An `OutputError` if tables can't be written.
     """
-    done, missing = Indexed(), dict[tuple[TableStore, str], None]()
+    done, missing = Done(), dict[tuple[TableStore, str], None]()
     for root, paths in videos:
         store = TableStore(folder, root)
         known = store.known(paths)
-        done.kept, done.broken = done.kept + known.there, done.broken | known.broken
+        done.there, done.broken = done.there + known.there, done.broken | known.broken
         missing |= dict.fromkeys((store, path) for path in known.missing)
     tasks = list(missing)
     if not tasks:
@@ -67,8 +44,6 @@ def index(videos: Videos, folder: StrPath, workers: int = 0, timeout: float = TA
     each = "Each of " if len(tasks) > 1 else ""
     said = f"{each}{of_videos(len(tasks))} is decoded once, to know its frames. Tables are kept for the next run."
     tasks[0][0].begin()
-    if tasks[0][0].had_older():
-        said += " Those that an older version has made are not read."
     if remote := sum(is_url(path) for _, path in tasks):
         said += f" Copied from URLs for that, one at a time for each process: {remote:,}."
     random.Random().shuffle(tasks)
@@ -76,7 +51,7 @@ def index(videos: Videos, folder: StrPath, workers: int = 0, timeout: float = TA
         if isinstance(made, TaskFailure):
             done.broken[path] = made.reason
         else:
-            done.made, done.kept = done.made + made, done.kept + (not made)
+            done.made, done.there = done.made + made, done.there + (not made)
     return done
 
 

@@ -17,11 +17,10 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 
 from lightning_multigrid.decode import (
     FrameClock,
-    FullDecode,
     Orientation,
     PlaneWriter,
+    Video,
     VideoError,
-    WholeVideo,
     append_table,
     is_full_range,
     make_table,
@@ -32,7 +31,7 @@ from lightning_multigrid.files import PLANES_SUFFIX, new_file, require
 ENCODER: Final = "libx264"
 _PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
 _UNNAMED = 2  # a matrix, as ITU-T H.273 counts them
-_FINEST_CLOCK = 90_000  # ticks per second of the output's clock, at most; a coarser clock of a source is kept
+_FINEST_CLOCK = 90_000  # ticks per second of the output's clock, at most; a coarser clock of a source stays
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Encoding:
         short_side: Pixels of the shorter side, even. Smaller videos keep their size, up to a row or column that makes
             it odd.
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
-        preset: How much time x264 may take. Faster ones make more bytes (docs/speed.md), and decode no faster.
+        preset: How much time x264 may take. Faster ones make more bytes (docs/evidence.md), and decode no faster.
     """
 
     short_side: int = 256
@@ -103,20 +102,19 @@ class Planes:
 
 @dataclass(frozen=True)
 class TranscodeJob:
-    """A video, or with `frame_rate` a folder of frames, and its new `target`, whose folder exists."""
+    """A video, or with `images_per_second` a folder of images, and its new `target`, whose folder exists."""
 
     source: str
     target: str
     encoding: Encoding | Planes
-    frame_rate: float | None = None
+    images_per_second: float | None = None
     made_from: str = ""  # for the table or the end of the target
 
 
 def transcode(job: TranscodeJob) -> None:
     """Writes a video anew: frame i of the target is frame i of the source, shown at the same time after the first.
 
-    The source is decoded once, an encoded target once more for its table, which stands behind it. A `VideoError` if the
-    source can't be read, or is damaged; then there is no target.
+    A `VideoError` if the source can't be read, or is damaged; then there is no target.
     """
     with new_file(job.target) as file:
         try:
@@ -130,7 +128,7 @@ def transcode(job: TranscodeJob) -> None:
 
 def _store(job: TranscodeJob, file: BinaryIO) -> None:
     """Writes the planes of all frames."""
-    with open_whole(job.source, job.frame_rate) as source:
+    with open_whole(job.source, job.images_per_second) as source:
         planes, rate = PlaneWriter(file), _rate(source)
         for picture in _pictures(job, source, rate):
             planes.add(picture)
@@ -138,11 +136,11 @@ def _store(job: TranscodeJob, file: BinaryIO) -> None:
 
 
 def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
-    """Encodes all frames, and writes the table of what came out behind them."""
+    """Encodes all frames, and writes after them the table of what came out."""
     number = height = width = 0
     # Neither the muxer's version nor the time of day goes into the file.
     container_options = {"fflags": "+bitexact"}
-    with open_whole(job.source, job.frame_rate) as source:
+    with open_whole(job.source, job.images_per_second) as source:
         rate = _rate(source)
         with av.open(file, "w", format="mp4", options=container_options) as container:
             stream = container.add_stream(ENCODER, rate=rate, options=encoding.options())
@@ -156,7 +154,7 @@ def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
                     stream.time_base = codec.time_base = picture.time_base
                 container.mux(stream.encode(picture))
             container.mux(stream.encode())
-        start, last = source.start, source.last if isinstance(source, FullDecode) else 0.0
+        start, last = source.start, source.last
     file.flush()
     table = make_table(file.name)
     if (len(table), table.height, table.width) != (number, height, width):
@@ -164,12 +162,12 @@ def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
     append_table(file, replace(table, start=start, last=last, made_from=job.made_from))
 
 
-def _rate(source: WholeVideo) -> Fraction:
+def _rate(source: Video) -> Fraction:
     """Frames per second, as the source says; an encoder uses it only to share out the bytes among frames."""
     return Fraction(min(max(source.rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
 
 
-def _pictures(job: TranscodeJob, source: WholeVideo, rate: Fraction) -> Iterator[VideoFrame]:
+def _pictures(job: TranscodeJob, source: Video, rate: Fraction) -> Iterator[VideoFrame]:
     """All frames of a source as they are stored: scaled, upright, with their times.
 
     A `VideoError` at the end if the video is damaged.
@@ -185,8 +183,7 @@ def _pictures(job: TranscodeJob, source: WholeVideo, rate: Fraction) -> Iterator
             matrix = Colorspace.ITU601 if frame.format.is_rgb or first == _UNNAMED else first
             # The frames that come out last don't have a tick.
             base = max(frame.time_base, Fraction(1, _FINEST_CLOCK)) if frame.time_base else 1 / rate
-            joined = isinstance(source, FullDecode) and source.joined
-            clock = FrameClock(frame.time_base or None, 1 / rate, base, joined=joined)
+            clock = FrameClock(frame.time_base or None, 1 / rate, base, joined=source.joined)
         ticks = clock.ticks(frame.pts)  # before the frame is scaled, which may leave it as it is
         same = frame.colorspace == first and not frame.format.is_rgb
         picture = _picture(scaler, frame, size, turn, None if same else matrix)

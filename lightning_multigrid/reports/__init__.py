@@ -14,9 +14,10 @@ from lightning_multigrid.reports.comparison import (
     Recorder,
     RunRecord,
     cpu_seconds,
+    shorter,
 )
 from lightning_multigrid.reports.figures import LRPoint, comparison_figure, new_figure, plan_figure
-from lightning_multigrid.reports.loader_watch import Loading, Verdict, reads_of
+from lightning_multigrid.reports.loader_watch import Loading, Verdict
 from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.sheet import write_sheet
 from lightning_multigrid.reports.step_times import Clock
@@ -24,5 +25,4 @@ from lightning_multigrid.reports.step_times import Clock
 __all__ = ["BASELINE", "CHECKPOINTS", "MULTIGRID", "REHEARSAL", "REST", "SHORTENED", "START", "STATISTICS"]
 __all__ += ["VALIDATION", "Account", "Clock", "Comparison", "LRPoint", "Loading", "Recorder", "RunRecord"]
 __all__ += ["RunReport", "Verdict"]
-__all__ += ["comparison_figure", "cpu_seconds", "new_figure", "plan_figure", "reads_of"]
-__all__ += ["write_sheet"]
+__all__ += ["comparison_figure", "cpu_seconds", "new_figure", "plan_figure", "shorter", "write_sheet"]

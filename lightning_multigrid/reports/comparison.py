@@ -28,6 +28,7 @@ from lightning_multigrid.schedule import duration, text_table
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
+_SHORTER = re.compile(rf"{MULTIGRID}_0?\.\d+")
 _Clock = Literal["wall", "cpu"]
 _LONG_START = 0.25  # of a command: then a comparison says little of a long training
 # Metrics that are the share of clips that are right: `val/top1`, `val_acc`, `accuracy`.
@@ -83,12 +84,18 @@ class RunRecord:
         os.replace(part, file)
 
 
+def shorter(share: float) -> str:
+    """The variant of a complete training with the callback that has a share of the length."""
+    return f"{MULTIGRID}_{share:g}"
+
+
 class Recorder(Callback):
     """Writes what `Comparison` needs of a run when its `fit` ends. It must be the last of the callbacks.
 
     Args:
         file: The JSON file; those of a comparison are in one folder.
-        variant: `multigrid`, `baseline`, or `shortened`: a baseline that takes as much time as multigrid.
+        variant: `multigrid`, `baseline`, or `shortened`: a baseline that takes as much time as multigrid. With a share
+            of the length, such as `multigrid_0.75`, a complete training that is shorter.
         seed: The seed of the run.
         validate_at: Shares of the training, in order, after which to validate: to have as many validations as the run
             that this one is compared with. The Trainer must then have `check_val_every_n_epoch=None` and
@@ -96,8 +103,8 @@ class Recorder(Callback):
     """
 
     def __init__(self, file: str, variant: str, seed: int = 0, validate_at: Sequence[float] | None = None) -> None:
-        if variant not in VARIANTS:
-            raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}, got {variant!r}.")
+        if variant not in VARIANTS and not _SHORTER.fullmatch(variant):
+            raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)} or {shorter(0.75)}, got {variant!r}.")
         self._file, self._validate_at, self.record = Path(file), validate_at, RunRecord(variant, seed)
 
     @override
@@ -232,9 +239,11 @@ class Comparison:
         self._clock = clock
         files = [file for variant in VARIANTS for file in sorted(Path(folder).glob(f"{variant}*.json"))]
         records = [RunRecord.read(file) for file in files]
+        lengths = {run.variant for run in records}.difference(VARIANTS)
+        variants = [*VARIANTS, *sorted(lengths, reverse=True)]
         if clock == "cpu" and not all(run.cpu for run in records):
             raise ValueError(f"Runs in {folder} have no CPU time. Compare them by the `wall` clock.")
-        self.runs = {variant: [run for run in records if run.variant == variant] for variant in VARIANTS}
+        self.runs = {variant: [run for run in records if run.variant == variant] for variant in variants}
         found = (name for run in records for *_, metrics in run.validations[-1:] for name in metrics)
         names = [name for name in dict.fromkeys(found) if not name.startswith("multigrid/")]
         if metric is None:
@@ -300,10 +309,21 @@ class Comparison:
     def _ends_text(self, variant: str) -> str:
         return _text(self.ends(variant), self.error(variant))
 
-    def _gain(self, over: str) -> tuple[float, float]:
-        """How much better multigrid ends than another variant, and two standard errors of that; NaN if not known."""
-        gain = (mean(self.ends(MULTIGRID)) - mean(self.ends(over))) * (1 if self.mode == "max" else -1)
-        return gain, 2 * math.hypot(self.error(MULTIGRID), self.error(over))
+    def _gain(self, over: str, variant: str = MULTIGRID) -> tuple[float, float]:
+        """How much better a variant ends than another, and two standard errors of that; NaN if not known."""
+        gain = (mean(self.ends(variant)) - mean(self.ends(over))) * (1 if self.mode == "max" else -1)
+        return gain, 2 * math.hypot(self.error(variant), self.error(over))
+
+    def as_good(self, variant: str) -> bool:
+        """Whether a variant does not end below the baseline by more than two standard errors, if these are known."""
+        gain, error = self._gain(BASELINE, variant)
+        return gain >= (0 if math.isnan(error) else -error)
+
+    def shortest(self) -> str | None:
+        """The variant that is as good as the baseline in the least time, of all lengths with the callback."""
+        lengths = (variant for variant in self.runs if variant.startswith(MULTIGRID) and self.ends(variant))
+        good = (variant for variant in lengths if self.as_good(variant))
+        return min(good, key=self.seconds, default=None) if self.ends(BASELINE) else None
 
     def verdict(self) -> str:
         """Says what the numbers say, in a sentence or two. A difference within two standard errors doesn't count."""
@@ -338,7 +358,20 @@ class Comparison:
             said += _difference(ahead, error)
             if not ahead > error:
                 answer = "Don't" if ahead < -error else "Can't tell"
-        return f"{answer}: {said}.{few}{self._reached()}"
+        return f"{answer}: {said}.{few}{self._of_lengths()}{self._reached()}"
+
+    def _of_lengths(self) -> str:
+        """Says how much time the baseline's end takes, if shorter trainings were tried."""
+        if len(self.runs) == len(VARIANTS):
+            return ""
+        variant = self.shortest()
+        if variant is None:
+            return " No training with the callback is as good as the baseline."
+        epochs, share = self.runs[variant][0].epochs, self.seconds(variant) / self.seconds(BASELINE)
+        return (
+            f" The shortest that is as good as the baseline has {epochs} epochs, takes {share:.0%} of its time, and "
+            f"ends at {self._ends_text(variant)}."
+        )
 
     def _reached(self) -> str:
         """Says when the baseline's final metric was reached. Validations are timed by the wall clock only."""

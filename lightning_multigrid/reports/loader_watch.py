@@ -5,26 +5,19 @@ from dataclasses import dataclass
 
 from lightning_multigrid.reports.account import LEAST_SECONDS
 from lightning_multigrid.reports.step_times import StepTime
-from lightning_multigrid.schedule import ClipShape, Plan, Step, counted, duration, three_digits
+from lightning_multigrid.schedule import ClipShape, Plan, counted, duration, three_digits
 
 _BAND = 1.15  # the loader is the limit if a run would be this many times faster without waiting for it
-_WRONG = 1.3  # an estimate is corrected if it was this many times too long or too short
-# An estimate needs this many steps, or a few long ones; its correction needs more steps.
-_FIRST_STEPS, _FEW_STEPS, _MANY_SECONDS, _LATER_STEPS = 20, 4, 10.0, 48
+_STEPS, _FEW_STEPS, _MANY_SECONDS = 20, 4, 10.0  # an estimate needs this many steps, or a few long ones
 _MOST_FIRST = 16  # mini-batches that are left out as the first of a worker, so that something is said by step 40
-
-
-def reads_of(step: Step) -> int:
-    """The samples that are read for a mini-batch: none where an earlier one has read them for both."""
-    return step.shape.clips if step.moment == 0 else 0
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Mini-batches that follow each other, and the samples that are read for all of them, on one device."""
+    """Mini-batches that follow each other, and the clips of all of them, on one device."""
 
-    steps: float
-    reads: float
+    steps: int
+    clips: float
 
     def seconds(self, step: float, read: float, workers: int) -> float:
         """What the stretch takes if a step takes `step` seconds, and the loader `read` seconds for each sample.
@@ -32,22 +25,27 @@ class Stretch:
         >>> Stretch(100, 400).seconds(0.5, 0.2, workers=2), Stretch(100, 400).seconds(0.5, 0.2, workers=0)
         (80.0, 130.0)
         """
-        stepping, reading = self.steps * step, self.reads * read
+        stepping, reading = self.steps * step, self.clips * read
         return max(stepping, reading) if workers else stepping + reading  # workers read while the device steps
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Estimated seconds of a run and of the script alone, without validations; and why, if the loader is the limit."""
+    """Estimated seconds of a training and of the script alone, without validations; why, if the loader is the limit.
+
+    A baseline that the callback trains is the script alone.
+    """
 
     total: float
     alone: float
     why: str
+    is_baseline: bool = False
 
     def __str__(self) -> str:
-        times = f"{duration(self.total)} with MultigridCallback, and about {duration(self.alone)} without it."
-        verdict = "the limit" if self.why else "fast enough"
-        return f"The loader is {verdict}. Without validations, the training takes about {times} {self.why}".rstrip()
+        times, verdict = f"{duration(self.total)}", "the limit" if self.why else "fast enough"
+        if not self.is_baseline:
+            times += f" with MultigridCallback, and about {duration(self.alone)} without it"
+        return f"The loader is {verdict}. Without validations, the training takes about {times}. {self.why}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -58,45 +56,25 @@ class Loading:
     workers: int
     ways_out: Sequence[str]
 
-    def stretches(self, left: int) -> list[Stretch]:
-        """The last mini-batches of the plan, as many as are `left`: a stretch for each phase."""
-        found = []
-        for phase, planned in reversed([*enumerate(self.plan.phase_steps)]):
-            steps, cycle = min(planned, left), self.plan.schedule.cycles[phase]
-            clips = sum(shape.clips for shape, _ in cycle) / len(cycle)
-            found.append(Stretch(steps, steps * clips / self.plan.moments(phase)))
-            left -= steps
-        return found[::-1]
+    @property
+    def stretches(self) -> list[Stretch]:
+        """A stretch for each phase of the plan."""
+        phases = zip(self.plan.phase_steps, self.plan.schedule.cycles, strict=True)
+        return [Stretch(n, n * sum(shape.clips for shape, _ in cycle) / len(cycle)) for n, cycle in phases]
 
-    def judge(
-        self,
-        step: float,
-        read: float,
-        baseline_read: float | None = None,
-        *,
-        passed: float = 0.0,
-        left: int | None = None,
-        of_plan: float = 1.0,
-    ) -> Verdict:
-        """Estimates a run by the seconds of a step, and those of the loader for each sample.
+    def judge(self, step: float, read: float, baseline_read: float | None = None) -> Verdict:
+        """Estimates a whole training by the seconds of a step, and those of all workers together for a sample.
 
-        Args:
-            step: By Eq. 1 all full mini-batches take about as long.
-            read: Of all workers together.
-            baseline_read: For the baseline's samples, if that is another time.
-            passed: Seconds of the run so far.
-            left: Mini-batches after them; None for the whole plan.
-            of_plan: The share of the plan that the run has, which may continue another one.
+        By Eq. 1 all full mini-batches take about as long. `baseline_read` is for the baseline's samples, if that is
+        another time.
         """
-        plan, whole = self.plan, sum(self.plan.phase_steps)
-        rest = self.stretches(whole if left is None else left)
-        seconds = sum(stretch.seconds(step, read, self.workers) for stretch in rest)
-        steps = plan.baseline_steps * of_plan
-        baseline = Stretch(steps, steps * plan.schedule.baseline.shape.clips)
+        plan, stretches = self.plan, self.stretches
+        seconds = sum(stretch.seconds(step, read, self.workers) for stretch in stretches)
+        baseline = Stretch(plan.baseline_steps, plan.baseline_steps * plan.schedule.baseline.shape.clips)
         alone = baseline.seconds(step, baseline_read or read, self.workers)
         why = ""
-        if seconds > _BAND * sum(stretch.steps for stretch in rest) * step:
-            most = max(stretch.reads / stretch.steps for stretch in self.stretches(whole) if stretch.steps)
+        if seconds > _BAND * sum(plan.phase_steps) * step:
+            most = max(stretch.clips / stretch.steps for stretch in stretches if stretch.steps)
             where = " on each device" if plan.world > 1 else ""
             why = (
                 f"With {counted(self.workers, 'worker')}, a sample takes "
@@ -104,61 +82,41 @@ class Loading:
                 f"second{where}, and the steps could take up to {three_digits(most / step)}. What helps, best first: "
                 f"{'; '.join(self.ways_out)}."
             )
-        return Verdict(passed + seconds, alone, why)
+        return Verdict(seconds, alone, why, plan.schedule.is_baseline)
 
 
 class LoaderWatch:
-    """Says early in a run that the loader is the limit, and corrects that once if it was wrong.
+    """Says once, early in a run, that the loader is the limit.
 
-    First it goes by the seconds that the workers take for a sample, as a few samples tell, and speaks only where steps
-    wait. Later it goes by the clock. Left out are the first mini-batches of the workers, and the first step on each
-    grid, which take longer than others. Files that are opened for the first time are read slower than ever after: that
-    is for the correction.
+    It goes by the seconds that the workers take for a sample, as a few steps tell, and speaks only where steps wait.
+    Left out are the first mini-batches of the workers, and the first step on each grid, which take longer than others.
     """
 
     def __init__(self, loading: Loading) -> None:
         self._loading = loading
         self._grids = set[ClipShape]()
         self._window: list[StepTime] = []
-        self._passed, self._steps = 0.0, 0
-        self._said: Verdict | None = None
-        self._corrected = False
+        self._steps, self._said = 0, False
 
     def add(self, time: StepTime) -> str | None:
         """Counts a step; returns the sentence if it becomes clear with this step."""
-        self._passed, self._steps = self._passed + time.seconds, self._steps + 1
-        grid = time.step.shape.clip
-        if self._corrected or self._steps <= min(self._loading.workers, _MOST_FIRST) or grid not in self._grids:
+        self._steps, grid = self._steps + 1, time.step.shape.clip
+        if self._said or self._steps <= min(self._loading.workers, _MOST_FIRST) or grid not in self._grids:
             self._grids.add(grid)
             return None
         self._window.append(time)
         measured, seconds = len(self._window), sum(each.seconds for each in self._window)
-        if self._said is None:
-            enough = measured == _FIRST_STEPS or (measured >= _FEW_STEPS and seconds > _MANY_SECONDS)
-        else:
-            enough = measured == max(_LATER_STEPS, 6 * self._loading.workers)  # which hand theirs over together
-        return self._judge() if enough else None
+        if measured < _STEPS and (measured < _FEW_STEPS or seconds <= _MANY_SECONDS):
+            return None
+        verdict, waits = self._judge()
+        self._window = []
+        self._said = bool(verdict.why) and waits and verdict.total >= LEAST_SECONDS
+        return f"By {measured} steps: {verdict}" if self._said else None
 
-    def _judge(self) -> str | None:
-        times, self._window, plan = self._window, [], self._loading.plan
+    def _judge(self) -> tuple[Verdict, bool]:
+        """What the last steps say of the run, and whether they have waited."""
+        times, workers = self._window, self._loading.workers
         waiting, stepping = sum(time.waiting for time in times), sum(time.stepping for time in times)
-        reads, workers = max(1, sum(reads_of(time.step) for time in times)), self._loading.workers
-        read = sum(time.reading for time in times) / max(1, workers) / reads
-        waits = waiting > (_BAND - 1) * stepping
-        if self._said and waits and workers:  # some workers may have less to do than others
-            read = (waiting + stepping) / reads
-        epoch, batch = times[-1].step.place
-        whole, done = sum(plan.phase_steps), epoch * plan.batches_per_epoch + batch + 1
-        verdict = self._loading.judge(
-            stepping / len(times),
-            read,
-            passed=self._passed,
-            left=whole - done,
-            of_plan=(whole - done + self._steps) / whole,
-        )
-        if self._said is not None:
-            wrong = not 1 / _WRONG < verdict.total / self._said.total < _WRONG
-            self._corrected = wrong and verdict.total - self._passed >= LEAST_SECONDS
-            return f"Corrected: {verdict}" if self._corrected else None
-        self._said = verdict if verdict.why and waits and verdict.total >= LEAST_SECONDS else None
-        return str(verdict) if self._said else None
+        clips, reading = sum(time.step.shape.clips for time in times), sum(time.reading for time in times)
+        verdict = self._loading.judge(stepping / len(times), reading / max(1, workers) / clips)
+        return verdict, waiting > (_BAND - 1) * stepping

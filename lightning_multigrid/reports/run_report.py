@@ -65,7 +65,7 @@ class RunReport:
             phase, lr = phases[step.phase], float(baseline_lr) * step.lr_scale
             self.tell(
                 f"Phase {step.phase + 1} of {len(phases)}: {phase.shape}, epochs {phase.interval}, LR from {lr:.3g}, "
-                f"scale {phase.lr_scale:.3g}.{'' if left is None else f' About {duration(left)} left.'}"
+                f"scale {phase.lr_scale:.3g}." + ("" if left is None else f" About {duration(left)} left.")
             )
 
     def ended(self, step: Step, following: Step) -> list[StepTime]:

@@ -1,7 +1,8 @@
 """Pictures of clips: a sheet has a row of frames, and a line of text, for each clip."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from os import PathLike
+from textwrap import wrap
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -10,14 +11,15 @@ from torch import Tensor
 _ACROSS = 8  # frames
 _SMALLEST, _LARGEST = 72, 160  # pixels of a frame's longer side
 _WIDTH = 640  # of the text, at least
-_GAP, _LINE = 4, 18
+_GAP, _LINE, _LETTER = 4, 18, 8
 
 
 def write_sheet(path: str | PathLike[str], clips: Sequence[tuple[Tensor, str]]) -> None:
     """Writes a picture of clips, T x C x H x W each with 1 or 3 channels from 0 to 1, with a text above each."""
     frames = [[_image(frame) for frame in clip] for clip, _ in clips]
     width = max(_WIDTH, *(min(len(of), _ACROSS) * (of[0].width + _GAP) for of in frames))
-    texts = [[*_wrapped(text, width - _GAP)] for _, text in clips]
+    texts = [wrap(text, width // _LETTER) or [""] for _, text in clips]
+    font = ImageFont.load_default(size=13)
     heights = [
         len(lines) * _LINE + -(-len(of) // _ACROSS) * (of[0].height + _GAP) + 2 * _GAP
         for of, lines in zip(frames, texts, strict=True)
@@ -26,7 +28,7 @@ def write_sheet(path: str | PathLike[str], clips: Sequence[tuple[Tensor, str]]) 
     draw, top = ImageDraw.Draw(sheet), _GAP
     for of, lines, height in zip(frames, texts, heights, strict=True):
         for number, line in enumerate(lines):
-            draw.text((_GAP, top + number * _LINE), line, "black", _font())
+            draw.text((_GAP, top + number * _LINE), line, "black", font)
         for number, frame in enumerate(of):
             down, across = divmod(number, _ACROSS)
             place = _GAP + across * (frame.width + _GAP), top + len(lines) * _LINE + down * (frame.height + _GAP)
@@ -45,19 +47,3 @@ def _image(frame: Tensor) -> Image.Image:
     if longest > _LARGEST:
         image.thumbnail((_LARGEST, _LARGEST))
     return image
-
-
-def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size=13)
-
-
-def _wrapped(text: str, width: float) -> Iterator[str]:
-    """Breaks a text at its spaces, so that each line but a single word fits."""
-    line = ""
-    for word in text.split(" "):
-        longer = f"{line} {word}".strip()
-        if line and _font().getlength(longer) > width:
-            yield line
-            longer = word
-        line = longer
-    yield line

@@ -128,10 +128,6 @@ class GridTimes:
     total: StepTotals = field(default_factory=StepTotals)
     pace: StepTotals = field(default_factory=StepTotals)
 
-    @property
-    def step(self) -> float:
-        return self.total.stepping / self.total.steps
-
     def add(self, time: StepTime) -> None:
         self.shape = max(self.shape, time.step.shape, key=lambda shape: shape.clips)
         if self.total.steps == 1:

@@ -158,8 +158,6 @@ class Step:
             mini-batches of an optimizer step.
         baseline_epoch: The epoch of the baseline, from 0, whose LR it has, before the scale.
         lr_scale: Factor of the baseline's LR (Sec. 3.2, Learning Rate Scaling).
-        moment: Which clip of each sample it takes, from 0; see `reads.py`.
-        moments: How many mini-batches share its samples.
     """
 
     place: Place
@@ -171,5 +169,3 @@ class Step:
     starts_update: bool = True
     baseline_epoch: Fraction = Fraction(0)
     lr_scale: float = 1.0
-    moment: int = 0
-    moments: int = 1

@@ -9,7 +9,6 @@ from itertools import accumulate as cumulative
 from itertools import pairwise
 
 from lightning_multigrid.schedule.cycles import Place, Step, exact
-from lightning_multigrid.schedule.reads import Share, share_reads
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 
 NEVER = Fraction(10**9)  # an epoch after any training
@@ -75,8 +74,6 @@ class Plan:
         world: Number of ranks.
         accumulate: Mini-batches per optimizer step.
         batches: Mini-batches of a rank in an epoch of the baseline; by default those of `clips`.
-        shares_reads: Whether a sample gives a clip to several mini-batches, if their clips have at most half of the
-            baseline's frames: see `reads.py`. Else each clip is read for itself.
 
     >>> from lightning_multigrid.schedule import Baseline, BatchShape
     >>> plan = Plan(MultigridSchedule(Baseline(BatchShape(2, 4, 32), epochs=4)), clips=20)
@@ -90,7 +87,6 @@ class Plan:
     world: int = 1
     accumulate: int = 1
     batches: int | None = None
-    shares_reads: bool = False
 
     @property
     def epochs(self) -> int:
@@ -156,108 +152,24 @@ class Plan:
         """The number of the first optimizer step of each phase: the first that does not begin before its start."""
         return [math.ceil(self.steps_per_epoch * phase.start_epoch) for phase in self.schedule.phases]
 
-    def moments(self, phase: int) -> int:
-        """How many clips of a phase a sample has frames for; 1 if reads are not shared."""
-        frames = self.schedule.phases[phase].shape.frames
-        return self.schedule.baseline.shape.frames // frames if self.shares_reads else 1
-
-    @cached_property
-    def _clips_in_cycle(self) -> list[list[int]]:
-        """For each phase, the clips of all ranks before each entry of its short cycle, and in all of it."""
-        of_update = self.world * self.accumulate
-        return [[0, *cumulative(of_update * shape.clips for shape, _ in cycle)] for cycle in self.schedule.cycles]
-
     def _clips_in(self, phase: int, steps: int) -> int:
         """The clips of all ranks in the first steps of a phase."""
-        before = self._clips_in_cycle[phase]
-        turns, entry = divmod(steps, len(before) - 1)
-        return turns * before[-1] + before[entry]
-
-    def _phase_of(self, number: int) -> int:
-        """The phase of an optimizer step; after the end of the training, the last one."""
-        return bisect_right(self._starts, number) - 1
-
-    def _parts(self, epoch: int) -> list[tuple[int, int, int]]:
-        """The parts of an epoch in one phase each: the phase, and its first optimizer step and the one after it."""
-        first, end = epoch * self.steps_per_epoch, (epoch + 1) * self.steps_per_epoch
-        starts = [first, *(start for start in self._starts if first < start < end), end]
-        return [(self._phase_of(start), start, stop) for start, stop in pairwise(sorted({*starts}))]
+        clips = [shape.clips for shape, _ in self.schedule.cycles[phase]]
+        turns, entry = divmod(steps, len(clips))
+        return self.world * self.accumulate * (turns * sum(clips) + sum(clips[:entry]))
 
     @cached_property
-    def _shares(self) -> dict[tuple[int, int, int], list[Share]]:
-        return {}
-
-    def _shared(self, phase: int, start: int, end: int) -> list[Share]:
-        """How the mini-batches of a part of an epoch share reads; offsets count from its beginning."""
-        cycle = self.schedule.cycles[phase]
-        entry = (start - self._starts[phase]) % len(cycle)
-        key = phase, entry, end - start
-        if key not in self._shares:  # epochs are alike
-            steps = range(entry, entry + end - start)
-            clips = [cycle[step % len(cycle)][0].clips * self.world for step in steps for _ in range(self.accumulate)]
-            self._shares[key] = share_reads(clips, self.moments(phase))
-        return self._shares[key]
-
-    def _reads_in(self, phase: int, start: int, end: int) -> int:
-        """The samples that all ranks read in a part of an epoch."""
-        if self.moments(phase) > 1:
-            shares = self._shared(phase, start, end)
-            clips = self.schedule.cycles[phase]
-            last = clips[(end - 1 - self._starts[phase]) % len(clips)][0].clips * self.world
-            return shares[-1].before + (last if shares[-1].moment == 0 else 0)
-        first = self._starts[phase]
-        return self._clips_in(phase, end - first) - self._clips_in(phase, start - first)
-
-    @cached_property
-    def _reads_before_epochs(self) -> list[int]:
-        return [0]
-
-    def _reads_before_epoch(self, epoch: int) -> int:
-        """The samples that all ranks read before an epoch."""
-        before = self._reads_before_epochs
-        while len(before) <= epoch:
-            before.append(before[-1] + sum(self._reads_in(*part) for part in self._parts(len(before) - 1)))
-        return before[epoch]
-
-    def _share(self, place: Place) -> Share:
-        """What a mini-batch takes of the stream."""
-        update, part = divmod(place.batch, self.accumulate)
-        number = place.epoch * self.steps_per_epoch + update
-        epoch = number // self.steps_per_epoch
-        offset = self._reads_before_epoch(epoch)
-        for phase, start, end in self._parts(epoch):
-            if number < end:
-                break
-            offset += self._reads_in(phase, start, end)
-        if self.moments(phase) > 1:
-            share = self._shared(phase, start, end)[(number - start) * self.accumulate + part]
-            return share._replace(offset=offset + share.offset, before=offset + share.before)
-        shape, _ = self.schedule.cycles[phase][(number - self._starts[phase]) % len(self.schedule.cycles[phase])]
-        offset += self._reads_in(phase, start, number) + part * self.world * shape.clips
-        return Share(offset, 0, 1, offset)
-
-    def reads_before(self, place: Place) -> int:
-        """The samples that all ranks have read before a mini-batch."""
-        return self._share(place).before
-
-    @cached_property
-    def reads(self) -> int:
-        """The samples that all ranks read in the training."""
-        return self.reads_before(self.first_from(exact(self.schedule.baseline.epochs)))
-
-    @property
-    def baseline_reads(self) -> int:
-        """The samples that all ranks read in the baseline."""
-        return round(exact(self.schedule.baseline.epochs) * self.clips)
+    def _clips_before_phases(self) -> list[int]:
+        steps = (end - start for start, end in pairwise(self._starts))
+        return [0, *cumulative(self._clips_in(phase, number) for phase, number in enumerate(steps))]
 
     def step(self, place: Place) -> Step:
         """The mini-batch at a place; after the end of the training, as if its last phase went on."""
         update, part = divmod(place.batch, self.accumulate)
         number = place.epoch * self.steps_per_epoch + update
-        index = self._phase_of(number)
+        index = bisect_right(self._starts, number) - 1  # the last phase goes on
         phase, cycle, within = self.schedule.phases[index], self.schedule.cycles[index], number - self._starts[index]
         shape, sub_batch = cycle[within % len(cycle)]
-        share = self._share(place)
         # Where `accumulate` doesn't divide the script's mini-batches, its last step of an epoch has fewer of them.
         batches = self.baseline_length.batches if self.schedule.is_baseline else self.batches_per_epoch
         start = place.epoch + Fraction(place.batch - part, batches)
@@ -265,14 +177,12 @@ class Plan:
             place,
             shape,
             index,
-            share.offset,
+            self._clips_before_phases[index] + self._clips_in(index, within) + part * self.world * shape.clips,
             sub_batch,
             baseline_batches=max(1.0, phase.shape.clips / self.schedule.baseline.shape.clips),
             starts_update=part == 0,
             baseline_epoch=self.schedule.baseline_epoch(start),
             lr_scale=phase.lr_scale,
-            moment=share.moment,
-            moments=share.moments,
         )
 
     def epoch(self, number: int) -> list[Step]:
@@ -312,7 +222,4 @@ class Plan:
         """The schedule's table with the steps of each phase."""
         columns, steps = {self.unit: [str(number) for number in self.phase_steps]}, sum(self.phase_steps)
         instead = "" if self.schedule.is_baseline else f" instead of {self.baseline_steps}"
-        savings = [f"{steps} {self.unit}{instead}"]
-        if self.shares_reads:
-            savings.append(f"{self.reads} samples read instead of {self.baseline_reads}")
-        return self.schedule.table(columns, savings)
+        return self.schedule.table(columns, [f"{steps} {self.unit}{instead}"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal
 
 from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Phase, ShortCycle, exact
 from lightning_multigrid.schedule.grid import BatchShape
@@ -20,6 +20,8 @@ from lightning_multigrid.schedule.kinds import check_kinds
 from lightning_multigrid.schedule.tables import counted, text_table
 
 LRScaling = Literal["linear", "sqrt", "none"]
+# The power of the clips with which the LR grows: Goyal et al. 2017, and Malladi et al. 2022 for Adam.
+LR_POWERS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
 _MOMENT = Fraction(1, 10**9)  # less than a step, in epochs
 
 
@@ -71,8 +73,8 @@ class MultigridSchedule:
         for name in ("sub_batch", "size_divisor", "frames_divisor"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if self.lr_scaling not in get_args(LRScaling):
-            raise ValueError(f"`lr_scaling` must be one of {', '.join(get_args(LRScaling))}, got {self.lr_scaling!r}.")
+        if self.lr_scaling not in LR_POWERS:
+            raise ValueError(f"`lr_scaling` must be one of {', '.join(LR_POWERS)}, got {self.lr_scaling!r}.")
 
     def __str__(self) -> str:
         return self.table()
@@ -99,10 +101,6 @@ class MultigridSchedule:
         factors = self.short_cycle.factors
         sizes = [base.size if factor == 1 else max(self._scaled_size(factor), self._smallest) for factor in factors]
         return [self.baseline.shape.rescaled(base.frames, min(size, base.size)) for size in sizes]
-
-    def lr_scale_of(self, ratio: float) -> float:
-        """Factor of the LR of a mini-batch with this many times the baseline's clips."""
-        return {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.lr_scaling]
 
     def sub_batch_of(self, shape: BatchShape, base: BatchShape) -> int:
         """Clips that share BN statistics in a mini-batch of the short cycle on a base shape."""
@@ -147,31 +145,32 @@ class MultigridSchedule:
             length = (end - start) / len(shapes)
             for part, shape in enumerate(shapes):
                 interval = start + part * length, start + (part + 1) * length
-                phases.append(Phase(stage, shape, *interval, self.lr_scale_of(shape.clips / fine.clips)))
+                scale = (shape.clips / fine.clips) ** LR_POWERS[self.lr_scaling]
+                phases.append(Phase(stage, shape, *interval, scale))
         return tuple(phases)
 
-    def _over_training(self, of_step: Callable[[Sequence[BatchShape]], Fraction]) -> Fraction:
-        """The mean over the steps of the training, given the mean over those of a short cycle."""
-        parts = ((p.end_epoch - p.start_epoch) * of_step(self.cycle(p.shape)) for p in self.phases)
-        return sum(parts, Fraction(0)) / exact(self.baseline.epochs)
+    def _means(self, of_step: Callable[[BatchShape], int]) -> list[Fraction]:
+        """For each phase, the mean of a number over the steps of its short cycle."""
+        return [Fraction(sum(of_step(shape) for shape, _ in cycle), len(cycle)) for cycle in self.cycles]
+
+    def _over_epochs(self, means: Sequence[Fraction], end: Fraction) -> Fraction:
+        """The sum over the epochs before `end` of what has these means in the phases."""
+        before = [(phase, mean) for phase, mean in zip(self.phases, means, strict=True) if phase.start_epoch < end]
+        return sum(((min(end, phase.end_epoch) - phase.start_epoch) * mean for phase, mean in before), Fraction(0))
+
+    @cached_property
+    def _mean_clips(self) -> list[Fraction]:
+        return self._means(lambda shape: shape.clips)
 
     @cached_property
     def clips_per_step(self) -> Fraction:
         """The mean number of clips of a mini-batch, over the training."""
-        return self._over_training(_mean_clips)
-
-    @cached_property
-    def _passes(self) -> list[tuple[Fraction, Fraction]]:
-        """Knots (epoch, passes) at the ends of the phases."""
-        of_clip, knots = exact(self.epoch_factor) / self.clips_per_step, [(Fraction(0), Fraction(0))]
-        for phase in self.phases:
-            length = phase.end_epoch - phase.start_epoch
-            knots.append((phase.end_epoch, knots[-1][1] + length * of_clip * _mean_clips(self.cycle(phase.shape))))
-        return knots
+        epochs = exact(self.baseline.epochs)
+        return self._over_epochs(self._mean_clips, epochs) / epochs
 
     def passes(self, epoch: Epochs) -> Fraction:
         """How many passes over the data have been made at an epoch, from 0; by shares, without rounding to steps."""
-        return _interpolated(self._passes, exact(epoch))
+        return exact(self.epoch_factor) * self._over_epochs(self._mean_clips, exact(epoch)) / self.clips_per_step
 
     @property
     def holds_lr(self) -> bool:
@@ -184,39 +183,26 @@ class MultigridSchedule:
         If `stepwise`, the LR stays that of the last stage but one until the middle of the fine-tuning (Sec. 3.2,
         Fine-tuning Phase), and the warm-up takes as many passes over the data as the baseline's (as published).
         """
-        now = min(exact(epoch), exact(self.baseline.epochs))
-        if self.stepwise:
-            if self.holds_lr:
-                last = exact(self.baseline.milestones[-1])
-                if last <= now < (last + exact(self.baseline.epochs)) / 2:
-                    return last - _MOMENT
-            now = max(now, min(exact(self.baseline.warmup_epochs), self.passes(now)))
-        return now
+        now, warmup = min(exact(epoch), exact(self.baseline.epochs)), exact(self.baseline.warmup_epochs)
+        if self.holds_lr:
+            last = exact(self.baseline.milestones[-1])
+            if last <= now < (last + exact(self.baseline.epochs)) / 2:
+                return last - _MOMENT
+        return max(now, min(warmup, self.passes(now))) if self.stepwise and now < warmup else now
 
     # --- What it saves ---
-
-    def reduction(self, cost: Callable[[BatchShape], float]) -> float:
-        """The baseline's cost over this schedule's, on a dataset so large that rounding doesn't matter.
-
-        `cost` is that of a mini-batch of a shape, in any unit.
-        """
-
-        def mean_cost(shapes: Sequence[BatchShape]) -> Fraction:
-            return sum((Fraction(cost(shape)) for shape in shapes), Fraction(0)) / len(shapes)
-
-        shape = self.baseline.shape
-        of_clip = self._over_training(mean_cost) / self.clips_per_step
-        return float(mean_cost([shape]) / shape.clips / (exact(self.epoch_factor) * of_clip))
 
     @property
     def iteration_reduction(self) -> float:
         """The baseline's iterations over this schedule's, on a dataset so large that rounding doesn't matter."""
-        return self.reduction(lambda shape: 1)
+        return float(self.clips_per_step / (self.baseline.shape.clips * exact(self.epoch_factor)))
 
     @property
     def flop_reduction(self) -> float:
         """The baseline's FLOPs over this schedule's, for a model whose FLOPs grow with b t s^2 (Eq. 1)."""
-        return self.reduction(lambda shape: shape.points)
+        epochs = exact(self.baseline.epochs)
+        points = self._over_epochs(self._means(lambda shape: shape.points), epochs) / epochs
+        return self.iteration_reduction * float(self.baseline.shape.points / points)
 
     # --- As text ---
 
@@ -252,9 +238,7 @@ class MultigridSchedule:
     def phase_table(self, columns: Mapping[str, Sequence[str]], where: str = "") -> str:
         """A title that `where` ends, and a line per phase: its base shape, then `columns` (heading: a cell per phase).
 
-        Phases and stages count from 1 here, as they do in all that a run says.
-
-        The table has at most 80 columns of a terminal; the title may be longer.
+        Phases and stages count from 1 here, as in all that a run says.
         """
         common = {
             "phase": [str(index + 1) for index in range(len(self.phases))],
@@ -278,15 +262,3 @@ class MultigridSchedule:
 def _scaled(full: int, factor: float, divisor: int) -> int:
     """The multiple of `divisor` next to a share of the full frames or pixels."""
     return full if factor == 1 else min(max(divisor, round(full * factor / divisor) * divisor), full)
-
-
-def _mean_clips(shapes: Sequence[BatchShape]) -> Fraction:
-    return Fraction(sum(shape.clips for shape in shapes), len(shapes))
-
-
-def _interpolated(knots: Sequence[tuple[Fraction, Fraction]], x: Fraction) -> Fraction:
-    """The value at `x` of the piecewise linear function through the knots (x, y), constant after the last knot."""
-    for (start, first), (end, last) in pairwise(knots):
-        if x < end:
-            return first + (x - start) / (end - start) * (last - first)
-    return knots[-1][1]

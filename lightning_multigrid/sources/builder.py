@@ -149,7 +149,7 @@ class ManifestBuilder:
             )
         if is_url(path):
             return self._checked_url(path, where)
-        # The path is kept in its normal form, so that the path that was judged is the one that is opened.
+        # The path is stored in its normal form, so that the path that was judged is the one that is opened.
         name = os.path.normpath(path)
         if name.startswith(self._prefix):
             return name[len(self._prefix) :]
@@ -203,7 +203,7 @@ def _check_root(url: str, *, of_frames: bool, existing_only: bool) -> None:
     if fault := url_fault(url):
         raise ManifestError(f"`root` {quoted(url)} {fault}.")
     if set("?#").intersection(url):
-        raise ManifestError(f"`root` {quoted(url)} has a `?` or a `#`, behind which no path can stand. Leave it out.")
+        raise ManifestError(f"`root` {quoted(url)} has a `?` or a `#`, after which no path can stand. Leave it out.")
     if of_frames or existing_only:
         name = "frame_rate" if of_frames else "existing_only"
         raise ManifestError(f"`{name}` is for files on a disk, and `root` is {quoted(url)}. Leave it out.")

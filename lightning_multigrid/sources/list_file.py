@@ -28,7 +28,7 @@ _NUMBERS = re.compile(r"[0-9]{1,9}(\s*[;,]\s*[0-9]{1,9})*", re.ASCII)
 _NO_UTF_8 = re.compile("[\ud800-\udfff]")  # as which `open_text` reads such bytes
 _METADATA = ("metadata.csv", "metadata.jsonl")  # of a video folder of Hugging Face
 _HEAD = 1 << 16  # characters by which the separator is found
-_MOST_KEPT = 1 << 14  # labels
+_MOST_CACHED = 1 << 14  # labels
 WHOLE = 0.0, math.inf
 
 
@@ -104,9 +104,9 @@ class ListFile:
                 try:
                     record = json.loads(text)
                 except (ValueError, RecursionError) as error:  # numbers too long, brackets too deep
-                    raise self.error(line, f"no JSON: {error}. Write an object of JSON on each line") from error
+                    raise self.error(line, f"not JSON: {error}. Write an object of JSON on each line") from error
                 if not isinstance(record, dict):
-                    said = f"{quoted(text.strip())} is no object of JSON"
+                    said = f"{quoted(text.strip())} is not an object of JSON"
                     raise self.error(line, f"{said}. Write one with `file_name` and `label` on each line")
                 fields = {name.lower(): value for name, value in record.items()}
                 self.columns = self.columns or list(fields)
@@ -147,15 +147,9 @@ class Labels:
     In a list without a header, a name must follow the path of a video file, because a field may also be a part of a
     path that holds the separator. With `folders`, where paths have no suffix, names need a header.
 
-    Args:
-        rows: The list.
-        classes: Those that are known, in the order of their numbers.
-        counted: Whether the numbers of the list count these classes, or perhaps others than those of training.
-        multi_label: Whether a row may have several; without it, only a name of `classes` may hold a `;`.
-        folders: Whether paths are folders.
-
-    Attributes:
-        names: The classes, as numbers count them. Those that the list names are in the order in which they came.
+    `classes` are those that are known, in the order of their numbers; `counted` says whether the numbers of the list
+    count these, or perhaps others than those of training. Without `multi_label` only a name of `classes` may hold a
+    `;`. `names` are the classes, as numbers count them, new ones in the order in which they came.
     """
 
     def __init__(
@@ -167,18 +161,18 @@ class Labels:
         numbers = () if counted else (name for name in classes if _NUMBER.fullmatch(name))
         self._numbered = {int(name): self._ids[name] for name in numbers}
         self._first: tuple[int, Any, type] | None = None  # line, label and kind of the first
-        self._kept: dict[str, list[int]] = {}
+        self._cached: dict[str, list[int]] = {}
 
     def of(self, row: Row) -> list[int]:
         """The numbers of a row's labels."""
         line, path, label, *_ = row
         if label == "":
             return []
-        found = self._kept.get(label) if isinstance(label, str) else None
+        found = self._cached.get(label) if isinstance(label, str) else None
         if found is None:
             found = self._numbers(line, label)
-            if isinstance(label, str) and len(self._kept) < _MOST_KEPT:
-                self._kept[label] = found
+            if isinstance(label, str) and len(self._cached) < _MOST_CACHED:
+                self._cached[label] = found
         unsure = not self._rows.columns and self._first is not None and self._first[2] is str
         if unsure and (self._folders or not path.lower().endswith(VIDEO_SUFFIXES)):
             raise self._no_label(line, label)
@@ -253,7 +247,7 @@ class Labels:
     def _no_label(self, line: int, label: Any) -> ManifestError:
         return self._rows.error(
             line,
-            f"the label {quoted(str(label))} is not a number from 0, several such as `1;5`, or a name behind the path "
+            f"the label {quoted(str(label))} is not a number from 0, several such as `1;5`, or a name after the path "
             "of a video. Put a path that holds a separator in double quotes, let the first row name the columns "
             "(`path,label`), or use a folder per class",
         )
@@ -269,7 +263,7 @@ def times(rows: ListFile, row: Row) -> tuple[tuple[float, float], list[tuple[flo
         try:
             stretch.append(absent if moment == "" else float(moment))
         except (ValueError, TypeError, OverflowError):
-            said = f"the start or end {quoted(str(moment))} is no number of seconds. Write it like `12.5`"
+            said = f"the start or end {quoted(str(moment))} is not a number of seconds. Write it like `12.5`"
             raise rows.error(line, said) from None
     try:
         pairs = [(float(low), float(high)) for low, high in map(str.split, spans.split(";"))] if spans else []
@@ -302,7 +296,7 @@ def _names_labels(header: Sequence[str]) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is any number, also one that is no label, or none (`nan`)."""
+    """Whether it is any number, also one that is not a label, or not a number (`nan`)."""
     with suppress(ValueError):
         float(text)
         return True

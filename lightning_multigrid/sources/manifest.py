@@ -44,7 +44,7 @@ class Manifest:
         root: Absolute folder, or URL, that relative paths start from.
         classes: Names of the classes in the order of their labels; empty if they are unknown.
         multi_label: Whether a video may have any number of labels instead of one.
-        frame_rate: Frames per second if each path is a folder of frames, None if it is a video file.
+        images_per_second: If each path is a folder of images; None if it is a video file.
         missing: How many listed videos were left out because they are not on disk (`existing_only`).
         rows: Paths and labels.
         tables: The folder of a `TableStore` with frame tables of the videos; empty if there is none.
@@ -55,7 +55,7 @@ class Manifest:
     root: str
     classes: tuple[str, ...]
     multi_label: bool
-    frame_rate: float | None
+    images_per_second: float | None
     missing: int
     rows: Rows
     tables: str = ""

@@ -18,14 +18,14 @@ class ManifestError(ValueError):
 
 @contextmanager
 def open_text(path: str) -> Iterator[TextIO]:
-    """Opens a UTF-8 text; line ends are kept, and bytes that are no UTF-8, as a file may be named so."""
+    """Opens a UTF-8 text; line ends are kept, and bytes that are not UTF-8, as in names of files."""
     if is_url(path) and (fault := url_fault(path)):
         raise ManifestError(f"{path} {fault}.")
     try:
         data = BufferedReader(BytesIO(read_remote(path))) if is_url(path) else InputFile(path).stream()
         with io.TextIOWrapper(data, "utf-8-sig", "surrogateescape", newline="") as text:
             if b"\0" in data.peek():
-                what = "is no text in UTF-8, but perhaps in UTF-16: it holds zeros. Save it as UTF-8"
+                what = "is not text in UTF-8, but perhaps in UTF-16: it holds zeros. Save it as UTF-8"
                 raise ManifestError(f"{path} {what}.")
             yield text
     except OSError as error:

@@ -26,12 +26,11 @@ class VideoList:
 
     A *list* is UTF-8 text with a row per video: `path label`, or `path` alone (no labels, for prediction). The
     separator is a tab, a comma, a space or a semicolon: the first of these by which the first row is a header, or else
-    that it has outside of double quotes. Double quotes enclose a path that holds the separator or a line break, or
-    starts with a double quote; quotes inside are doubled. White space around a field is dropped. Blank lines are
-    skipped. There are no comments: HMDB51 has videos whose names start with `#`.
+    that it has outside of double quotes. Double quotes enclose a path that holds the separator, a line break or a
+    quote; quotes inside are doubled. Blank lines are skipped. There are no comments.
 
     Labels are all numbers from 0, or all names of classes, which count in the order of the sorted names. Several labels
-    are `1;5` or `"1,5"`. Without a header, a name stands behind the path of a video file.
+    are `1;5` or `"1,5"`. Without a header, a name follows the path of a video file.
 
     The first row may be a header, in any capitals: `path` (or `file_name`, `filename`, `filepath`, `file_path`,
     `video_path`, `video`, `file`, `clip`) and `label` (or `labels`, `class`, `class_name`, `category`, `action`). Of
@@ -57,7 +56,7 @@ class VideoList:
     like `1.5 3;0 12.25`; an empty field means all of it.
 
     A *prepared* folder holds such a list, `metadata.csv`, and `classes.txt`, whose lines its labels count. Arguments
-    that say otherwise are refused.
+    that say something else are refused.
 
     Args:
         source: The list, the folder that holds a folder per class or videos, or the prepared folder.
@@ -105,7 +104,7 @@ class VideoList:
             if own not in ((), beside) or self.frame_rate is not None or self.root is not None:
                 raise ManifestError(
                     f"{source} is what `prepare` wrote, with its own `root` and `classes`, and no `frame_rate`, and "
-                    "the arguments say otherwise. Leave them out, or prepare the videos anew with them."
+                    "the arguments say something else. Leave them out, or prepare the videos anew with them."
                 )
             own = beside
         known, several = own or classes, self.multi_label or "spans" in rows.columns
@@ -160,13 +159,8 @@ class VideoList:
 def save_list(manifest: Manifest, folder: StrPath, names: Sequence[str | None]) -> None:
     """Writes the list of what was prepared of a manifest into a folder, and the classes that its labels count.
 
-    Hugging Face's `datasets` reads it as a folder of videos. Where videos may have several labels, the column `spans`
-    has the start and the end of each in seconds, like `1.5 3;0 12.25`.
-
-    Args:
-        manifest: What was prepared.
-        folder: Where the prepared videos are.
-        names: Those of the prepared videos below the folder, for each row of the manifest; None leaves a row out.
+    Hugging Face's `datasets` reads it as a folder of videos. `names` are those of the prepared videos below the folder,
+    for each row of the manifest; None leaves a row out.
     """
     several = ["spans"] * manifest.multi_label
     written = [[*_WRITTEN[:-1], *several, _WRITTEN[-1]]]

@@ -17,9 +17,7 @@ from lightning_multigrid.schedule import (
 # The smallest size of the default short cycle, in pixels. Smaller sizes cost more accuracy than all the rest of the
 # method in each training that was measured (docs/pays.md).
 SMALLEST = 32
-_NOT_OF_SCHEDULE = (
-    "schedule layout clips follow whole_span share_reads clips_per_epoch precise_bn_batches seed lr_by_hand rehearse"
-)
+_NOT_OF_SCHEDULE = "schedule layout clips follow whole_span clips_per_epoch precise_bn_batches seed lr_by_hand rehearse"
 
 
 @dataclass(eq=False, repr=False)
@@ -37,15 +35,13 @@ class Arguments:
     clips: list[str | int] | dict[str | int, str] | None = None
     follow: dict[str | int, Follow] | None = None
     whole_span: bool = False
-    share_reads: bool = False
     clips_per_epoch: int | None = None
-    milestones: list[float] | None = None
+    milestones: list[float] | Literal["script"] | None = None
     warmup_epochs: float | None = None
     lr_by_hand: Literal["run"] | None = None
     sub_batch: int | None = None
     size_divisor: int | None = None
     frames_divisor: int | None = None
-    one_pass: bool = False
     fine_tuning: bool = True
     rehearse: bool = True
     seed: int | None = None
@@ -65,10 +61,8 @@ class Arguments:
                 f"`short_cycle` must be a ShortCycle or 'auto', got {self.short_cycle!r}. Without a short cycle: "
                 "`ShortCycle((1,))`, in a config `{factors: [1]}`."
             )
-        if self.one_pass and self.milestones is not None:
-            raise ValueError(
-                "`one_pass` goes through the long cycle once, so `milestones` would have no effect. Leave it out."
-            )
+        if isinstance(self.milestones, str) and self.milestones != "script":
+            raise ValueError(f"`milestones` must be a list of epochs or 'script', got {self.milestones!r}.")
         schedule_of(self, Baseline(BatchShape(1, 4, 4), epochs=1))
         shaping = [field for field in fields(self) if field.name not in _NOT_OF_SCHEDULE.split()]
         if self.schedule is not None and any(getattr(self, field.name) != field.default for field in shaping):

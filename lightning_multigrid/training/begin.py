@@ -86,11 +86,7 @@ def plan_of(
     recipe = read_recipe(trainer, script, world)
     dataset = clips_of(arguments, script)
     shape = BatchShape(cast("int", script.batch_size), dataset.frames, dataset.size)
-    # A dataset that reads for each grid just what it needs has nothing left of a read.
-    shares = isinstance(dataset, FixedClips) and arguments.share_reads and not arguments.whole_span
-    plan = make_plan(
-        arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world, shares_reads=shares
-    )
+    plan = make_plan(arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world)
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
         check_steps(plan)
     if isinstance(dataset, FixedClips):

@@ -64,7 +64,7 @@ class MultigridCallback(Arguments, Callback):
         epoch_factor: Passes over the data for each epoch.
         short_cycle: Spatial sizes of successive iterations. By default the paper's sizes, but none below 32 pixels:
             smaller clips cost more accuracy than they saved time. `ShortCycle()` has the paper's sizes without a limit.
-        long_cycle: Base shapes of an LR stage.
+        long_cycle: Base shapes, from coarse to fine.
         lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none. By default linear for SGD,
             as in the paper, and sqrt for Adam and similar optimizers. Where such an optimizer has decoupled weight
             decay, the decay grows as the LR does.
@@ -90,14 +90,11 @@ class MultigridCallback(Arguments, Callback):
         whole_span: Coarse clips span the whole clip and end with its last real frame: for labels that depend on the
             end of the clip, for counts, order and sound. By default the frames are about as far apart, and their
             start is drawn at random.
-        share_reads: Whether a sample that is read whole gives a clip of other frames to each of several mini-batches
-            of its epoch. This is for scripts whose loader is the limit: samples are read less often than by the script
-            alone, and not 1.5 times as often. Accuracy may fall, because the dataset's random crops and flips are the
-            same in these clips. A dataset with `read_clip`, and `whole_span`, share no reads.
         clips_per_epoch: For an iterable dataset, the clips of a baseline epoch on all devices. By default they follow
             from the dataset's `len` on each device, or from an integer `limit_train_batches`.
-        milestones: Starts of the LR stages after the first, in epochs. By default the milestones of the LR scheduler.
-            Without milestones there is one long cycle, and then the fine-tuning phase for the same number of steps.
+        milestones: Epochs at which a new long cycle starts. `script` takes those of the LR scheduler, as the paper does
+            (see `paper`). By default the training goes through the long cycle once, and then through the fine-tuning
+            phase for the same number of steps, whatever the LR does.
         warmup_epochs: Length of the warm-up, in epochs of the baseline. By default that of the LR scheduler.
         lr_by_hand: The script or a callback may write the LR, or another number of a parameter group, between two
             epochs. By default, writing it within an epoch is refused, because the new value may depend on a count of
@@ -108,10 +105,8 @@ class MultigridCallback(Arguments, Callback):
             of the model's patches, if it has patches.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number. By default the frames
             of the model's patches, if it has patches.
-        one_pass: Go through the long cycle once in the whole training, whatever the LR stages are, and then through the
-            fine-tuning phase for the same number of steps; see `progressive`.
-        fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, the last stage goes
-            through the long cycle like the other stages: the paper's ablation.
+        fine_tuning: Whether the training ends with the fine-tuning phase (Sec. 3.2). If not, the long cycle takes its
+            steps, too: the paper's ablation.
         rehearse: Try each grid on a copy of the module before the first step. Without a rehearsal, a module that can't
             take a grid fails in the middle of the training, when that grid comes. Some faults are then not noticed at
             all: places that are counted from the first, losses that are sums over clips, losses that are not finite on
@@ -135,7 +130,7 @@ class MultigridCallback(Arguments, Callback):
         kept = {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")}
         return {**kept, "_run": None, "_checkpoint": None, "_changes": Changes()}
 
-    # It names the class, so that configs may give all its arguments, which jsonargparse (4.53) doesn't find by `cls`.
+    # These name the class, so that configs may give all its arguments, which jsonargparse (4.53) doesn't find by `cls`.
     @staticmethod
     def baseline(**arguments: Any) -> "MultigridCallback":
         """Trains the baseline: every mini-batch has the baseline's grid, and each epoch is one pass over the data.
@@ -154,9 +149,19 @@ class MultigridCallback(Arguments, Callback):
             **arguments,
         )
 
-    @classmethod
+    @staticmethod
+    def paper(*, short_cycle: ShortCycle = ShortCycle(), **arguments: Any) -> "MultigridCallback":
+        """Trains by the paper's plan (Sec. 3.2 to 3.4), for an LR that falls in steps.
+
+        Each LR stage has a long cycle of its own, and the last stage is the fine-tuning phase. The short cycle begins
+        at half of the size, however small that is. With an LR that does not fall in steps, the plan is the default one.
+        In the long trainings that were measured, the paper's plan took less time than the default one, and was less
+        accurate (docs/pays.md). The arguments are those of the class.
+        """
+        return MultigridCallback(milestones="script", short_cycle=short_cycle, **arguments)
+
+    @staticmethod
     def progressive(
-        cls,
         *,
         epoch_factor: float = 1,
         long_cycle: LongCycle = LongCycle(((0.5, 0.5**0.5), (1, 0.5**0.5))),
@@ -168,11 +173,9 @@ class MultigridCallback(Arguments, Callback):
         The first quarter of the steps has half of the baseline's frames, at 0.71 of its size. The second quarter has
         all of the frames, at the same size. The second half of the steps has the baseline's grid. There is no short
         cycle. Such a training takes less time than the default one (docs/pays.md). The arguments are those of the
-        class, without `one_pass`.
+        class.
         """
-        return cls(
-            one_pass=True, epoch_factor=epoch_factor, long_cycle=long_cycle, short_cycle=short_cycle, **arguments
-        )
+        return MultigridCallback(epoch_factor=epoch_factor, long_cycle=long_cycle, short_cycle=short_cycle, **arguments)
 
     def plan(
         self,

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer
 from lightning_multigrid.loading import ClipDataset, FixedClips, MultigridLoader, StreamSamples, seeded
-from lightning_multigrid.reports import Clock, Verdict, reads_of
+from lightning_multigrid.reports import Clock, Verdict
 from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle
 from lightning_multigrid.training.mini_batches import after_hooks, error_text, run_step, without_trace
 from lightning_multigrid.training.plan_loader import loading_of, plan_loader
@@ -58,7 +58,7 @@ def _seconds_of_sample(loader: MultigridLoader) -> float:
     for number, (step, _) in enumerate(zip(loader.sampler.steps, loader, strict=False)):
         if number == first:
             seconds, samples = 0.0, 0
-        seconds, samples = seconds + loader.reading, samples + reads_of(step)
+        seconds, samples = seconds + loader.reading, samples + step.shape.clips
         if number >= first and time.perf_counter() - start > _SECONDS:
             break
     return seconds / max(1, samples) / first

@@ -1,7 +1,6 @@
 """The loader of a plan, made of a script's own loader, and what makes it faster."""
 
 import os
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -53,7 +52,8 @@ def plan_loader(plan: Plan, dataset: ClipDataset, trainer: Trainer, script: Data
     """Returns the loader of a plan's mini-batches on this device, in the order of a script's own loader."""
     in_order = range(plan.clips)  # each pass has the same clips under `overfit_batches`
     order = (lambda number: in_order) if trainer.overfit_batches else order_of(script, plan.seed)  # type: ignore[attr-defined]
-    return MultigridLoader(dataset, MultigridSampler(plan, order, rank=trainer.global_rank), script)
+    sampler = MultigridSampler(plan, order, rank=trainer.global_rank, script=script.sampler)
+    return MultigridLoader(dataset, sampler, script)
 
 
 def loading_of(loader: MultigridLoader, devices: int) -> Loading:
@@ -70,9 +70,6 @@ def loading_of(loader: MultigridLoader, devices: int) -> Loading:
             f"`lightning_multigrid.VideoClips` instead of {type(whole).__name__}, or a `read_clip` of its own, so "
             "that only what a grid needs is read (docs/dataset.md)"
         )
-        if not plan.shares_reads:
-            fewer = 1 - replace(plan, shares_reads=True).reads / plan.reads
-            ways.append(f"`share_reads=True`, by which {fewer:.0%} fewer samples are read, and accuracy may fall")
     cores = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) // devices
     if loader.num_workers < cores:
         ways.append(f"`num_workers={cores}`")

@@ -70,11 +70,11 @@ class Run:
         return self._next
 
     @property
-    def at(self) -> tuple[Step, bool]:
-        """The step that is under way, or the next one, and whether it is under way."""
+    def at(self) -> Step:
+        """The step that is under way, or the next one; before and after the training the first of an epoch."""
         if self._next is None or self._trainer is None:
-            return self.plan.step(Place(0 if self._trainer is None else self._trainer.current_epoch, 0)), False
-        return self._next, self._in_step
+            return self.plan.step(Place(0 if self._trainer is None else self._trainer.current_epoch, 0))
+        return self._next
 
     def before(self, batch: int, mini_batch: Any) -> None:
         """A step begins, with the mini-batch of this number in the epoch."""
@@ -162,9 +162,9 @@ class Run:
             counters.forget_loader()
         # Checkpoints have no gradients, so an unfinished optimizer step starts again.
         start = self.plan.start_of_update(counters.place)
-        seen = self.plan.reads_before(start) + state["shift"]
+        seen = self.plan.step(start).offset + state["shift"]
         # A sampler of the script's own is asked anew in each epoch, so only what it has given in this one counts.
-        of_epoch = self.plan.reads_before(Place(start.epoch, 0)) if state["of_epochs"] else 0
+        of_epoch = self.plan.step(Place(start.epoch, 0)).offset if state["of_epochs"] else 0
         state["clips_seen"] = seen - of_epoch
         under_way = self._in_step and self._next is not None and self._next.place == counters.place
         state["within_step"] = under_way or counters.place != start

@@ -2,13 +2,13 @@
 
 import math
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 from lightning_multigrid.clips import BrokenVideo, ClipBatch
 from lightning_multigrid.decode import BrokenVideosError
 from lightning_multigrid.files import printable, require
-from lightning_multigrid.host import Trainer, tell
+from lightning_multigrid.host import Trainer
 
 _FASTER = "Start the training again, or run `lightning-multigrid index` or `prepare`: they make what is missing."
 
@@ -18,7 +18,7 @@ class BrokenVideoWarning(UserWarning):
 
 
 class DamagedVideoWarning(UserWarning):
-    """Names a damaged video whose clips are kept; once for each."""
+    """Names a damaged video whose clips are used anyway; once for each."""
 
 
 class SlowVideoWarning(UserWarning):
@@ -31,7 +31,7 @@ def warn_of(video: BrokenVideo, fate: str, stacklevel: int) -> None:
     kind: type[UserWarning]
     if video.slow:
         text, kind = f"{path} {reason}, so clips are read from its beginning. {_FASTER}", SlowVideoWarning
-    elif video.kept:
+    elif video.used_anyway:
         text = f"{path}: {reason}, as far as it was read. Its frames are used as FFmpeg decodes them."
         text, kind = f"{text} `check` names all damage.", DamagedVideoWarning
     else:
@@ -45,34 +45,18 @@ class BrokenVideos:
     def __init__(self, max_bad_fraction: float) -> None:
         require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "a share in [0, 1]")
         self._most = max_bad_fraction
-        self._damaged = set[str]()  # that were named, as those below
-        self._slow = Counter[str]()  # clips, by the reason
         self._missed: defaultdict[str, dict[int, str]] = defaultdict(dict)  # paths by row: a video may be in several
-        self._named = set[str]()
+        self._named = set[tuple[bool, str]]()
         self.reasons: dict[str, str] = {}
 
-    def tell_slow(self) -> None:
-        """Says how many clips of this rank were read slowly since the last call, and why."""
-        for reason, clips in self._slow.items():
-            tell(f"{clips:,} clips were read slowly, from the beginning of a video that {reason}. {_FASTER}")
-        self._slow.clear()
-
-    def _count_slow(self, video: BrokenVideo) -> None:
-        reason = printable(video.reason)
-        if reason not in self._slow:
-            warn_of(video, "", stacklevel=4)
-        self._slow[reason] += 1
-
     def name(self, videos: Sequence[BrokenVideo]) -> None:
-        """Warns of each broken or damaged video once."""
+        """Warns of each broken or damaged video once, and of slow ones once for each reason."""
         for video in videos:
-            if video.slow:
-                continue
-            known = self._damaged if video.kept else self._named
-            if video.path not in known:
+            named = video.used_anyway, video.reason if video.slow else video.path
+            if named not in self._named:
                 warn_of(video, "In training another video takes its place, elsewhere it is left out.", stacklevel=4)
-            known.add(video.path)
-            if not video.kept:
+            self._named.add(named)
+            if not video.used_anyway:
                 self.reasons[video.path] = video.reason
 
     def report(self, split: str, batch: ClipBatch, videos: int, trainer: Trainer) -> None:
@@ -80,11 +64,9 @@ class BrokenVideos:
 
         A video that is read later is no longer broken: on a drive that fails for moments, they would add up over days.
         """
-        self.name(batch.broken)
+        self.name([video for video in batch.broken if split == "train" or not video.slow])
         for video in batch.broken:
-            if video.slow and split == "train":
-                self._count_slow(video)
-            if not video.kept and (split == "train" or not video.substitute):
+            if not video.used_anyway and (split == "train" or not video.substitute):
                 self._missed[split][video.index] = video.path
         for row in batch.indices:
             path = self._missed[split].pop(row, None)

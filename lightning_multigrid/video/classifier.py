@@ -40,8 +40,7 @@ class VideoClassifier(LightningModule):
     a video's views (Sec. 4: softmax scores are averaged), and averages their losses.
 
     Epochs are those of the baseline. Warm-up and cosine act per optimizer step, milestones at the starts of epochs
-    unless they are fractional or follow a warm-up. Outside of `fit` all is scheduled in whole epochs, so that a recipe
-    can be read without its data.
+    unless they are fractional or follow a warm-up. Outside of `fit` all is scheduled in whole epochs.
 
     Args:
         model: Takes clips and returns logits, B x C.
@@ -61,8 +60,8 @@ class VideoClassifier(LightningModule):
         warmup_start_factor: Learning rate at the first step of the warm-up, as a share of `lr`, in (0, 1].
         view_fusion: How the probabilities of a video's views are fused: their `mean`, or for each class their `max`
             (Charades).
-        channels_last: Keep the convolutions in `torch.channels_last_3d`, and with them all that is between them: the
-            memory format in which half precision is fastest on a GPU. The model's layers must be 3D.
+        channels_last: Keep the convolutions in `torch.channels_last_3d`, the memory format in which half precision is
+            fastest on a GPU. The model's layers must be 3D.
         fused_optimizer: Use the fused implementation of SGD: one kernel for many parameters.
         optimizer: Makes another optimizer than SGD out of groups of parameters. Its LR and other settings are its own:
             `lr`, `momentum`, `nesterov` and `fused_optimizer` are refused beside it, but the weight decays count. In

@@ -67,15 +67,13 @@ class VideoDataModule(LightningDataModule):
 
     `BrokenVideoWarning` names a broken video once, and `broken` collects all of them. In training another video takes
     its place; elsewhere it is left out. `DamagedVideoWarning` names a damaged one, whose frames are used as FFmpeg
-    decodes them from its beginning, as by other readers. The LightningModule's own `on_after_batch_transfer`, if it has
-    one, gets the finished mini-batch, although Lightning warns that the data module's hook takes its place.
+    decodes them. The LightningModule's own `on_after_batch_transfer` gets the finished mini-batch, although Lightning
+    warns that the data module's hook takes its place.
 
     Args:
         train: Training videos: a list of `path,label`, a folder with a folder per class, what `lightning-multigrid
-            prepare` wrote, or one of `lightning_multigrid.sources`: `VideoList`, whose arguments say more of a list
-            (several labels, where paths start from, folders of frames), or such as `Kinetics`, which reads the official
-            files of a dataset. Its `frame_rate` is also that of other splits which are given as the path of folders of
-            frames.
+            prepare` wrote, or one of `lightning_multigrid.sources`, such as `VideoList` or `Kinetics`. Its `frame_rate`
+            is also that of other splits which are given as the path of folders of frames.
         val: Validation videos, given in the same ways. Class ids are those of `train`, if that is given.
         test: Test videos, given in the same ways.
         predict: Videos to predict, given in the same ways; labels are not needed.
@@ -104,19 +102,18 @@ class VideoDataModule(LightningDataModule):
             bytes, and the device computes the colours, equal to RGB's within 3 of 255. `auto` means `yuv` on a CUDA
             device, else `rgb`.
         repeats: Clips to take from a training video each time it is visited (repeated augmentation). They lie in one
-            span as long as a baseline clip, which is decoded once, and each has its own frames in it (on coarse
-            grids), crop and flip. An epoch visits every video, so it has `repeats` times as many clips.
+            span as long as a baseline clip, which is decoded once, and each has its own frames, crop and flip. An epoch
+            visits every video, so it has `repeats` times as many clips.
         balance: Draw the classes equally often, however many videos they have. An epoch has as many clips as without:
-            videos of small classes come several times, each time as another clip, and of large classes a pass has a
-            part, and the next pass goes on with the others.
+            videos of small classes come several times, and of large classes a pass has a part.
         num_workers: Processes that decode. Those of training live as long as it; evaluation starts its own.
         prefetch_factor: Mini-batches that each process of training reads ahead; None is torch's 2.
         timeout: Seconds after which a mini-batch that does not come is an error, as on a drive that hangs; 0 waits.
         drop_last: Leave out the clips of an epoch that make no whole mini-batch of the baseline.
         max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
         index: Whether `fit` first makes the frame tables that videos lack which are not prepared; evaluation alone does
-            so where a list has several stretches of a video. It takes about two decodes of each, once, and what is made
-            is kept among the user's caches, or in the folder that is given. Without a table a clip is decoded from the
+            so where a list has several stretches of a video. It takes about two decodes of each, once. They are stored
+            among the user's caches, or in the folder that is given. Without a table a clip is decoded from the
             beginning of its video.
 
     Raises:
@@ -192,7 +189,7 @@ class VideoDataModule(LightningDataModule):
         self.drop_last = drop_last
         self.index = index
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
-        self._just_read: dict[Split, Manifest] = {}  # by `prepare_data`, for the `setup` that follows
+        self._just_read: dict[str, dict[Split, Manifest]] = {}  # of a stage, by `prepare_data`, for its `setup`
         self._classes: tuple[str, ...] = ()
         self._broken = BrokenVideos(max_bad_fraction)
 
@@ -214,15 +211,15 @@ class VideoDataModule(LightningDataModule):
         """Makes the frame tables that `fit` lacks, and evaluation alone where a video is in several rows."""
         if not self.index:
             return
-        if self.trainer is None or self.trainer.state.fn in (TrainerFn.FITTING, None):
-            manifests = self.manifests("train", "val")
-            for split, manifest in manifests.items():
-                self._num_classes_of(split, manifest, manifests.get("train"))  # refused before hours of decoding
-            self._just_read = manifests
-            make_tables(manifests.values(), self.index)
+        fn = TrainerFn.FITTING if self.trainer is None else self.trainer.state.fn or TrainerFn.FITTING
+        read = self.manifests(*_SPLITS[fn.value])
+        self._just_read = {fn.value: read}
+        if fn == TrainerFn.FITTING:
+            for split, manifest in read.items():
+                self._num_classes_of(split, manifest, read.get("train"))  # refused before hours of decoding
+            make_tables(read.values(), self.index)
         else:  # each video that is read once is decoded once without a table, too
-            read = self._read(_SPLITS[self.trainer.state.fn.value][0], classes=())
-            make_tables([read] if read is not None and _repeats(read) else [], self.index)
+            make_tables([read[split] for split in _SPLITS[fn.value] if _repeats(read.get(split))], self.index)
 
     @override
     def setup(self, stage: str) -> None:
@@ -238,24 +235,16 @@ class VideoDataModule(LightningDataModule):
                 f"`{needed}` is None, but its videos are needed. Give a list of `path label`, a folder per class, or a "
                 f"source such as `Kinetics`, as `{needed}`; on the command line, `--data.{needed} FOLDER`."
             )
-        read, self._just_read = self._just_read, {}
-        try:
-            train = read.get("train") or self._read("train", classes=())
-        except ManifestError:  # a machine that predicts need not have these videos
-            if stage != "predict":  # else labels count the classes of the split, wrongly if it lacks one
-                raise
-            train = None
+        read = self._just_read.pop(stage, None) or self.manifests(*_SPLITS[stage])
+        train = read.get("train")
         self._classes = train.classes if train else ()
         for split in _SPLITS[stage]:
-            # Prediction does not use labels, so they may be of unknown classes.
-            classes = train.classes if train and split != "predict" else ()
-            manifest = train if split == "train" else read.get(split) or self._read(split, classes)
-            if manifest is None:
+            if split not in read:
                 continue
-            if manifest.frame_rate is not None and not isinstance(self.sources[split], VideoSource):
-                tell(
-                    f"Each video of `{split}` is a folder of images, {manifest.frame_rate:g} per second, as in `train`."
-                )
+            manifest = read[split]
+            if manifest.images_per_second is not None and not isinstance(self.sources[split], VideoSource):
+                rate = f"{manifest.images_per_second:g} per second"
+                tell(f"Each video of `{split}` is a folder of images, {rate}, as in `train`.")
             if split != "predict":
                 self.num_classes = self._num_classes_of(split, manifest, train)
                 _tell(split, manifest, train, self.num_classes)
@@ -267,14 +256,22 @@ class VideoDataModule(LightningDataModule):
                 self._datasets[split] = ViewDataset(manifest, sampling, self._views(split), pixels)
 
     def manifests(self, *splits: Split) -> dict[Split, Manifest]:
-        """The videos of the splits, or of all, that have a source; no video is opened.
+        """The videos of `train` and these splits, or of all splits, that have a source; no video is opened.
 
         Raises:
             ManifestError: If a source cannot be read.
         """
-        train = self._read("train", classes=())
+        try:
+            train = self._read("train", classes=())
+        except ManifestError:  # a machine that predicts need not have these videos
+            if splits != ("predict",):  # else labels count the classes of the split, wrongly if it lacks one
+                raise
+            train = None
+        read: dict[Split, Manifest | None] = {"train": train}
         classes = train.classes if train else ()
-        read = {split: train if split == "train" else self._read(split, classes) for split in splits or self.sources}
+        for split in splits or self.sources:
+            if split != "train":  # prediction does not use labels, so they may be of unknown classes
+                read[split] = self._read(split, () if split == "predict" else classes)
         return {split: manifest for split, manifest in read.items() if manifest is not None}
 
     @override
@@ -286,8 +283,7 @@ class VideoDataModule(LightningDataModule):
         """The hook that makes the loader of the validation videos; Lightning's own hook if there are none.
 
         A property, because Lightning validates whenever a data module overrides the hook, and asks the instance whether
-        it does (`is_defined` in `data_connector.py`, 2.5.3 to 2.6.6). An empty list of loaders would be public, but
-        counts as validation: `Trainer.enable_validation` is true then, and a warning says that its length is zero.
+        it does (`is_defined` in `data_connector.py`, 2.5.3 to 2.6.6). An empty list of loaders counts as validation.
         """
         return super().val_dataloader if self.sources["val"] is None else partial(self._loader, "val")
 
@@ -298,10 +294,6 @@ class VideoDataModule(LightningDataModule):
     @override
     def predict_dataloader(self) -> DataLoader[Any]:
         return self._loader("predict")
-
-    @override
-    def teardown(self, stage: str) -> None:
-        self._broken.tell_slow()
 
     @override
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -373,17 +365,11 @@ class VideoDataModule(LightningDataModule):
                 f"`{split}` ({manifest.origin}) names {len(manifest.classes)} of the {num_classes} classes, so "
                 f"their numbers are not known. Give `train`, too, or `{split}` as a `VideoList` with all `classes`."
             )
-        if train and not train.classes:
-            raise ValueError(
-                f"`{split}` ({manifest.origin}) names its classes, and `train` ({train.origin}) numbers them, so "
-                "which is which is not known. Give `train` as a `VideoList` with `classes`, the names in the order of "
-                "their numbers."
-            )
         if train and manifest.classes != train.classes:
+            named = f"the {len(train.classes)} of `train`" if train.classes else f"named in `train` ({train.origin})"
             raise ValueError(
-                f"`{split}` ({manifest.origin}) has {len(manifest.classes)} classes that are not the "
-                f"{len(train.classes)} of `train`, or not in their order. Give both splits from one dataset, with the "
-                "same file of classes."
+                f"`{split}` ({manifest.origin}) has {len(manifest.classes)} classes that are not {named}, or not in "
+                "their order. Give both splits from one dataset, with the same file as `classes` of a `VideoList`."
             )
         return num_classes
 
@@ -452,7 +438,7 @@ class VideoDataModule(LightningDataModule):
         labels = None if split == "predict" else self._labels(split, batch)
         manifest, rows = self._datasets[split].manifest, batch.indices
         paths, stretches = [*map(manifest.path, rows)], [*map(manifest.stretch, rows)]
-        unread = [video.index for video in batch.broken if not (video.kept or video.substitute)]
+        unread = [video.index for video in batch.broken if not (video.used_anyway or video.substitute)]
         left_out = {row: (manifest.path(row), manifest.stretch(row)) for row in unread}
         # Without gradients, as many views take less memory than training takes.
         return VideoBatch(batch, self._resample, labels, paths, stretches, self._classes, self.batch_size, left_out)
@@ -502,9 +488,9 @@ class VideoDataModule(LightningDataModule):
         return batch.multi_hot(self.num_classes)
 
 
-def _repeats(manifest: Manifest) -> bool:
+def _repeats(manifest: Manifest | None) -> bool:
     """Whether a video is in several rows, as stretches of it are."""
-    return len(set(map(hash, manifest.each_path()))) < len(manifest)
+    return manifest is not None and len(set(map(hash, manifest.each_path()))) < len(manifest)
 
 
 @rank_zero_only

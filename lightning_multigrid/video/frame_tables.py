@@ -11,7 +11,7 @@ from lightning_multigrid.sources import Manifest
 
 
 def make_tables(manifests: Iterable[Manifest], index: bool | str) -> None:
-    """Makes the tables that videos lack, with a bar; a warning if they can't be kept.
+    """Makes the tables that videos lack, with a bar; a warning if they can't be stored.
 
     `index` is the folder for them. True means the one among the user's caches, and False makes none.
     """
@@ -30,7 +30,7 @@ def make_tables(manifests: Iterable[Manifest], index: bool | str) -> None:
 
 def with_tables(manifest: Manifest, index: bool | str) -> Manifest:
     """The manifest whose videos are read by the tables of `index`, unless they have their own."""
-    if index and manifest.frame_rate is None and not manifest.prepared:
+    if index and manifest.images_per_second is None and not manifest.prepared:
         return replace(manifest, tables=_folder(index))
     return manifest
 

@@ -1,8 +1,8 @@
 """Metrics that count each video once, over any number of ranks.
 
-Lightning's sampler repeats videos so that all ranks have the same number, and a mini-batch of broken videos keeps a
-substitute. So a metric takes the index of each video, and drops repeats when it is computed over all ranks. It sorts
-rows by index, so that the result is the same to the last bit on one rank and on several.
+Lightning's sampler repeats videos so that all ranks have the same number, and a mini-batch of broken videos has a
+substitute. So a metric takes the index of each video, and drops repeats when it is computed. It sorts rows by index, so
+that the result is the same to the last bit on any number of ranks.
 
 Legend: B videos, C classes.
 """
@@ -62,8 +62,8 @@ class VideoAccuracy(VideoMean):
         """Takes probabilities B x C, class ids B, and the videos' indices; without indices every row counts."""
         right, label = probabilities.gather(1, labels[:, None]), labels[:, None]
         classes = torch.arange(probabilities.shape[1], device=labels.device)
-        behind = (probabilities < right) | ((probabilities == right) & (classes >= label))
-        super().update((~behind).sum(dim=1), videos)
+        after = (probabilities < right) | ((probabilities == right) & (classes >= label))
+        super().update((~after).sum(dim=1), videos)
 
     def _measure(self, places: Tensor) -> Tensor:
         return (places < self.top_k).float().mean()

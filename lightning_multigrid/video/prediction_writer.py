@@ -37,7 +37,7 @@ class PredictionWriter(BasePredictionWriter):
     Raises:
         ValueError: If `top_k` is below 1.
         MisconfigurationException: Before the first video, if the file's folder can't be written to; later, if the data
-            do not come from a `VideoDataModule`, or the predictions are no probabilities.
+            do not come from a `VideoDataModule`, or the predictions are not probabilities.
     """
 
     def __init__(self, path: str | None = None, top_k: int = 5) -> None:

@@ -26,18 +26,17 @@ _FATES = {
 class VideoClips(Dataset[tuple[Tensor, Any]]):
     """Clips of videos for a `DataLoader` of one's own: samples are `(clip, label)`.
 
-    In a script, `VideoClips("train.csv", frames=16, size=112, stride=4)` takes the place of its own dataset. A clip is
+    In a script, `VideoClips("train.csv", frames=16, size=112, stride=4)` replaces its own dataset. A clip is
     C x T x H x W. The loader's workers decode its frames and resample them. With a `MultigridCallback` they decode only
     what the grid of a mini-batch needs. Without it, or without Lightning, all clips are the baseline's.
 
     A label is a class id (int), or if videos may have several, a float vector of zeros and ones. Training clips are
-    drawn as in `VideoDataModule`, by torch's random state. `BrokenVideoWarning` names a broken video once, and another
-    video takes its place. `DamagedVideoWarning` names a damaged one, whose frames are used as FFmpeg decodes them, and
-    `SlowVideoWarning` the first video that is read from its beginning. Workers write warnings to standard error.
+    drawn as in `VideoDataModule`, by torch's random state, and warnings name broken and damaged videos as there;
+    another video takes the place of a broken one. `SlowVideoWarning` names the first video that is read from its
+    beginning. Workers write warnings to standard error.
 
     Args:
-        source: The videos: a list of `path,label`, a folder with a folder per class, what `lightning-multigrid prepare`
-            wrote, or one of `lightning_multigrid.sources`, such as `VideoList` or `Kinetics`.
+        source: The videos, as `train` of `VideoDataModule`.
         frames: Frames per clip (T).
         size: Height and width of a clip, in pixels (S).
         stride: Temporal stride, in source frames, or in frames at `frame_rate`.
@@ -53,7 +52,7 @@ class VideoClips(Dataset[tuple[Tensor, Any]]):
         short_side: Smallest and largest short side that a frame is resized to before the random crop, in pixels.
         frame_rate: Frames per second in which `stride` counts; None counts each video's own frames.
         flip: Mirror half of the training clips. Turn it off where left and right have a meaning.
-        index: Whether to make the frame tables that videos lack which are not prepared, now and once. They are kept
+        index: Whether to make the frame tables that videos lack which are not prepared, now and once. They are stored
             among the user's caches, or in the folder that is given. Without a table a clip is decoded from the
             beginning of its video.
 
@@ -169,8 +168,8 @@ class VideoClips(Dataset[tuple[Tensor, Any]]):
     def _warn(self, clip: Clip) -> None:
         """Names broken, damaged and slow videos, unless any worker has named them before."""
         for video in clip.broken:
-            row = clip.index if video.kept else video.index
-            named = self._slow_named[0] if video.slow else self._named[row, int(video.kept)]
+            row = clip.index if video.used_anyway else video.index
+            named = self._slow_named[0] if video.slow else self._named[row, int(video.used_anyway)]
             if not named:
                 named.fill_(True)
                 warn_of(video, _FATES[self.train], stacklevel=4)

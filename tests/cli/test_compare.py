@@ -54,8 +54,9 @@ def test_only_the_callback_differs():
     assert with_callback(CONFIG) == CONFIG
     assert with_callback(plain)["trainer"]["callbacks"][-1] == {"class_path": "lightning_multigrid.MultigridCallback"}
     assert len(CONFIG["trainer"]["callbacks"]) == 2  # as it was
-    one_pass = {"trainer": {"callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.progressive"}]}}
-    assert (with_callback(one_pass), without_callback(one_pass)) == (one_pass, {"trainer": {"callbacks": []}})
+    for name in ("paper", "progressive"):
+        other = {"trainer": {"callbacks": [{"class_path": f"lightning_multigrid.MultigridCallback.{name}"}]}}
+        assert (with_callback(other), without_callback(other)) == (other, {"trainer": {"callbacks": []}})
     baseline = {"trainer": {"callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.baseline"}]}}
     assert without_callback(baseline) == baseline  # it shares BatchNorm statistics, and is the baseline
     assert with_callback(baseline) == {
@@ -117,6 +118,27 @@ def test_a_config_is_compared_and_an_interrupted_comparison_continues(here, tmp_
     config["model"]["init_args"]["lr"] = 0.02
     with pytest.raises(ValueError, match=r"multigrid-0\.json is a run of another config\. Give another --output"):
         compare(config, folder, seeds=1)
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's, of small data
+@pytest.mark.parametrize(("as_good", "trained"), [(True, ["0.75", "0.5"]), (False, ["0.75"])])
+def test_shorter_trainings_go_on_until_one_is_worse(as_good, trained, here, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Comparison, "as_good", lambda *_: as_good)
+    monkeypatch.setattr(module, "_share", lambda comparison: 1.0)
+    found = compare(CONFIG, tmp_path / "compared", seeds=1, lengths=(0.5, 0.75))
+    assert [path.split("/")[-2] for path in here][2:] == [f"multigrid_{share}-0" for share in trained]
+    for share in trained:
+        [run], [whole] = found.runs[f"multigrid_{share}"], found.runs[MULTIGRID]
+        config = yaml.safe_load(run.config)
+        assert run.epochs == config["trainer"]["max_epochs"] == float(share) * whole.epochs
+        milestones = [float(share) * mark for mark in CONFIG["model"]["init_args"]["milestones"]]
+        assert config["model"]["init_args"]["milestones"] == milestones
+        assert len(run.validations) == len(whole.validations)
+    monkeypatch.setattr(module, "shorten", lambda *_: None)
+    compare(CONFIG, tmp_path / "compared", seeds=1, lengths=(0.5,))
+    assert "No other length is trained: compare shortens only the `max_epochs`" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"`--lengths` must be between 0 and 1.*, got 2"):
+        compare(CONFIG, tmp_path / "compared", seeds=1, lengths=(0.5, 2))
 
 
 VALIDATIONS = [
@@ -221,11 +243,14 @@ def test_the_command_hands_its_whole_config_on(monkeypatch, tmp_path):
     file.write_text(yaml.safe_dump(CONFIG | {"trainer": null}))
     main(["compare", "--config", str(file), "--trainer.max_epochs=3", "--seeds=2", f"--output={tmp_path / 'out'}"])
     [((config, folder), options)] = handed
-    assert (folder, options) == (tmp_path / "out", {"seeds": 2, "metric": None, "mode": None, "clock": "wall"})
+    assert (folder, options) == (
+        tmp_path / "out",
+        {"seeds": 2, "metric": None, "mode": None, "clock": "wall", "lengths": ()},
+    )
     assert config["trainer"]["max_epochs"] == 3
     assert config["trainer"]["check_val_every_n_epoch"] is None  # not Lightning's default
     assert config["model"]["init_args"]["milestones"] == [2, 3]
-    assert not {"seeds", "metric", "mode", "clock", "output"} & config.keys()
+    assert not {"seeds", "metric", "mode", "clock", "output", "lengths"} & config.keys()
 
 
 def test_trainings_that_end_before_a_validation_are_refused_before_they_begin(tmp_path):

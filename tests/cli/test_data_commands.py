@@ -47,12 +47,12 @@ def test_prepare_a_folder(source, capsys):
     arguments = [f"--source={source / 'train'}", f"--output={output}", *options]
     main(["prepare", *arguments, *SERIAL])
     printed = capsys.readouterr().out
-    assert printed.startswith("3 videos prepared: ")
+    assert printed.startswith("3 videos made: ")
     assert printed.endswith(f"data:\n  init_args:\n    train: {output}\n")
     assert VideoList(output).read().classes == ("run", "swim")
     main(["prepare", *arguments, *SERIAL])
-    assert capsys.readouterr().out.startswith("0 videos prepared, 3 there before: ")
-    assert prepare(VideoList(source / "train").read(), output, encoding).kept == 3
+    assert capsys.readouterr().out.startswith("0 videos made, 3 there before: ")
+    assert prepare(VideoList(source / "train").read(), output, encoding).there == 3
 
 
 def test_prepare_all_splits_of_a_config(source, capsys):
@@ -78,7 +78,7 @@ data.init_args.train:
 
 def test_prepare_writes_planes_and_says_their_bytes(source, capsys):
     command = ["prepare", str(source / "train"), f"--output={source / 'out'}", "--store=planes", *SERIAL]
-    for made in ("3 videos prepared: ", "0 videos prepared, 3 there before: "):
+    for made in ("3 videos made: ", "0 videos made, 3 there before: "):
         main(command)
         printed = capsys.readouterr().out
         said, size = re.match(r"The planes of 3 videos take about (.*)\.\n.*: (.*)\.\n", printed).groups()
@@ -134,7 +134,7 @@ def frames(tmp_path):
 
 def test_folders_of_frames_are_taken_at_a_rate(frames, capsys, tmp_path):
     main(["prepare", str(frames), "--frame_rate=12", f"--output={tmp_path / 'out'}", *QUICK])
-    assert capsys.readouterr().out.startswith("2 videos prepared: ")
+    assert capsys.readouterr().out.startswith("2 videos made: ")
     with VideoReader(VideoList(tmp_path / "out").read().path(0)) as video:
         assert (len(video), video.rate) == (8, 12)
     main(["index", str(frames), "--frame_rate=12"])
@@ -142,7 +142,7 @@ def test_folders_of_frames_are_taken_at_a_rate(frames, capsys, tmp_path):
     (frames / "run" / "a" / "5.png").write_bytes(b"no image")
     with pytest.raises(SystemExit, match="1"):
         main(["check", str(frames), "--frame_rate=12", *SERIAL])
-    assert "5.png is no image" in capsys.readouterr().err
+    assert "5.png is not an image" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["prepare", "--output=out"], ["check"], ["index"]])
@@ -172,7 +172,7 @@ def test_check_says_what_is_broken(source, capsys):
         main(["check", f"--source={source / 'train'}", f"--report={source / 'broken.csv'}", *SERIAL])
     printed = capsys.readouterr()
     assert printed.out == "4 videos checked, 1 broken, damaged or cut.\n"
-    assert f"{source / 'train' / 'run' / 'e.mp4'}: no video, or damaged" in printed.err
+    assert f"{source / 'train' / 'run' / 'e.mp4'}: not a video, or damaged" in printed.err
     main(["index", str(source / "val"), *SERIAL])
     assert capsys.readouterr().out.startswith("Frame tables of 1 video made. ")
     main(["check", str(source / "val"), *SERIAL])
@@ -198,11 +198,7 @@ def test_check_names_what_a_container_lacks(source, capsys):
     [
         (["prepare", "--source=x"], 2, "output"),
         (["prepare", "--output=x"], 2, "`prepare` needs either a list .* or --config"),
-        (
-            ["prepare", "x", "--output=y", "--store=planes", "--crf=18"],
-            2,
-            "`crf` and `preset` are of H.264, and planes",
-        ),
+        (["prepare", "x", "--output=y", "--store=planes", "--crf=18"], 2, "`crf` and `preset` are of H.264, and plane"),
         (["prepare", "x", "--output=y", "--store=jpeg"], 2, "jpeg"),
         (["check", "--source=a", f"--config={RECIPE}"], 2, "`check` needs either a list .* or --config"),
         (["check", "--source=nothing"], 1, "nothing can't be read: No such file"),
@@ -229,7 +225,7 @@ def test_other_data_is_refused(source, capsys):
 
 def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, cache):
     (source / "train" / "run" / "e.mp4").write_bytes(b"no video")
-    broken = f"{source / 'train' / 'run' / 'e.mp4'}: no video"
+    broken = f"{source / 'train' / 'run' / 'e.mp4'}: not a video"
     for made in ("3 videos made, 1 broken", "0 videos made, 3 there before, 1 broken"):
         with pytest.raises(SystemExit, match="1"):
             main(["index", str(source / "train"), *SERIAL])

@@ -59,7 +59,7 @@ def config(tmp_path, **trainer):
             "logger": False,
             "enable_checkpointing": False,
             "enable_progress_bar": False,
-            "callbacks": [{"class_path": "lightning_multigrid.MultigridCallback"}],
+            "callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.paper"}],
             **trainer,
         },
     }
@@ -104,7 +104,7 @@ def failure(capsys, args):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["predct"], " `predct` is no command. There are fit, validate, test, "),
+        (["predct"], " `predct` is not a command. There are fit, validate, test, "),
         (["Prepare-"], ".\nDid you mean `prepare`?\n"),
         (["check", "folder", "another"], "unrecognized arguments: another\n"),
         (["check", "folder", "--seeds=3"], "unrecognized arguments: --seeds=3\n"),  # of `compare`
@@ -168,26 +168,28 @@ def test_plan_by_measured_step_times(tmp_path, monkeypatch):
     assert planned(*arguments, "--measure=false")[1] == {}
 
 
-def test_plan_measures_the_loader_of_videos_that_are_here(tmp_path, monkeypatch, capsys):
+def test_plan_measures_the_loader_of_videos_that_are_here(tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.setattr(commands, "measure_steps", lambda _, shapes, *__, **___: dict.fromkeys(dict(shapes), 1e-4))
-    monkeypatch.setattr(measured, "_SECONDS", 0.2)
+    monkeypatch.setattr(measured, "_SECONDS", 0.05)
     paths = [write_video(tmp_path / f"{number}.mp4", numbered_frames(24, 48, 64)) for number in range(8)]
     (tmp_path / "train.csv").write_text("".join(f"{path},{number % 4}\n" for number, path in enumerate(paths)))
     arguments = ["--config", config(tmp_path), *SMALL, *SMALL_CYCLE, "--trainer.max_epochs=3", "--data.num_workers=0"]
     arguments.append("--measure")
 
-    def says():
-        main(["plan", *arguments])
+    def says(*more):
+        main(["plan", *arguments, *more])
         return capsys.readouterr().out
 
     arguments.append(f"--data.index={tmp_path / 'tables'}")
     assert "The loader is not measured, as 8 videos lack frame tables. Make them first, with" in says()
     main(["index", *arguments[:-2], arguments[-1]])
+    caplog.clear()
     assert "The loader is the limit. Without validations, the training takes about" in says()
-    arguments.append("--clips=300")
-    assert "The loader is not measured, as `--clips` is not the number of videos that are here." in says()
+    assert caplog.text.count("Classes of `train`") == 1
+    missing = "The loader is not measured, as the videos are not here, or `--clips` stands for them."
+    assert missing in says("--clips=8")
     paths[0].parent.joinpath("train.csv").unlink()
-    assert f"The loader is not measured: {tmp_path / 'train.csv'} can't be read" in says()
+    assert missing in says()
 
 
 @pytest.mark.parametrize(
@@ -304,16 +306,16 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("empty", "`--ckpt_path` is empty. Give a checkpoint"),
-        ("best", "`--ckpt_path best` is known only while it trains"),
-        ("none", "is not there (looked for: "),
-        ("text", "is no checkpoint, or only a part. Give one of `fit`"),
-        ("home", "a.ckpt` is no checkpoint of Lightning"),
-        ("cut", "is no checkpoint, or only a part"),
-        ("numpy", "is no checkpoint, or only a part"),
+        ("empty", "`--ckpt_path ` is not there ("),
+        ("best", "`best` is known only while it trains"),
+        ("none", "is not there ("),
+        ("text", "is not a checkpoint, or only a part. Give one of `fit`"),
+        ("home", "a.ckpt` is not a checkpoint of Lightning"),
+        ("cut", "is not a checkpoint, or only a part"),
+        ("numpy", "is not a checkpoint, or only a part"),
         ("folder", "is a folder. Give a checkpoint of `fit`, such as "),
-        ("tensors", "is no checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
-        ("weights", "is no checkpoint of Lightning: it has no `pytorch-lightning_version`. To train from"),
+        ("tensors", "is not a checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
+        ("weights", "is not a checkpoint of Lightning: it has no `pytorch-lightning_version`. To train from"),
         (
             "other",
             "The weights of the checkpoint don't fit BoringModel: Missing",
@@ -354,8 +356,15 @@ def test_a_script_loads_the_module_of_a_config_with_its_checkpoint_alone(videos)
     assert all(torch.equal(saved[name], value) for name, value in loaded.state_dict().items())
 
 
-@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
-@pytest.mark.parametrize("named", [{}, {"_class_path": "tests.cli.test_main.Recorded"}, {"_class_path": "not.there"}])
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("fit", {}),
+        ("validate", {"_class_path": "tests.cli.test_main.Recorded"}),
+        ("test", {"_class_path": "not.there"}),
+        ("predict", {"_class_path": "not.there"}),
+    ],
+)
 def test_what_is_typed_counts_and_not_the_hyperparameters_of_a_checkpoint(tmp_path, command, named):
     """Nor does a name in them choose what is imported."""
     path = tmp_path / "a.ckpt"

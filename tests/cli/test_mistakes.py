@@ -55,9 +55,9 @@ def test_a_mistake_in_a_config(tmp_path, given, meant, capsys):
     [
         (
             "data: {train: vidéos}".encode("latin-1"),
-            " is no text in UTF-8: it has another byte at 17. Save it as UTF-8.",
+            " is not text in UTF-8: it has another byte at 17. Save it as UTF-8.",
         ),
-        (b"trainer:\n  max_epochs: 3\n model: {}\n", r" is no YAML: .*line 3, column 2"),
+        (b"trainer:\n  max_epochs: 3\n model: {}\n", r" is not YAML: .*line 3, column 2"),
         (
             b"trainer: {max_epochs: 3}\nmodel: {}\ntrainer: {precision: 16-mixed}\n",
             " has `trainer` twice, in lines 1 and 3, and only the last would count. Put what they say under one.",

@@ -64,7 +64,7 @@ def data_of(tree):
 
 def plan(tmp_path, text):
     (tmp_path / "ours.yaml").write_text(text)
-    return planned("--config", str(tmp_path / "ours.yaml"), "--clips", "16000")[0].schedule
+    return planned("--config", str(tmp_path / "ours.yaml"), "--clips", "3200")[0].schedule
 
 
 def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path):
@@ -255,10 +255,7 @@ def test_what_differs_is_noted(tmp_path):
             r"must fall by one factor at each of `SOLVER.STEPS: \[0, 1, 2\]`",
         ),
         ({"SOLVER": {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0], "LRS": [1]}}, "must fall by one factor"),
-        (
-            {"TRAIN": {"DATASET": "ssv2"}},
-            r"`TRAIN.DATASET: ssv2` is not supported; kinetics is. .* has `ssv2_\*.yaml` for",
-        ),
+        ({"TRAIN": {"DATASET": "ssv2"}}, r"`TRAIN.DATASET: ssv2` is not supported; kinetics is. .* has `ssv2_\*.yaml`"),
         ({"TRAIN": {"DATASET": "ava"}}, "`TRAIN.DATASET: ava` is not supported; kinetics is. Change that in a copy"),
         ({"TRAIN": {"BATCH_SIZE": 9}}, "`TRAIN.BATCH_SIZE: 9` must be a multiple of `NUM_GPUS: 2`"),
     ],
@@ -300,5 +297,5 @@ def test_the_command_prints_a_config_or_says_in_a_line_what_is_wrong(tmp_path, c
 def test_what_is_zero_makes_a_config_that_plans(change, said, tmp_path):
     (tmp_path / "ours.yaml").write_text(translated(tmp_path, changed(KINETICS, **change)))
     assert said in (tmp_path / "ours.yaml").read_text()
-    preview, _ = planned("--config", str(tmp_path / "ours.yaml"), "--clips", "100000")
+    preview, _ = planned("--config", str(tmp_path / "ours.yaml"), "--clips", "3200")
     assert preview.lrs[-1].lr > 0

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lightning_multigrid.clips import ClipSampling, VideoDataset, opening
-from lightning_multigrid.clips.opening import WHOLE, Stretch, frame_table, open_row
+from lightning_multigrid.clips.opening import WHOLE, Stretch, open_row
 from lightning_multigrid.decode import TableError, TableStore, VideoError, VideoReader, make_table
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.prepare import Encoding, index, prepare
@@ -146,11 +146,11 @@ def test_a_stretch_needs_a_known_rate():
 def test_stored_planes_of_a_stretch_are_those_of_the_video(folder):
     rows = manifest(folder, (1.0, 2.0), WHOLE)
     with open_row(rows, 0) as stretch, open_row(rows, 1) as video:
-        part, whole = stretch.read([3, 0], pixels="yuv"), video.read([13, 10], pixels="yuv")
+        part, whole = stretch.read_yuv([3, 0]), video.read_yuv([13, 10])
         assert isinstance(part, YuvClip)
         assert torch.equal(part.data, whole.data)
     with open_row(manifest(folder, (1.0, 2.0), images=True), 0) as stretch:
-        assert numbers(stretch.read([3, 0], pixels="yuv")) == [13, 10]
+        assert numbers(stretch.read_yuv([3, 0])) == [13, 10]
 
 
 @pytest.mark.parametrize("name", ["stays.mp4", "stays.mkv"])
@@ -233,14 +233,17 @@ def store_of(rows):
 def test_a_video_is_opened_with_its_table(indexed):
     rows = indexed
     made = make_table(rows.path(0)).to_bytes()
-    assert [frame_table(rows, row).to_bytes() for row in (0, 1)] == [made, made]
+    for row in (0, 1):
+        with open_row(rows, row) as video:
+            assert video.video.table.to_bytes() == made
     for row, shown in ((0, 27), (1, 17)):
         with open_row(rows, row) as video:
             assert numbers(video.read([bisect_left(range(FRAMES), shown) - 10 * row])) == [shown]
     with open_row(rows, 0) as video:
         assert video.video.table.entries[27] == 25  # the reader's own would begin with the first packet
-    assert frame_table(replace(rows, tables=""), 0) is None
-    assert frame_table(replace(rows, tables=str(Path(rows.path(0)).parent / "none")), 0) is None
+    for tables in ("", str(Path(rows.path(0)).parent / "none")):
+        with open_row(replace(rows, tables=tables), 0) as video:
+            assert video.video.slow_because == "has no frame table"
 
 
 def test_a_table_that_does_not_fit_is_made_again_by_the_next_index(indexed):
@@ -259,7 +262,7 @@ def test_a_table_that_does_not_fit_is_made_again_by_the_next_index(indexed):
         assert store.known([path]).missing == []  # it fits as far as it was read
         with pytest.raises(TableError, match=told) if told else nullcontext(), open_row(rows, 0) as video:
             assert numbers(video.read([28 if told is None else 27])) == [28]
-            assert video.video.slow_because == "is decoded otherwise than its frame table says"
+            assert video.video.slow_because == "is not decoded as its frame table says"
         assert store.known([path]).missing == [path]
         assert [index([(rows.root, [path])], rows.tables).made for _ in range(2)] == [1, 0]
         assert store.find(path).to_bytes() == table.to_bytes()
@@ -275,7 +278,7 @@ def test_a_clip_of_a_video_whose_table_does_not_fit_is_read_without_it(indexed, 
     for _ in range(2):
         clip = dataset[0]
         assert [video.reason for video in clip.broken] == ["has no frame table"]
-        assert (clip.index, clip.broken[0].kept) == (0, True)
+        assert (clip.index, clip.broken[0].used_anyway) == (0, True)
     assert index([(rows.root, [rows.path(0)])], rows.tables).made == 1
     assert dataset[0].broken == ()
 
@@ -283,9 +286,9 @@ def test_a_clip_of_a_video_whose_table_does_not_fit_is_read_without_it(indexed, 
 def test_a_video_that_is_known_to_be_broken_is_not_opened(indexed, monkeypatch):
     Path(indexed.path(0)).write_bytes(b"no video")
     index([(indexed.root, [indexed.path(0)])], indexed.tables)
-    with pytest.raises(VideoError, match="no video") as opened, open_row(replace(indexed, tables=""), 0):
+    with pytest.raises(VideoError, match="not a video") as opened, open_row(replace(indexed, tables=""), 0):
         pass
     monkeypatch.setattr(opening, "open_video", None)
-    with pytest.raises(VideoError, match="no video") as known, open_row(indexed, 0):
+    with pytest.raises(VideoError, match="not a video") as known, open_row(indexed, 0):
         pass
     assert (known.value.path, known.value.reason) == (opened.value.path, opened.value.reason)

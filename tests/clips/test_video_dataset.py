@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-import lightning_multigrid.decode.any_video
+import lightning_multigrid.decode.reader
 from lightning_multigrid.clips.batch import BrokenVideo
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.views import CENTRE, Views, cut_out
-from lightning_multigrid.decode.any_video import read_frames
+from lightning_multigrid.decode.reader import read_frames
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files import InputFile
 from lightning_multigrid.loading.requests import ClipRequest
@@ -75,23 +75,23 @@ def test_a_clip_shows_the_frames_and_pixels_of_its_grid(folder):
 def test_what_is_drawn_for_a_clip_on_the_device_does_not_follow_its_stride(folder):
     """It would, if both were drawn from one seed: one in four clips is erased, of those of any stride."""
     data, erased = VideoDataset(VideoList(folder / "good.csv").read(), SMALL), {False: [], True: []}
-    for seed in range(400):
+    for seed in range(240):
         clip = data.read_clip(ClipRequest(0, frames=4, size=12, seed=seed))
         first, second, *_ = levels(clip.crop)
         top, bottom, *_ = draw_rectangle(random.Random(clip.seed), 0.25, size=100)
         erased[second - first > 2].append(top < bottom)
-    assert all(len(each) > 100 and 0.1 < np.mean(each) < 0.4 for each in erased.values())
+    assert all(len(each) > 50 and 0.1 < np.mean(each) < 0.4 for each in erased.values())
 
 
 def test_a_video_is_decoded_once_for_all_its_views(folder, monkeypatch):
     reads = []
 
-    class Counting(lightning_multigrid.decode.any_video.VideoReader):
+    class Counting(lightning_multigrid.decode.reader.VideoReader):
         def read(self, indices, box=None):
             reads.append(list(indices))
             return super().read(indices, box)
 
-    monkeypatch.setattr(lightning_multigrid.decode.any_video, "VideoReader", Counting)
+    monkeypatch.setattr(lightning_multigrid.decode.reader, "VideoReader", Counting)
     views = Views(clips=10, crops=3)
     video = viewed(folder, "good.csv", views)[0]
     # The last of 10 clips starts at 14 * 9 / 10 and takes every other frame up to 12 + 14.
@@ -156,13 +156,13 @@ def test_without_a_readable_video_the_error_names_the_first(folder):
 
 
 def test_whatever_one_video_does_breaks_that_video_only(folder, monkeypatch):
-    class Greedy(lightning_multigrid.decode.any_video.VideoReader):
+    class Greedy(lightning_multigrid.decode.reader.VideoReader):
         def __init__(self, path, index):
             if path.endswith("a.mp4"):
                 raise MemoryError("8 TB")
             super().__init__(path)
 
-    monkeypatch.setattr(lightning_multigrid.decode.any_video, "VideoReader", Greedy)
+    monkeypatch.setattr(lightning_multigrid.decode.reader, "VideoReader", Greedy)
     clip = dataset(folder, "good.csv").read_clip(ClipRequest(index=0, frames=4, size=12, seed=0))
     assert clip.broken == (BrokenVideo(str(folder / "a.mp4"), "MemoryError: 8 TB"),)
     assert clip.labels == (3,)
@@ -230,12 +230,12 @@ def test_frames_that_are_shown_for_unequal_times_have_the_labels_of_those_times(
 
 
 def test_a_video_of_unknown_rate_has_all_its_labels(actions, monkeypatch):
-    class Timeless(lightning_multigrid.decode.any_video.VideoReader):
+    class Timeless(lightning_multigrid.decode.reader.VideoReader):
         def __init__(self, path, index):
             super().__init__(path)
             self.rate = 0.0
 
-    monkeypatch.setattr(lightning_multigrid.decode.any_video, "VideoReader", Timeless)
+    monkeypatch.setattr(lightning_multigrid.decode.reader, "VideoReader", Timeless)
     data = VideoDataset(actions, ClipSampling(frames=2, size=16, stride=1))
     assert {data.read_clip(ClipRequest(0, 2, 16, seed)).labels for seed in range(20)} == {(0, 1, 2)}
 
@@ -349,13 +349,13 @@ def test_clips_of_one_visit_and_views_are_at_the_rate_too(tmp_path):
 
 
 def test_a_video_of_unknown_rate_is_broken_where_the_rate_is_needed(folder, monkeypatch):
-    class Unknown(lightning_multigrid.decode.any_video.VideoReader):
+    class Unknown(lightning_multigrid.decode.reader.VideoReader):
         def __init__(self, *arguments, **more):
             super().__init__(*arguments, **more)
             if len(self) == 30:
                 self.rate = 0.0
 
-    monkeypatch.setattr(lightning_multigrid.decode.any_video, "VideoReader", Unknown)
+    monkeypatch.setattr(lightning_multigrid.decode.reader, "VideoReader", Unknown)
     request = ClipRequest(0, 4, 12, 5)
     assert not dataset(folder, "good.csv").read_clip(request).broken
     data = VideoDataset(VideoList(folder / "good.csv").read(), replace(SMALL, frame_rate=30))
@@ -398,6 +398,6 @@ def test_a_read_that_fails_for_a_moment_is_tried_again(folder, monkeypatch, fail
         assert (clip.index, clip.broken) == (0, ())
         assert torch.equal(clip.crop, right.crop)
     else:
-        assert [(video.index, os.strerror(code) in video.reason) for video in clip.broken if not video.kept] == [
+        assert [(video.index, os.strerror(code) in video.reason) for video in clip.broken if not video.used_anyway] == [
             (0, True)
         ]

@@ -10,8 +10,8 @@ from torch import nn
 from lightning_multigrid.clips.batch import BrokenVideo, Clip
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.views import CENTRE, VideoBatch, Views, collate_views, share_frames
-from lightning_multigrid.decode.any_video import read_frames
 from lightning_multigrid.decode.frame_pixels import Box
+from lightning_multigrid.decode.reader import read_frames
 from lightning_multigrid.pixels.resample import resample_clips
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule

@@ -1,11 +1,12 @@
 import os
+import zlib
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from lightning_multigrid.decode import folder_listing
+from lightning_multigrid.decode import frame_folder
 from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import VideoReader
@@ -176,8 +177,8 @@ def listed(monkeypatch):
         return os_scandir(path)
 
     os_scandir = os.scandir
-    monkeypatch.setattr(folder_listing, "_kept", folder_listing._Kept())
-    monkeypatch.setattr(folder_listing, "_SETTLED", -3600.0)  # whatever the clock does
+    frame_folder._listed.cache_clear()
+    monkeypatch.setattr(frame_folder, "_SETTLED", -3600e9)  # whatever the clock does
     monkeypatch.setattr(os, "scandir", scandir)
     return paths
 
@@ -231,28 +232,20 @@ def test_images_that_are_written_over_are_read_anew(folder, listed):
 
 def test_a_folder_that_changed_a_moment_ago_is_not_kept(folder, listed, monkeypatch):
     # Another change might get the same time of a coarse clock.
-    monkeypatch.setattr(folder_listing, "_SETTLED", 3600.0)
+    monkeypatch.setattr(frame_folder, "_SETTLED", 3600e9)
     assert contents(folder) == contents(folder)
     assert len(listed) == 2
 
 
-def test_what_is_kept_of_folders_is_bounded_and_the_last_ones_stay(tmp_path, listed, monkeypatch):
-    def held():
-        return sum(len(packed) for _, packed in folder_listing._kept._packed.values())
-
-    folders = [write_frames(tmp_path / str(number), FRAMES[:3]) for number in range(4)]
-    contents(folders[0])
-    monkeypatch.setattr(folder_listing, "_MOST_BYTES", 2 * held())
-    for number in (1, 0, 2, 0, 1, 3):  # 2 takes the place of 1, which takes that of 2, and 3 that of 0
-        contents(folders[number])
-    assert [os.path.basename(path) for path in listed] == ["0", "1", "2", "1", "3"]
-    assert held() <= folder_listing._MOST_BYTES
+def test_what_is_known_of_folders_is_small():
+    names = "/".join(f"img_{number:05}.jpg" for number in range(300))
+    assert len(zlib.compress(names.encode(), 1)) * frame_folder._LISTED < 16e6
 
 
 def test_a_kept_folder_that_is_gone_is_missing(folder, listed):
     contents(folder)
     folder.rename(folder.with_name("elsewhere"))
-    with pytest.raises(VideoError, match=r"video: no folder of frames \(No such file"):
+    with pytest.raises(VideoError, match=r"video: not a folder of frames \(No such file"):
         FrameFolder(folder, rate=24)
 
 
@@ -262,9 +255,9 @@ def test_a_kept_folder_that_is_gone_is_missing(folder, listed):
 def test_no_folder_and_no_frames(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.mp4").touch()
-    with pytest.raises(VideoError, match=r"missing: no folder of frames \(No such file"):
+    with pytest.raises(VideoError, match=r"missing: not a folder of frames \(No such file"):
         FrameFolder(tmp_path / "missing", rate=24)
-    with pytest.raises(VideoError, match=r"file\.mp4: no folder of frames \(Not a directory"):
+    with pytest.raises(VideoError, match=r"file\.mp4: not a folder of frames \(Not a directory"):
         FrameFolder(tmp_path / "file.mp4", rate=24)
     with pytest.raises(VideoError, match=r"empty: holds no images \(\.bmp \.jpeg \.jpg \.png \.webp\)"):
         FrameFolder(tmp_path / "empty", rate=24)
@@ -285,7 +278,7 @@ def test_damaged_frames_are_named(folder, tmp_path):
 def test_what_is_no_image_is_refused_whatever_its_name(folder):
     # PostScript is a program, which Pillow has Ghostscript run.
     (folder / "000001.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 48\n")
-    with pytest.raises(VideoError, match=r"000001\.png is no image, or damaged at its head"):
+    with pytest.raises(VideoError, match=r"000001\.png is not an image, or damaged at its head"):
         FrameFolder(folder, rate=24)
 
 

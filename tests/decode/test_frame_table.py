@@ -56,7 +56,7 @@ def test_bytes_that_are_no_table_are_a_value_error(folder):
         changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
         broken.append(bytes(changed))
     for given in broken:
-        with pytest.raises(ValueError, match="they are no frame table, or a damaged one: their checksum is wrong"):
+        with pytest.raises(ValueError, match="they are not a frame table, or a damaged one: their checksum is wrong"):
             FrameTable.from_bytes(given)
 
 
@@ -68,61 +68,62 @@ def test_a_table_whose_column_claims_more_numbers_than_there_can_be_is_a_value_e
     header["packets"]["shape"] = [2**70]
     head = json.dumps(header).encode()
     data = len(head).to_bytes(8, "little") + head + data[end:]
-    with pytest.raises(ValueError, match="they are no frame table"):
+    with pytest.raises(ValueError, match="they are not a frame table"):
         FrameTable.from_bytes(data + xxhash.xxh3_64_digest(data))
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "value"),
     [
-        ("rate", "x", "`rate`, `start`"),
-        ("rate", -1.0, "`rate`, `start`"),
-        ("rate", float("nan"), "`rate`, `start`"),
-        ("start", float("inf"), "`rate`, `start`"),
-        ("stored_height", -48, "height or width"),
-        ("stored_height", 0, "height or width"),
-        ("stored_width", 2**31 - 1, "height or width"),
-        ("square_width", 2**20, "height or width"),
-        ("square_width", 64.0, "height or width"),
-        ("file_size", None, "`file_size`"),
-        ("file_size", -1, "`file_size`"),
-        ("codec", 5, "its texts"),
-        ("lacks", ["x"], "its texts"),
-        ("direct", "yes", "`direct`, `orientation`"),
-        ("orientation", Orientation(2, False, False), "`direct`, `orientation`"),
-        ("damage", Damage(-1, 0), "`damage`"),
-        *(("coding", change, "`coding`") for change in ({"width": -1}, {"bits": "x"}, {"width": 2**30})),
-        *(("coding", change, "`coding`") for change in ({"colours": (1, 2)}, {"colours": (1, 2, 3, "x")})),
-        *(("coding", {"decoder": name}, "no such decoder here") for name in ("x" * 100, "aac", "")),
-        ("coding", {"decoder": 5}, "its texts"),
-        ("packets", np.arange(0), "`packets`"),
-        ("packets", np.arange(COUNT) + 1, "`packets`"),
-        ("packets", np.arange(COUNT) - 1, "`packets`"),
-        ("packets", np.arange(COUNT) / 2, "no frame table .KeyError: 'F64'"),
-        ("packets", np.zeros((COUNT, 1), np.int64), "no frame table .ValueError: too many values"),
-        ("entries", np.zeros(COUNT - 1, np.int64), "`entries`"),
-        ("entries", np.full(COUNT, -1), "`entries`"),
-        ("entries", np.full(COUNT, COUNT - 1), "`entries`"),
-        ("checksums", np.zeros(1, np.int64), "`checksums`"),
-        ("times", np.zeros(COUNT, np.int64), "`times`"),
-        ("times", np.arange(2), "`times`"),
-        ("positions", np.full(COUNT, -1), "`positions`"),
-        ("positions", np.full(COUNT, 2**63 - 1), "`positions`"),
-        ("positions", np.zeros(1, np.int64), "`positions`"),
-        ("sizes", np.full(COUNT, 2**40), "`positions`, `sizes`"),
-        ("sizes", np.full(COUNT, 2**64 - 1, np.uint64), "`positions`, `sizes`"),
-        ("droppable", np.zeros(3, np.uint8), "`droppable`"),
-        ("clock", np.zeros(3, np.uint8), "`clock`"),
+        ("rate", "x"),
+        ("rate", -1.0),
+        ("rate", float("nan")),
+        ("start", float("inf")),
+        ("stored_height", -48),
+        ("stored_height", 0),
+        ("stored_width", 2**31 - 1),
+        ("square_width", 2**20),
+        ("square_width", 64.0),
+        ("file_size", None),
+        ("file_size", -1),
+        ("codec", 5),
+        ("lacks", ["x"]),
+        ("direct", "yes"),
+        ("orientation", Orientation(2, False, False)),
+        ("damage", Damage(-1, 0)),
+        *(("coding", change) for change in ({"width": -1}, {"bits": "x"}, {"width": 2**30})),
+        *(("coding", change) for change in ({"colours": (1, 2)}, {"colours": (1, 2, 3, "x")})),
+        *(("coding", {"decoder": name}) for name in ("x" * 100, "aac", "")),
+        ("coding", {"decoder": 5}),
+        ("packets", np.arange(0)),
+        ("packets", np.arange(COUNT) + 1),
+        ("packets", np.arange(COUNT) - 1),
+        ("packets", np.arange(COUNT) / 2),
+        ("packets", np.zeros((COUNT, 1), np.int64)),
+        ("entries", np.zeros(COUNT - 1, np.int64)),
+        ("entries", np.full(COUNT, -1)),
+        ("entries", np.full(COUNT, COUNT - 1)),
+        ("checksums", np.zeros(1, np.int64)),
+        ("times", np.zeros(COUNT, np.int64)),
+        ("times", np.arange(2)),
+        ("positions", np.full(COUNT, -1)),
+        ("positions", np.full(COUNT, 2**63 - 1)),
+        ("positions", np.zeros(1, np.int64)),
+        ("sizes", np.full(COUNT, 2**40)),
+        ("sizes", np.full(COUNT, 2**64 - 1, np.uint64)),
+        ("droppable", np.zeros(3, np.uint8)),
+        ("clock", np.zeros(3, np.uint8)),
     ],
 )
-def test_a_table_with_values_of_no_video_is_damaged(folder, tmp_path, monkeypatch, name, value, message):
+def test_a_table_with_values_of_no_video_is_damaged(folder, tmp_path, monkeypatch, name, value):
     path = written(folder, "gop_12.mp4")
     table = make_table(path)
     value = table.coding._replace(**value) if name == "coding" else value
     wrong = replace(table, **{name: value})
     monkeypatch.setattr("lightning_multigrid.decode.frame_table._narrow", np.ascontiguousarray)
-    start = "" if message.startswith("no frame table") else "a damaged frame table: wrong values of .*"
-    with pytest.raises(ValueError, match=f"they are {start}{message}"):
+    with pytest.raises(
+        ValueError, match=r"a damaged frame table: no video has such|not a frame table .(KeyError|ValueErr)"
+    ):
         FrameTable.from_bytes(wrong.to_bytes())
     if name != "file_size":  # a file that holds it is read as one without a table
         (tmp_path / "a.mp4").write_bytes(path.read_bytes())

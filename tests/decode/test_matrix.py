@@ -314,7 +314,9 @@ def here():
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=nursery, args=(there,), daemon=False)
-    process.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTEST_VERSION")  # so that it does not import Lightning: each fork would copy its tables of pages
+        process.start()
     there.close()
     yield here
     here.send(None)
@@ -344,7 +346,7 @@ CARE = [
 
 @pytest.mark.timeout(600)
 def test_a_sample_of_the_matrix_and_files_that_need_care(here, tmp_path):
-    chosen = {case.name: case for case in (*sample(cases(), 6), *(case for case in cases() if case.name in CARE))}
+    chosen = {case.name: case for case in (*sample(cases(), 4), *(case for case in cases() if case.name in CARE))}
     faults, counts = run_matrix(here, chosen.values(), tmp_path)
     assert set(chosen) >= set(CARE)
     assert counts["files"] == len(chosen)

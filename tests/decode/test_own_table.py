@@ -74,7 +74,7 @@ def test_packets_that_lie_far_apart_are_read_one_by_one(held, tmp_path, monkeypa
 def test_a_file_that_was_changed_behind_its_video_is_decoded_anew(held, tmp_path):
     (tmp_path / "a.mp4").write_bytes(held[2][len(held[0]) :])  # the table alone is no video
     assert len(read(tmp_path / "a.mp4", held[2][len(held[0]) :])) == 20
-    with pytest.raises(ValueError, match="no video, or damaged"):
+    with pytest.raises(ValueError, match="not a video, or damaged"):
         VideoReader(tmp_path / "a.mp4")
     (tmp_path / "a.mp4").write_bytes(held[0] + (12).to_bytes(4, "big") + b"free1234" + held[2][len(held[0]) :])
     with VideoReader(tmp_path / "a.mp4") as video:

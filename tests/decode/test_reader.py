@@ -16,11 +16,10 @@ import pytest
 import torch
 from PIL import ExifTags, Image, ImageOps
 
-from lightning_multigrid.decode.any_video import read_frames
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.frame_table import FrameTable
 from lightning_multigrid.decode.full_decode import make_table
-from lightning_multigrid.decode.reader import VideoReader
+from lightning_multigrid.decode.reader import VideoReader, read_frames
 from lightning_multigrid.decode.video_file import VideoError
 from tests.helpers.codings import CODINGS, COUNT, FRAMES, H264, HEIGHT, WIDTH, damage, real_videos, requests, written
 from tests.helpers.field_pictures import SIDE, expected_frames, write_field_pictures
@@ -440,7 +439,7 @@ def test_a_script_reads_no_other_file(folder, tmp_path, script, name):
     (tmp_path / "secret.ts").write_bytes(written(folder, "gop_12.ts").read_bytes())
     for target in ("secret.ts", str(tmp_path / "secret.ts"), f"file:{tmp_path / 'secret.ts'}"):
         (tmp_path / name).write_text(script(target))
-        with pytest.raises(VideoError, match=r"not a video in one of the containers|no video, or damaged|holds no"):
+        with pytest.raises(VideoError, match=r"not a video in one of the containers|not a video, or damaged|holds no"):
             read_frames(tmp_path / name, [0])
 
 
@@ -541,7 +540,7 @@ def of(content):
     return lambda folder, path: path.write_bytes(content)
 
 
-NO_VIDEO = "no video, or damaged, or cut short"
+NO_VIDEO = "not a video, or damaged, or cut short"
 
 
 def late_half(folder, path):

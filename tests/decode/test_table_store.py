@@ -161,13 +161,13 @@ def test_of_a_broken_video_the_reason_is_kept(tmp_path, monkeypatch):
 def test_a_damaged_reason_is_found_out_again(tmp_path, damage):
     (path := tmp_path / "a.mp4").write_bytes(b"no video")
     store = TableStore(tmp_path / "tables")
-    with pytest.raises(VideoError, match="no video"):
+    with pytest.raises(VideoError, match="not a video"):
         store.make(str(path))
     [reason] = Path(store.folder).rglob("*.table")
     reason.write_bytes(damage(reason.read_bytes()))
     assert store.find(str(path)) is None
     assert store.known([str(path)]).missing == [str(path)]
-    with pytest.raises(VideoError, match="no video"):
+    with pytest.raises(VideoError, match="not a video"):
         store.make(str(path))
     assert store.known([str(path)]).broken.keys() == {str(path)}
 
@@ -207,7 +207,7 @@ def test_a_repaired_video_is_decoded_again_though_its_name_and_size_are_the_same
     assert store.make(str(path))
     assert not store.find(str(path)).damage
     path.write_bytes(b"no video")
-    with pytest.raises(VideoError, match="no video"):
+    with pytest.raises(VideoError, match="not a video"):
         store.make(str(path))
     os.utime(path, ns=(0, -3 * 10**9))  # before 1970
     assert store.known([str(path)]).missing == [str(path)]
@@ -227,50 +227,6 @@ def test_a_video_that_changes_while_it_is_decoded_gets_no_table(videos, store, m
     assert store.known(videos[:1]).missing == videos[:1]
 
 
-# --- Age ---
-
-
-def age(store, days):
-    """Makes all tables as old, and returns them."""
-    tables = list(Path(store.folder).rglob("*.table"))
-    for table in tables:
-        os.utime(table, (time.time() - days * DAY,) * 2)
-    return tables
-
-
-def test_only_tables_that_nobody_read_for_180_days_are_removed(store, videos):
-    for days, left in ((170, 4), (190, 2)):
-        assert len(age(store, days)) == 4
-        assert lengths(store, videos[:2]) == [5, 6]  # a reader marks them
-        store.begin()
-        assert store.known(videos).missing == videos[left:]
-
-
-def test_a_table_is_marked_rarely(store, videos):
-    for days in (20, 40):
-        [table, *_] = age(store, days)
-        before = os.stat(table).st_mtime
-        lengths(store, videos)
-        assert (os.stat(table).st_mtime == before) == (days == 20)
-
-
-def test_a_table_that_another_user_reads_stays(store, videos):
-    """Who may not mark it accesses it."""
-    for table in age(store, 400):
-        os.utime(table, (time.time(), os.stat(table).st_mtime))
-    store.begin()
-    assert store.known(videos).missing == []
-
-
-def test_a_table_that_cannot_be_marked_is_read(store, videos, monkeypatch):
-    def refuse(*arguments):
-        raise PermissionError
-
-    age(store, 40)
-    monkeypatch.setattr(os, "utime", refuse)
-    assert lengths(store, videos) == [5, 6, 7, 8]
-
-
 def test_a_table_that_may_not_be_read_is_made_again(store, videos, monkeypatch):
     def refuse(file):
         if os.path.getsize(file):
@@ -283,11 +239,6 @@ def test_a_table_that_may_not_be_read_is_made_again(store, videos, monkeypatch):
     assert store.known(videos).missing == videos[:1]
     assert store.make(videos[0])
     assert lengths(store, videos) == [5, 6, 7, 8]
-
-
-def test_that_tables_of_an_older_version_are_there_is_told_once(store):
-    (Path(store.folder) / "keys").write_bytes(b"")
-    assert [store.had_older(), store.had_older()] == [True, False]
 
 
 # --- Several processes ---

@@ -183,14 +183,10 @@ def test_a_copy_needs_a_place(url, monkeypatch):
         open_input(url, whole=True)
 
 
-def test_lists_are_read_by_another_process_and_once_in_some_minutes(server, url, monkeypatch):
-    monkeypatch.setattr(remote_file, "_LIST_SECONDS", 1e9)
+def test_lists_are_read_by_another_process(server, url):
     loops = fsspec.asyn.loop[0]
-    assert [read_remote(url), read_remote(url)] == [DATA, DATA]
-    assert (len(server.asked), fsspec.asyn.loop[0]) == (2, loops)
-    monkeypatch.setattr(remote_file, "_LIST_SECONDS", 1e-6)
     assert read_remote(url) == DATA
-    assert len(server.asked) == 4
+    assert (len(server.asked), fsspec.asyn.loop[0]) == (2, loops)
     with pytest.raises(OSError, match=r"the server answers 404 \(Not Found\)"):
         read_remote(f"{server.url}/none.csv")
 
@@ -268,9 +264,7 @@ def test_a_server_cannot_send_this_machine_to_itself(redirecting, monkeypatch, r
     if followed:
         assert state_of(url).size == 3
     else:
-        with pytest.raises(
-            OSError, match=r"the server redirects to 127\.0\.0\.1, an address of this machine or its network"
-        ):
+        with pytest.raises(OSError, match=r"the server redirects to 127\.0\.0\.1, an address of this machine or its n"):
             state_of(url)
     assert ((to, "/secret") in asked) == followed
 

@@ -23,7 +23,7 @@ _TRIES = "tries the baseline's mini-batches"
 _GRIDS = "values differ from grid to grid"
 _DEVICES = "[the LR is not scaled with them](clusters.md)"
 _BATCHES = "an integer counts mini-batches of the baseline"
-_TIME = "if it ends the run, the fine grids are missing; `fit` says in which phase it ends, from the second on"
+_TIME = "if it ends the run, the fine grids are missing"
 
 CALLBACKS = {
     **dict.fromkeys(("BackboneFinetuning", "BaseFinetuning", "ModelPruning"), AS_EVER),
@@ -92,14 +92,16 @@ def lightnings() -> dict[str, tuple[Mapping[str, str], set[str]]]:
 
 
 def table() -> str:
-    """The table, as Markdown: a row for all that have one meaning, without what is as ever."""
+    """The table, as Markdown: a row for all that have one meaning, without what is as ever or refused."""
     rows: dict[str, list[str]] = {}
     for said, _ in lightnings().values():
         for name, meaning in sorted(said.items()):
             rows.setdefault(meaning, []).append(f"`{name}`")
     for name, meaning in OF_OTHERS.items():
         rows.setdefault(meaning, []).append(name)
-    told = sorted((names, meaning) for meaning, names in rows.items() if meaning != AS_EVER)
+    told = sorted(
+        (names, meaning) for meaning, names in rows.items() if meaning != AS_EVER and "refused" not in meaning
+    )
     lines = [f"| {', '.join(names)} | {meaning} |" for names, meaning in told]
     return "\n".join(["| | under multigrid |", "| --- | --- |", *lines])
 

@@ -18,6 +18,11 @@ def grouped(layer, x, clips, of=None, **arguments):
         return layer(x)
 
 
+def in_turn(rows, groups, together=1):
+    """The rows of each group, if they are dealt out in turn, so many neighbours at a time."""
+    return [tuple(row for row in range(rows) if row // together % groups == group) for group in range(groups)]
+
+
 def groups_of(layer, x, clips, of=None):
     """Which rows share statistics: those whose output changes when one of them changes."""
     probe = copy.deepcopy(layer)

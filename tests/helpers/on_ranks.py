@@ -14,12 +14,13 @@ from pathlib import Path
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_multigrid import MultigridCallback
+from lightning_multigrid import AtomicCheckpointIO, MultigridCallback
 from tests.helpers.tiny import CLASSES, Module, clips, trainer
 
 NUMBER = 203  # divided by neither 2 nor 3
@@ -29,12 +30,19 @@ def steps_scheduler(optimizer, module):
     return MultiStepLR(optimizer, [1])
 
 
+class Drawn(TensorDataset):
+    """Clips with their numbers, and a number that is drawn when a clip is read."""
+
+    def __getitem__(self, index):
+        return *super().__getitem__(index), index, torch.rand(())
+
+
 class Recording(Module):
-    """Records which clips it saw.
+    """Records which clips it saw, and writes a line for each update.
 
     With `unused` one layer gets no gradients, for DDP to find. `layers` adds layers of BatchNorm, each of another
-    width, as in large models. `die` says which `rank` dies in epoch 1, and `how`: "kill", "raise" or "worker", which
-    kills a worker of its loader. The file `died` is written then.
+    width, as in large models. `die` says which `rank`, or "all", dies at a `step`, or in epoch 1, and `how`: "kill",
+    "raise" or "worker", which kills a worker of its loader. The file `died` is written then.
     """
 
     def __init__(self, folder, unused, die, layers):
@@ -50,9 +58,10 @@ class Recording(Module):
             self.net = nn.Sequential(*blocks, *self.net)
 
     def training_step(self, batch, batch_idx):
-        x, y, index = batch
+        x, y, index, drawn = batch
         if isinstance(self._trainer, L.Trainer):
-            if self.current_epoch == 1 and self.global_rank == self.die.get("rank"):
+            now = self.global_step == self.die["step"] if "step" in self.die else self.current_epoch == 1
+            if now and self.die.get("rank") in (self.global_rank, "all"):
                 Path(self.folder, "died").touch()
                 if self.die["how"] == "raise":
                     raise ValueError("the third clip is odd")
@@ -61,7 +70,14 @@ class Recording(Module):
                 if worker:
                     self.die = {}
             self.indices.append(index.tolist())
+            self.place = [self.current_epoch, batch_idx, *x.shape[2:4], torch.rand(()).item()]
+            self.clips = [*zip(index.tolist(), drawn.tolist(), strict=True)]
         return super().training_step((x, y % CLASSES), batch_idx)
+
+    def note_lr(self, optimizer, *_):
+        super().note_lr(optimizer)
+        with open(f"{self.folder}/{self.global_rank}.jsonl", "a") as file:
+            file.write(json.dumps([[*self.place, self.lrs[-1]], self.clips]) + "\n")
 
     def validation_step(self, batch, batch_idx):
         super().validation_step((batch[0], batch[1] % CLASSES), batch_idx)
@@ -71,20 +87,24 @@ class Recording(Module):
         torch.save((self.seen, self.indices, state), f"{self.folder}/{self.global_rank}.pt")
 
 
-def main(folder, devices, num_nodes=1, die=None, layers=0, compiled=False, workers=0, **ddp):
+def main(folder, devices, num_nodes=1, die=None, layers=0, compiled=False, workers=0, batch=2, keep=None, **ddp):
+    """Trains, in global mini-batches of `batch` clips of each rank; continues with the last checkpoint in `keep`."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     train, val = (
         DataLoader(
-            TensorDataset(*clips(number).tensors, torch.arange(number)),
-            2,
+            Drawn(*clips(number).tensors),
+            batch,
             shuffle=number == NUMBER,
             num_workers=workers if number == NUMBER else 0,
         )
         for number in (NUMBER, 11)
     )
     host = trainer(
-        MultigridCallback(seed=0, precise_bn_batches=2),
+        MultigridCallback(seed=0, milestones="script", precise_bn_batches=2),
+        *([ModelCheckpoint(keep, every_n_train_steps=3, save_last=True)] if keep else []),
+        enable_checkpointing=keep is not None,
+        plugins=[AtomicCheckpointIO()],
         max_epochs=2,
         strategy=DDPStrategy(process_group_backend="gloo", **ddp),
         devices=devices,
@@ -93,7 +113,7 @@ def main(folder, devices, num_nodes=1, die=None, layers=0, compiled=False, worke
     module = Recording(folder, ddp.get("find_unused_parameters", False), die, layers)
     if compiled:
         module.net.compile(backend="eager", dynamic=False)
-    host.fit(module, train, val)
+    host.fit(module, train, val, ckpt_path=keep and "last")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
-"""The tables of `docs/paper.md`: each row of the paper, what it published, and what our recipe of it is.
+"""Each row of the paper, what it published, and what our recipe of it is.
 
-`python -m tests.helpers.paper_rows` writes them into the page. Shapes and LRs come from the YAML files of the recipes.
 What was published is a second copy, made from the paper for this file, and compared with the recipes' README.
 """
 
@@ -11,10 +10,7 @@ from dataclasses import dataclass
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.schedule import Plan
-from tests.helpers.recipe_sources import CLIPS, ROOT, settings
-
-PAGE = ROOT / "docs" / "paper.md"
-MARKS = "<!-- made by tests/helpers/paper_rows.py: -->\n", "<!-- end -->\n"
+from tests.helpers.recipe_sources import CLIPS, settings
 
 
 @dataclass(frozen=True)
@@ -96,24 +92,6 @@ TABLES: dict[str, list[Row]] = {
         Row("Multigrid", "slowfast_8gpu_multigrid", "76.6"),
     ],
 }
-# What is not equal, beyond what is true of all rows: sentences below a table, by the beginning of its title.
-NOTES = {
-    "Table 1": "Row 1a, 1 shape: the paper does not say when the warm-up ends. Here it ends at epoch 34, as in the "
-    "baseline. Row 1b, 2 shapes: the paper does not say which two. Here they "
-    "are the last two.",
-    "Table 2": "Row 2a: the paper does not say how the fast pathway starts. Here its weights are random. Rows 2b and "
-    "2c: the paper does not give the clips per GPU and the stride. Here they are those of the default model. Nor does "
-    "it give the short sides at 320 pixels. Here they grow with the size.",
-    "Table 3": "The exact I3D-NL is in the supplement only. The pooling of its keys is that of the published code.",
-    "Table 5": "Warm-up, weight decay, short sides and test are in the supplement only; here they are those of the "
-    "published code. But its test crops the left end of the frame, and this recipe the centre.",
-    "Table 6": "The recipe is in the supplement only; here it is that of the published code.",
-    "Footnote 7": "The results are in the supplement. Here the LR grows with the clips, and the cosine begins after "
-    "the warm-up. In the published code, the LR of a cosine does not grow, and by default the cosine begins with the "
-    "training.",
-    "The published code": "In the published code, phases end after whole passes over the data, and the warm-up starts "
-    "at an unscaled LR.",
-}
 
 
 def planned(recipe: str) -> Plan:
@@ -136,8 +114,11 @@ def planned(recipe: str) -> Plan:
     epochs, steps = values["trainer.max_epochs"], values.get("trainer.max_steps", -1)
     if epochs < 0:
         epochs = steps / math.ceil(clips / world / shape.clips)
-    stepwise, warmup = values[model + "schedule"] == "steps", values.get(model + "warmup_epochs", 0)
-    # A cosine has no stages: half of it, after the warm-up, is the fine-tuning phase.
+    warmup = values.get(model + "warmup_epochs", 0)
+    # Without the paper's stages, half of the training after the warm-up is the fine-tuning phase.
+    stepwise = values[model + "schedule"] == "steps" and (
+        isinstance(callback, str) or "paper" in callback["class_path"]
+    )
     milestones = values[model + "milestones"] if stepwise else arguments.pop("milestones", [(warmup + epochs) / 2])
     baseline = Baseline(shape, epochs, tuple(milestones), warmup_epochs=warmup)
     return Plan(MultigridSchedule(baseline, stepwise=stepwise, **arguments), clips, world=world)
@@ -149,46 +130,3 @@ def iterations(recipe: str) -> int:
     if limit:
         return int(limit)
     return sum(planned(recipe).phase_steps)
-
-
-def shape(row: Row) -> dict[str, str]:
-    """The mini-batch and the LR of a row's recipe."""
-    values = settings(row.recipe)
-    clips, frames, size = (values[f"data.init_args.{name}"] for name in ("batch_size", "frames", "size"))
-    devices = values["trainer.devices"] * values.get("trainer.num_nodes", 1)
-    return {
-        "devices": f"{devices} GPU{'s' * (devices > 1)} x {clips} clips",
-        "frames": f"{frames} frames",
-        "size": f"{size} x {size} pixels",
-        "lr": f"LR {values['model.init_args.lr']:g}",
-    }
-
-
-def cells(row: Row) -> dict[str, str]:
-    """What the table says of a row, by column."""
-    return {
-        "row": row.name,
-        "published": row.published,
-        "faster": row.faster,
-        "recipe": f"`{row.recipe}`",
-    }
-
-
-def tables() -> str:
-    """The tables in Markdown. Above each stands what all its rows share, below it what is not the paper's."""
-    lines = []
-    for title, rows in TABLES.items():
-        shapes = [shape(row) for row in rows]
-        shared = [value for name, value in shapes[0].items() if all(other[name] == value for other in shapes)]
-        found = [cells(row) for row in rows]
-        columns = [name for name in found[0] if any(row[name] for row in found)]
-        lines += [f"## {title}", "", f"All rows: {', '.join(shared)}.", ""]
-        lines += [f"| {' | '.join(columns)} |", "| " + " | ".join(["---"] * len(columns)) + " |"]
-        lines += [f"| {' | '.join(row[name] for name in columns)} |" for row in found]
-        lines += ["", *(f"{note}\n" for start, note in NOTES.items() if title.startswith(start))]
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
-    PAGE.write_text(before + MARKS[0] + tables() + MARKS[1] + rest.partition(MARKS[1])[2])

@@ -26,7 +26,7 @@ def videos(folder, names):
 
 def is_of_the_runs(name):
     """Whether a file tells of the runs, not of the videos."""
-    return name.name.startswith(("report-", ".lightning-multigrid-"))
+    return name.name.startswith(".lightning-multigrid-")
 
 
 def contents(folder):

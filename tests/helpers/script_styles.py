@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from pathlib import Path
 
 from tests.helpers import (
@@ -19,7 +19,25 @@ from tests.helpers import (
 from tests.helpers.scripts import Style
 
 PAGE = Path(__file__).parents[2] / "docs" / "refused.md"
-MARKS = "<!-- made by tests/helpers/script_styles.py: -->\n", "<!-- end -->\n"
+MARKED = re.compile(r"(<!-- made by tests/helpers/script_styles\.py: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+# What people meet most: the page says these in a table of its own.
+MET = {
+    "your own `BatchSampler`",
+    "a list of batches",
+    "webdataset's `WebLoader`",
+    "webdataset that makes mini-batches (`.batched`)",
+    "resizes in `collate_fn`",
+    "resizes in `forward`",
+    "resizes in `on_after_batch_transfer`",
+    "an LR that is written by the script's own count",
+    "a weight decay that is written by the script's own count",
+    "a fixed table of positions",
+    "the first rows of a table of positions",
+    "`reload_dataloaders_every_n_epochs=1`",
+    "`StochasticWeightAveraging`",
+    "an `IterableDataset` without a length",
+}
 
 STYLES: list[Style] = [
     *styles_of_whole_scripts.row,
@@ -33,16 +51,16 @@ STYLES: list[Style] = [
 
 # What works, in a sentence for each group.
 WORKS = {
-    "Complete scripts": "Module, data module, `ModelCheckpoint`, `EarlyStopping`, `LearningRateMonitor`, resumed.",
+    "Complete scripts": "Module, data module, usual callbacks.",
     "Datasets and samples": "Samples of any structure with a clip of uint8 or floats, and streams of a known length.",
     "Loaders and samplers": "Any `DataLoader` with an order of indices; its workers, `collate_fn` and generators.",
     "Where the loader comes from": "One loader, from wherever Lightning takes it.",
     "Data of other libraries": "Hugging Face, webdataset, litdata and pytorchvideo.",
-    "Several tensors per sample": "Two views, depth, flow, masks, boxes, key points and labels of frames, once [they "
-    "are named](script.md#several-tensors-per-sample).",
+    "Several tensors per sample": "Views, depth, flow, masks, boxes, labels of frames, once [named]"
+    "(script.md#several-tensors-per-sample).",
     "Optimizers": "Any with an `lr` in its parameter groups.",
     "LR schedulers": "All of torch's, per epoch or per step, alone or chained.",
-    "LR by hand, and your own schedulers": "The LR is scaled. What counts steps itself counts those of this run.",
+    "LR by hand, and your own schedulers": "Scaled; with `lr_by_hand='run'` also if written within an epoch.",
     "Manual optimization": "Any number of optimizers and schedulers: a GAN, SAM, accumulation.",
     "Arguments of the Trainer": "All that keep one loader and an end.",
     "Callbacks of the script": "All but two, which drive the LR or the accumulation themselves.",
@@ -51,50 +69,43 @@ WORKS = {
 
 
 def works() -> str:
-    """What works: for each group a sentence and what there is more to say, and last how ways resume."""
+    """What works: for each group a sentence, and last how ways resume."""
     lines = []
     ways = [style for style in STYLES if style.refused is None]
     for group, sentence in WORKS.items():
-        rows = [style for style in ways if style.group == group]
-        lines.append(f"- **{group}.** {sentence} {len(rows)} ways are tested.")
-        lines += [f"    - For {names}, {more}." for more, names in _by_words(rows, _adds) if more]
+        lines.append(f"- **{group}.** {sentence}")
     inexact = [style for style in ways if style.resumes is False]
-    lines.append("- **Resuming.** A run resumes to the bit, but for some ways, in which it resumes at the same step:")
-    for why, names in _by_words(inexact, lambda style: style.outcome):
-        lines.append(f"    - {names}{why and ', because '}{why}.")
+    for style in inexact:
+        assert style.outcome or style.group in ("Datasets and samples", "Data of other libraries"), style.name
+    named = [f"{style.name} ({style.outcome})" for style in inexact if style.outcome]
+    lines.append("- **Resuming.** To the bit. Streams and draws that no seed sets resume at the same step. So do:")
+    lines += [f"    - {name}." for name in named]
     return "\n".join(lines) + "\n"
 
 
 def refused() -> str:
-    """What is refused, as a table in Markdown. An outcome says why and, after its last semicolon, what to write."""
+    """What is refused and not met most. After the last semicolon of an outcome is what to write."""
     answers: dict[str, list[str]] = {}
     for style in sorted(STYLES, key=lambda style: [*WORKS].index(style.group)):
-        if style.refused is not None:
-            why, instead = style.outcome.rsplit("; ", 1)
-            answers.setdefault(f"{instead} ({why})", []).append(style.name)
+        if style.refused is not None and style.name not in MET:
+            _, instead = style.outcome.rsplit("; ", 1)
+            answers.setdefault(instead, []).append(style.name)
     lines = [f"| {'; '.join(names)} | {answer} |" for answer, names in answers.items()]
     return "\n".join(["| the script | write instead |", "| --- | --- |", *lines]) + "\n"
 
 
-def tables() -> str:
-    return f"{refused()}\n## What works\n\n{works()}"
+def summary() -> str:
+    """How many ways there are."""
+    return (
+        f"{sum(style.refused is None for style in STYLES)} of the {len(STYLES)} ways to write a script that are tested."
+    )
 
 
-def _adds(style: Style) -> str:
-    """What to write, and what else is to say. Names of parts are on another page."""
-    ways = [f"`{name}={value!r}`" for name, value in style.multigrid.items() if name not in ("clips", "follow")]
-    written = [f"write {' and '.join(ways)}"] if ways else []
-    return "; ".join([*written, *[style.outcome] * bool(style.outcome and style.resumes is not False)])
-
-
-def _by_words(styles: list[Style], words: Callable[[Style], str]) -> list[tuple[str, str]]:
-    """The styles' words, each once, with the names of its styles."""
-    found: dict[str, list[str]] = {}
-    for style in styles:
-        found.setdefault(words(style), []).append(style.name)
-    return [(said, "; ".join(names)) for said, names in found.items()]
+def with_tables(page: str) -> str:
+    """The page with what is made between its marks."""
+    made = {"refused": refused, "works": works, "summary": summary}
+    return MARKED.sub(lambda found: f"{found[1]}\n{made[found[2]]().strip()}\n\n{found[3]}", page)
 
 
 if __name__ == "__main__":
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
-    PAGE.write_text(before + MARKS[0] + tables() + MARKS[1] + rest.partition(MARKS[1])[2], encoding="utf-8")
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 from tests.helpers.chosen_package import L
 
 BATCH, FRAMES, SIZE, CLASSES, EPOCHS = 2, 4, 16, 3, 2
+SHUFFLES = True
 CLIPS = 96  # the coarsest grid of the default cycles has 32
 
 
@@ -40,7 +41,7 @@ class Clips(Dataset[Any]):
 
 def loader(dataset=None, **arguments):
     dataset = Clips() if dataset is None else dataset
-    return DataLoader(dataset, **{"batch_size": BATCH, "shuffle": True} | arguments)
+    return DataLoader(dataset, **{"batch_size": BATCH, "shuffle": SHUFFLES} | arguments)
 
 
 def net(channels=3):

@@ -320,7 +320,7 @@ def init_worker(worker):
     torch.manual_seed(worker)
 
 
-row(LOADERS, "`shuffle=True`")
+row(LOADERS, "`shuffle=True`", data=lambda: loader(shuffle=True))
 row(LOADERS, "in order", data=lambda: loader(shuffle=False))
 row(LOADERS, "`drop_last=True`", data=lambda: loader(Clips(number=97), drop_last=True))
 row(LOADERS, "a last mini-batch that is smaller", data=lambda: loader(Clips(number=97)), clips=97)

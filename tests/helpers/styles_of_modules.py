@@ -1,5 +1,7 @@
 """Ways to write Trainers, callbacks and modules: rows of `tests/helpers/script_styles.py`."""
 
+import copy
+
 import lightning as L
 import torch
 from lightning.pytorch import callbacks as cb
@@ -39,7 +41,7 @@ row(TRAINER, "`deterministic=True`", trainer={"deterministic": True})
 row(TRAINER, "`profiler='simple'`", trainer={"profiler": "simple"})
 row(TRAINER, "`use_distributed_sampler=False`", trainer={"use_distributed_sampler": False})
 row(TRAINER, "`inference_mode=False`", trainer={"inference_mode": False}, **VALIDATED)
-row(TRAINER, "`sync_batchnorm=True`", trainer={"sync_batchnorm": True}, outcome="one device has nothing to share")
+row(TRAINER, "`sync_batchnorm=True`", trainer={"sync_batchnorm": True})
 row(TRAINER, "`overfit_batches=40`", trainer={"overfit_batches": 40}, clips=80,
     data=lambda: loader(shuffle=False))  # fmt: skip
 row(TRAINER, "`strategy='deepspeed'`", trainer={"strategy": "deepspeed"}, refused="DeepSpeed wraps both", plain=False,
@@ -109,7 +111,7 @@ class Halves(Script):
 row(CALLBACKS, "`ModelCheckpoint` by a metric", module=WithValidation,
     **with_callback(lambda: cb.ModelCheckpoint(monitor="val_loss", save_last=True)))  # fmt: skip
 row(CALLBACKS, "`ModelCheckpoint` by epochs", **with_callback(lambda: cb.ModelCheckpoint(every_n_epochs=1)))
-row(CALLBACKS, "`EarlyStopping`", module=WithValidation, outcome="patience counts the validations of the last phase",
+row(CALLBACKS, "`EarlyStopping`", module=WithValidation,
     **with_callback(lambda: cb.EarlyStopping("val_loss", patience=9)))  # fmt: skip
 row(CALLBACKS, "`TQDMProgressBar`", trainer={"enable_progress_bar": True}, **with_callback(cb.TQDMProgressBar))
 row(CALLBACKS, "`RichProgressBar`", trainer={"enable_progress_bar": True}, **with_callback(cb.RichProgressBar))
@@ -248,7 +250,7 @@ def swapped(norm):
 def headed(*head):
     def make():
         layers = net()
-        return nn.Sequential(*layers[:3], *head)
+        return nn.Sequential(*layers[:3], *copy.deepcopy(head))  # each run has its own
 
     return lambda: Script(model=make)
 

@@ -60,8 +60,7 @@ row(OPTIMIZERS, "SGD with momentum")
 row(OPTIMIZERS, "SGD with Nesterov and weight decay",
     module=optimized(lambda m: SGD(m.parameters(), 0.1, 0.9, weight_decay=1e-4, nesterov=True)))  # fmt: skip
 row(OPTIMIZERS, "parameter groups of several LRs", module=optimized(two_groups))
-row(OPTIMIZERS, "AdamW", module=optimized(lambda m: torch.optim.AdamW(m.parameters(), 1e-3)),
-    outcome="the LR grows with the square root of the clips")  # fmt: skip
+row(OPTIMIZERS, "AdamW", module=optimized(lambda m: torch.optim.AdamW(m.parameters(), 1e-3)))
 row(OPTIMIZERS, "RMSprop, unscaled", module=optimized(lambda m: torch.optim.RMSprop(m.parameters(), 1e-3)),
     multigrid={"lr_scaling": "none"})  # fmt: skip
 row(OPTIMIZERS, "an LR in a tensor",
@@ -163,17 +162,14 @@ row(SCHEDULERS, "`CosineAnnealingWarmRestarts`",
 row(SCHEDULERS, "`CyclicLR`",
     module=scheduled(lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 6, cycle_momentum=False), **STEP))  # fmt: skip
 row(SCHEDULERS, "`ChainedScheduler`", module=scheduled(chained))
-row(SCHEDULERS, "`ReduceLROnPlateau`", module=Plateau, lr=False, resumes=None,
-    outcome="it steps after each validation; Lightning leaves out that of the epoch in which a run resumes"
-)  # fmt: skip
+row(SCHEDULERS, "`ReduceLROnPlateau`", module=Plateau, lr=False, resumes=None)
 row(SCHEDULERS, "two for one optimizer: by epoch, and every third step", module=optimized(two_on_one))
 row(SCHEDULERS, "in a list of one dict", module=optimized(one_dict))
 
 # --- The script's own clock ---
 
 OWN = "LR by hand, and your own schedulers"
-CLOCK = "the LR counts the steps of this run, and is scaled"
-BY_RUN = {"lr": False, "multigrid": {"lr_by_hand": "run"}, "outcome": CLOCK}
+BY_RUN = {"lr": False, "multigrid": {"lr_by_hand": "run"}}
 
 
 class Timm(Script):
@@ -376,8 +372,7 @@ row(OWN, "a `LambdaLR` that ignores its count and asks the Trainer", module=opti
 row(OWN, "a number written in a hook, from `global_step`", module=Written, **BY_RUN)
 row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved)
 row(OWN, "a constant, written before each step", module=lambda: Constant(each=True), **BY_RUN)
-row(OWN, "a constant, written once", module=lambda: Constant(each=False),
-    outcome="the LR is scaled")  # fmt: skip
+row(OWN, "a constant, written once", module=lambda: Constant(each=False))
 row(OWN, '`group["lr"] = max(group["lr"] * 0.95, 0.04)`', module=Floor, **BY_RUN)
 row(OWN, "a warm-up of 500 steps in `optimizer_step`", module=WarmsUp, **BY_RUN)
 row(OWN, "an LR that is written by the script's own count", module=Written, late=True,
@@ -387,8 +382,7 @@ row(OWN, "an LR that is written by the script's own count", module=Written, late
 row(OWN, "a weight decay that is written by the script's own count", module=WrittenDecay, late=True,
     refused=r"(?s)has written `weight_decay` of a parameter group within an epoch: .*, it was 0\..*lr_by_hand='run'",
     outcome="the run has other steps; write it between two epochs, or give `lr_by_hand='run'`")  # fmt: skip
-row(OWN, "a weight decay written in a hook, from `global_step`", module=WrittenDecay, multigrid=BY_RUN["multigrid"],
-    outcome="it counts the steps of this run")  # fmt: skip
+row(OWN, "a weight decay written in a hook, from `global_step`", module=WrittenDecay, multigrid=BY_RUN["multigrid"])
 row(OWN, "timm's `create_scheduler_v2`", module=lambda: TimmSteps(timm_steps), needs="timm")
 row(OWN, "transformers' `get_cosine_schedule_with_warmup`", module=optimized(hugging_face), needs="transformers")
 row(OWN, "a parameter group with an LR in a tensor, added in a hook", lr=False,

@@ -125,3 +125,13 @@ def fit(module, *callbacks, train=None, val=None, ckpt_path=None, **arguments):
     host = trainer(*callbacks, **arguments)
     host.fit(module, loader() if train is None else train, val, ckpt_path=ckpt_path)
     return host
+
+
+class _Leaves(L.Callback):
+    def on_train_start(self, trainer, pl_module):
+        trainer.should_stop = True
+
+
+def begin(module, *callbacks, **arguments):
+    """Fits as far as the first step, which is left out: all is planned, refused and said by then."""
+    return fit(module, *callbacks, _Leaves(), **arguments)

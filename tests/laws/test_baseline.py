@@ -1,4 +1,7 @@
-"""The baseline of a comparison: the callback on the baseline's grid alone, with the steps and the LR of the script."""
+"""The baseline of a comparison: the callback on the baseline's grid alone, with the steps and the LR of the script.
+
+`test_scripts.py` compares it with each way to write a script.
+"""
 
 import pickle
 
@@ -10,10 +13,9 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, SequentialLR
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from lightning_multigrid import MultigridCallback
-from tests.helpers.tiny import Module, clips, fit, loader
+from tests.helpers.tiny import Module, fit, loader
 
 
 def steps(optimizer, _):
@@ -33,35 +35,23 @@ def cosine(optimizer, module):
     return {"scheduler": CosineAnnealingLR(optimizer, module.trainer.estimated_stepping_batches), "interval": "step"}
 
 
-@pytest.mark.parametrize("scheduler", [steps, cosine])
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"max_epochs": 6},
-        {"max_epochs": 6, "batch": 32},
-        {"max_epochs": 6, "accumulate_grad_batches": 3},
-        {"max_epochs": 6, "accumulate_grad_batches": 2},
-        {"max_epochs": -1, "max_steps": 80},
-        {"max_epochs": 6, "limit_train_batches": 7},
-    ],
-)
-def test_it_has_the_steps_of_the_script_and_the_lr_of_each(scheduler, arguments):
-    """129 clips, so that the script's last mini-batch is smaller: then it is full."""
-    found, batch = [], arguments.get("batch", 4)
-    given = {name: value for name, value in arguments.items() if name != "batch"}
+@pytest.mark.parametrize(("scheduler", "accumulate"), [(steps, 1), (cosine, 3)])
+def test_it_has_the_steps_of_the_script_and_the_lr_of_each(scheduler, accumulate):
+    """129 clips, so that the script's last mini-batch and update are smaller: then they are full."""
+    found = []
     for callbacks in ([], [MultigridCallback.baseline()]):
         module = Updates(scheduler)
-        host = fit(module, *callbacks, train=loader(batch, number=129), **given)
+        host = fit(module, *callbacks, train=loader(number=129), max_epochs=6, accumulate_grad_batches=accumulate)
         found.append((host.current_epoch, module.updates))
     (ended, lrs), (our_end, our_lrs) = found
     assert our_end == ended
     assert our_lrs == pytest.approx(lrs, rel=1e-9)
-    assert {*module.shapes} == {(batch, 8, 32)}
+    assert {*module.shapes} == {(4, 8, 32)}
 
 
 def test_it_says_nothing_of_grids_and_of_a_speed_up(caplog):
-    with caplog.at_level("INFO"):
-        fit(Module(steps), MultigridCallback.baseline(), EarlyStopping("val"), val=loader(shuffle=False), max_epochs=6)
+    caplog.set_level("INFO")
+    fit(Module(steps), MultigridCallback.baseline(), EarlyStopping("val"), val=loader(shuffle=False), max_epochs=6)
     assert "Schedule of the baseline, 4 x 8 x 32" in caplog.text
     assert "150 steps, 6 passes over the data in 6 epochs." in caplog.text
     for words in ("Multigrid", "faster", "fewer iterations", "instead of", "coarse", "times fewer", "more often"):
@@ -83,7 +73,6 @@ def test_what_ends_and_saves_is_the_scripts(tmp_path):
     assert found[0][0] == 5
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:The dirpath has changed")
 def test_a_run_that_continues_is_the_run_that_was_not_stopped(tmp_path):
     def run(folder, **arguments):
         module, saver = Module(steps), ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=10)
@@ -103,16 +92,6 @@ def test_precise_statistics_change_nothing_else():
     assert found[0] == found[1]
 
 
-def test_a_stream_trains():
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return iter(clips(22))
-
-    module = Module()
-    fit(module, MultigridCallback.baseline(clips_per_epoch=22), train=DataLoader(Stream(), 4), max_epochs=2)
-    assert module.shapes == [(4, 8, 32)] * 6 * 2
-
-
 def test_an_optimizer_that_is_hidden_moves_as_in_the_script():
     """A multigrid training refuses it, as it can't scale its LR."""
 
@@ -122,27 +101,6 @@ def test_an_optimizer_that_is_hidden_moves_as_in_the_script():
             return SGD(self.net.parameters(), lr=0.1)
 
     assert fit(Hidden(), MultigridCallback.baseline(), max_epochs=1).global_step == 25
-
-
-class OwnBatches(BatchSampler):
-    def __iter__(self):
-        yield from super().__iter__()
-
-
-@pytest.mark.parametrize(
-    ("train", "message"),
-    [
-        (
-            lambda: DataLoader(clips(), batch_sampler=OwnBatches(SequentialSampler(range(100)), 4, drop_last=False)),
-            "plans the mini-batches itself, but OwnBatches has batches of its own",
-        ),
-        (lambda: {"a": loader(), "b": loader()}, "needs one `torch.utils.data.DataLoader` for training, got dict"),
-    ],
-    ids=["own batches", "two loaders"],
-)
-def test_loaders_that_multigrid_training_refuses_are_refused(train, message):
-    with pytest.raises(TypeError, match=message):
-        fit(Module(), MultigridCallback.baseline(), train=train(), max_epochs=1)
 
 
 def test_arguments_are_those_of_the_class_but_for_the_schedules():

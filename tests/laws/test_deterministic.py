@@ -1,11 +1,14 @@
 """`Trainer(deterministic=True)` on CUDA refuses operations that add in no fixed order: no model of ours has one."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from lightning_multigrid import models, sub_batches
 from tests.helpers.operations import Operations
+from tests.helpers.sampling import sampled
 
 # The operations that `torch.use_deterministic_algorithms(True)` refuses on CUDA, from its documentation (torch 2.6 to
 # 2.15), by their names in autograd.
@@ -20,9 +23,7 @@ REFUSED = {
     *("put_", "histc", "bincount", "kthvalue", "median", "cumsum", "scatter_reduce", "scatter_reduce_"),
     *("grid_sampler_2d_backward", "grid_sampler_3d_backward", "resize_"),
 }
-# The others have the layers of these.
-OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("slow_r50", "i3d_r50", "slowfast_r101")]
-MODELS = ["small_cnn", "i3d_nl_r50", "slowfast_r50", *OTHERS]
+MODELS = ["small_cnn", "slow_r50", "i3d_r50", "i3d_nl_r50", "slowfast_r50", "slowfast_r101"]
 
 
 def calls(model, clips):
@@ -32,8 +33,14 @@ def calls(model, clips):
     return set(counted.names)
 
 
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "memory_format"),
+    sampled(
+        list(product(MODELS, (torch.contiguous_format, torch.channels_last_3d))),
+        *(("small_cnn", torch.channels_last_3d), ("i3d_nl_r50", torch.channels_last_3d)),
+        ("slowfast_r50", torch.contiguous_format),
+    ),
+)
 def test_a_step_of_a_model_has_no_operation_that_cuda_refuses(name, memory_format):
     with torch.device("meta"):
         model = getattr(models, name)(4)

@@ -17,9 +17,7 @@ from lightning_multigrid.cli.main import main
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning
 from tests.helpers.interrupts import ctrl_c, stopped
-from tests.helpers.sampling import sampled
 from tests.helpers.tiny import trainer
-from tests.helpers.videos import numbered_frames, write_video
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 REAL_VIDEOS = Path(os.environ.get("LIGHTNING_MULTIGRID_TEST_VIDEOS") or Path(__file__).parents[3] / "shared" / "videos")
@@ -48,44 +46,6 @@ def fit_videos(rows, workers=0, epochs=2, max_bad_fraction=0.25):
     return callback, data, messages
 
 
-@pytest.fixture
-def broken(tmp_path):
-    """Broken videos, each for another reason."""
-    (tmp_path / "empty.mp4").touch()
-    (tmp_path / "text.mp4").write_text("not a video")
-    whole = write_video(tmp_path / "whole.mp4", numbered_frames(12))
-    data = Path(whole).read_bytes()
-    (tmp_path / "head.mp4").write_bytes(data[: len(data) // 3])
-    (tmp_path / "folder.mp4").mkdir()
-    return [tmp_path / name for name in ("empty.mp4", "text.mp4", "head.mp4", "folder.mp4", "missing.mp4")]
-
-
-@pytest.mark.parametrize("workers", sampled([0, 2], 2))
-def test_good_and_broken_videos_together(tmp_path, broken, workers):
-    good = [tmp_path / f"good{index}.mp4" for index in range(16)]
-    for path in good:
-        write_video(path, numbered_frames(12, 48, 64))
-    rows = [(path, index % 4) for index, path in enumerate([*good, *broken])]
-    callback, data, messages = fit_videos(rows, workers)
-    assert callback.report.times  # it trained
-    assert Counter(path.name for path in broken) == Counter(
-        path.name for path in broken for message in messages if f"{path}:" in message
-    )
-    assert set(data.broken) == {str(path) for path in broken}
-    assert all(data.broken.values())
-
-
-def test_too_many_broken_videos_end_the_run(tmp_path, broken):
-    good = [tmp_path / f"good{index}.mp4" for index in range(12)]
-    for path in good:
-        write_video(path, numbered_frames(12, 48, 64))
-    rows = [(path, 0) for path in [*good, *broken]]
-    with pytest.raises(
-        ValueError, match=r"of the 17 videos of `train` cannot be read, more than `max_bad_fraction=0\.1`"
-    ):
-        fit_videos(rows, max_bad_fraction=0.1)
-
-
 @pytest.mark.skipif(not REAL_VIDEOS.is_dir(), reason="the folder of real videos is not there")
 def test_real_videos_of_many_codecs(tmp_path):
     (tmp_path / "empty.mp4").touch()
@@ -101,33 +61,15 @@ def test_real_videos_of_many_codecs(tmp_path):
     assert len(data.broken) < len(files) / 2
 
 
-# --- Several devices ---
-
-
 # --- Examples ---
 
 
 @pytest.mark.smallest
-def test_quick_start(tmp_path, monkeypatch, caplog):
+def test_the_quick_start_and_the_command_that_ctrl_c_prints_which_continues_it(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     few = ["--data.train_per_class=4", "--data.val_per_class=1", "--trainer.max_epochs=2", "--model.milestones=[1.5]"]
     few += ["--data.frames=8", "--data.size=32", "--trainer.logger=CSVLogger", "--trainer.logger.save_dir=."]
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        main(["fit", "--config", str(EXAMPLES / "quickstart.yaml"), *few])
-    assert "Multigrid schedule for a baseline of 4 x 8 x 32" in caplog.text
-    assert "Time per shape of mini-batch" in caplog.text
-    [metrics] = tmp_path.rglob("metrics.csv")
-    assert "val/top1" in metrics.read_text()
-
-
-@pytest.mark.smallest
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-def test_the_command_that_ctrl_c_prints_continues_the_quick_start(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    few = ["--data.train_per_class=4", "--data.val_per_class=1", "--trainer.max_epochs=2", "--model.milestones=[1.5]"]
-    few += ["--data.frames=8", "--data.size=32", "--trainer.logger=false"]
     trained, own = [], VideoClassifier.training_step
 
     def training_step(module, batch, batch_idx):
@@ -137,12 +79,14 @@ def test_the_command_that_ctrl_c_prints_continues_the_quick_start(tmp_path, monk
         return own(module, batch, batch_idx)
 
     monkeypatch.setattr(VideoClassifier, "training_step", training_step)
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        with stopped():
-            main(["fit", "--config", str(EXAMPLES / "quickstart.yaml"), *few])
-        trained.append("stopped")
-        [command] = re.findall(r"`--ckpt_path last` continues from .*:\n    lightning-multigrid (.*)", caplog.text)
-        main(shlex.split(command))
+    with stopped():
+        main(["fit", "--config", str(EXAMPLES / "quickstart.yaml"), *few])
+    trained.append("stopped")
+    [command] = re.findall(r"`--ckpt_path last` continues from .*:\n    lightning-multigrid (.*)", caplog.text)
+    main(shlex.split(command))
+    assert "Multigrid schedule for a baseline of 4 x 8 x 32" in caplog.text
+    assert "Time per shape of mini-batch" in caplog.text
+    assert any("val/top1" in path.read_text() for path in tmp_path.rglob("metrics.csv"))
     [steps] = set(re.findall(r"(\d+) steps instead of", caplog.text))
     assert len(trained) == int(steps) + 1
     assert f"The training ends in {tmp_path / 'quickstart_checkpoints' / 'last.ckpt'}: " in caplog.text

@@ -117,9 +117,7 @@ def test_shares_of_a_stream_may_differ_by_a_clip(tmp_path):
 
 
 def test_ranks_that_plan_other_trainings_are_refused(tmp_path):
-    with pytest.raises(
-        ProcessRaisedException, match="one plan on all devices, but rank 0 has 64 clips, and rank 1 .* 48"
-    ):
+    with pytest.raises(ProcessRaisedException, match="one plan on all devices, but rank 0 has 64 clips, and rank 1"):
         fit_two_ranks(tmp_path, Fewer())
 
 

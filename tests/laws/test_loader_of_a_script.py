@@ -141,21 +141,16 @@ def test_a_thread_beside_the_training_changes_nothing(unwatched):
 
 
 class Keeping(Module):
-    """Keeps its clips, and those of a pass of its own at the end of each epoch and in the last step."""
+    """Keeps the mini-batches of passes of its own, in the first step of each epoch and at its end."""
 
     def __init__(self):
         super().__init__()
-        self.own, self.passes, self.within = [], [], []
+        self.passes = []
 
     def training_step(self, batch, batch_idx):
-        if isinstance(self._trainer, L.Trainer):
-            self.own[-1].append(batch[0])
-            if batch_idx == len(self.trainer.train_dataloader) - 1:
-                self.within.append([x for x, _ in self.trainer.train_dataloader])
+        if isinstance(self._trainer, L.Trainer) and batch_idx == 0:
+            self.passes.append([*self.trainer.train_dataloader])
         return super().training_step(batch, batch_idx)
-
-    def on_train_epoch_start(self):
-        self.own.append([])
 
     def on_train_epoch_end(self):
         self.passes.append([*self.trainer.train_dataloader])
@@ -184,19 +179,12 @@ def keeping(sampler):
 
 
 @pytest.mark.parametrize("sampler", [None, Counting])
-def test_within_a_step_it_gives_the_mini_batches_of_the_epoch_from_its_start(sampler):
-    module = keeping(sampler)
-    for own, within in zip(module.own, module.within, strict=True):
-        assert len(own) == len(within)
-        assert all(map(torch.equal, own, within))
-    assert len({x.shape for own in module.own for x in own}) > 1
-
-
-@pytest.mark.parametrize("sampler", [None, Counting])
-def test_outside_of_steps_it_gives_the_scripts_mini_batches_of_all_clips(sampler):
+def test_it_gives_the_scripts_mini_batches_of_all_clips(sampler):
     """As a script needs them for prototypes, nearest neighbours or BatchNorm's statistics."""
     known = {x.numpy().tobytes() for x, _ in clips(NUMBER)}
-    for mini_batches in keeping(sampler).passes:
+    passes = keeping(sampler).passes
+    assert len(passes) == 4
+    for mini_batches in passes:
         assert [x.shape for x, _ in mini_batches] == [(2, 3, 8, 32, 32)] * (NUMBER // 2)
         assert {x.numpy().tobytes() for mini_batch, _ in mini_batches for x in mini_batch} == known
 
@@ -272,20 +260,27 @@ def set_stage(loader, epoch):
     loader.sampler.stage = epoch
 
 
-@pytest.mark.parametrize("arguments", [{}, {"epoch_factor": 1}])
-@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True)])
-@pytest.mark.parametrize(("make", "setting"), [(Shared, set_shared), (Stream, set_epoch)])
-def test_what_a_script_sets_when_an_epoch_begins_holds_in_it(make, setting, workers, persistent, arguments):
+@pytest.mark.parametrize(
+    ("make", "workers", "arguments"),
+    sampled(
+        list(product((Shared, Stream), ("none", "new", "persistent"), ({}, {"epoch_factor": 1}))),
+        *((Shared, "none", {"epoch_factor": 1}), (Shared, "new", {}), (Shared, "persistent", {"epoch_factor": 1})),
+        *((Stream, "none", {}), (Stream, "persistent", {})),
+    ),
+)
+def test_what_a_script_sets_when_an_epoch_begins_holds_in_it(make, workers, arguments):
     """Also in workers that live longer: through memory that they share, and as an attribute of a stream."""
     given = {"clips_per_epoch": NUMBER} if make is Stream else {}
-    module = Setting(setting)
-    train = DataLoader(make(), 2, num_workers=workers, persistent_workers=persistent)
+    module = Setting(set_epoch if make is Stream else set_shared)
+    train = DataLoader(make(), 2, num_workers=int(workers != "none"), persistent_workers=workers == "persistent")
     fit(module, multigrid(**given, **arguments), train=train, max_epochs=4)
     assert module.values == [{0}, {1}, {2}, {3}]
 
 
-@pytest.mark.parametrize("arguments", [{}, {"epoch_factor": 1}, {"one_pass": True, "milestones": None}])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("workers", "arguments"),
+    sampled(list(product((0, 1), ({}, {"epoch_factor": 1}))), (1, {}), (0, {"epoch_factor": 1})),
+)
 def test_a_sampler_is_asked_anew_when_an_epoch_begins(workers, arguments):
     """As for a curriculum, or weights of hard examples."""
 
@@ -490,7 +485,6 @@ class ToldOrder(PrivateOrder):
         return iter(random.Random(self.epoch).sample(range(NUMBER), NUMBER))
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.parametrize("order", [PrivateOrder, ToldOrder])
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_generators_of_a_dataset_or_a_sampler_resume_exactly(order, workers, tmp_path):

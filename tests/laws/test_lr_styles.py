@@ -10,7 +10,6 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.optim import SGD, lr_scheduler
 
@@ -91,7 +90,7 @@ def always(*_):
 
 
 def fit_by_hand(module, train=None, **arguments):
-    return fit(module, MultigridCallback(), train=train or small_scripts.loader(), **arguments)
+    return fit(module, MultigridCallback(milestones="script"), train=train or small_scripts.loader(), **arguments)
 
 
 PER_STEP = {
@@ -415,10 +414,11 @@ class ByEpoch(Module):
             self.write("on_train_batch_end", self.current_epoch + 1)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+BETWEEN = ["on_train_epoch_start", "on_train_epoch_end", "on_validation_end", "training_step", "on_train_batch_end"]
+
+
 @pytest.mark.parametrize(
-    "place",
-    ["on_train_epoch_start", "on_train_epoch_end", "on_validation_end", "training_step", "on_train_batch_end"],
+    ("place", "accumulate"), sampled(list(product(BETWEEN, (1, 2))), *zip(BETWEEN, cycle([1, 2]), strict=False))
 )
 def test_an_lr_that_is_written_between_two_epochs_is_that_of_the_epoch(place, accumulate):
     module = ByEpoch(place)
@@ -470,9 +470,7 @@ def test_an_optimizer_whose_lr_is_none_is_refused():
         def step(self, closure):
             return closure()
 
-    with pytest.raises(
-        MisconfigurationException, match="of all parameter groups, but one of .* has none. Give the opt"
-    ):
+    with pytest.raises(MisconfigurationException, match="of all parameter groups, but one of .* has none. Give the op"):
         fit(Module(optimizer=Fixed), MultigridCallback())
 
 
@@ -562,12 +560,3 @@ def test_progress_runs_from_0_to_1(arguments):
         assert module.progress == [done / host.global_step for done in range(1, len(module.seen) + 1)]
     assert module.progress == sorted(module.progress)
     assert module.progress[-1] == 1
-
-
-@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
-def test_progress_goes_on_after_resuming(tmp_path):
-    saver = ModelCheckpoint(tmp_path, every_n_train_steps=3, save_top_k=-1, filename="{step}")
-    whole, resumed = Progress(), Progress()
-    fit(whole, MultigridCallback(), saver, enable_checkpointing=True)
-    fit(resumed, MultigridCallback(), ckpt_path=tmp_path / "step=6.ckpt")
-    assert resumed.progress == whole.progress[6:]

@@ -117,13 +117,7 @@ MODELS = {
     "pytorchvideo SlowFast": SlowFast,
 }
 # One of each way to know positions, by library, and a pool of a fixed size.
-SAMPLE = (
-    "timm ViT",
-    "torchvision MViT v1",
-    "transformers VideoMAE",
-    "transformers V-JEPA 2",
-    "pytorchvideo head of Slow",
-)
+SAMPLE = "timm ViT", "torchvision MViT v1", "transformers V-JEPA 2", "pytorchvideo head of Slow"
 
 
 class Script(Module):

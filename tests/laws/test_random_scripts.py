@@ -17,7 +17,6 @@ from tests.helpers.small_scripts import CLIPS, EPOCHS, Script
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*`ModelCheckpoint\\(monitor"),
-    pytest.mark.filterwarnings("ignore:Checkpoint directory"),
     pytest.mark.filterwarnings("ignore:Precision .* is not supported by the model summary"),
 ]
 

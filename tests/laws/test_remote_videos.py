@@ -166,7 +166,7 @@ def test_the_commands_make_of_urls_what_they_make_of_files(server, tmp_path):
     assert known.missing == [local.path(1)]  # tables are known by names below the root, and a URL escapes them
     prepare(remote, tmp_path / "prepared", FAST)
     again = prepare(remote, tmp_path / "prepared", FAST)
-    assert (again.made, again.kept, again.broken.keys()) == (0, 4, none.keys())
+    assert (again.made, again.there, again.broken.keys()) == (0, 4, none.keys())
     for name in ("a.mp4", "c.webm.mp4"):
         made, expected = (folder / "prepared/videos" / name for folder in (tmp_path, server.folder))
         with VideoReader(made) as ours, VideoReader(expected) as theirs:
@@ -227,8 +227,6 @@ def test_spawned_workers_read_urls(server, tmp_path):
     assert not any(clip.broken for clip in clips)
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 def test_a_training_without_tables_says_that_it_is_slow(server, tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_multigrid.video.frame_tables.index_in_subprocess", lambda *_: "")
     with pytest.warns(SlowVideoWarning, match=rf"{server.url}/.* has no frame table, so clips are read from its begin"):

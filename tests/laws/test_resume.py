@@ -30,7 +30,7 @@ from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.checkpoints.continuation import _continues_at, _plan_key, describe_run
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
-from tests.helpers.processes import ddp_of_this_process, start_method
+from tests.helpers.processes import start_method
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLIPS, ByHand, Module, fit, loader, trainer
 
@@ -134,7 +134,9 @@ def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
             "val": loader(shuffle=False, number=8) if "val" in variant else None,
         }
         keep = saver(folder, every_n_train_steps=every)
-        host = fit(module, MultigridCallback(), keep, enable_checkpointing=True, **both, **arguments, **more)
+        host = fit(
+            module, MultigridCallback(milestones="script"), keep, enable_checkpointing=True, **both, **arguments, **more
+        )
         return module.seen, state_of(module, host)
 
     whole, end = run(tmp_path, 2)
@@ -505,17 +507,14 @@ def test_the_same_global_mini_batches_on_any_number_of_ranks(clips, world, accum
     new=st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3)),
     place=st.tuples(st.integers(0, 3), st.integers(0, 10**4)),
     shift=st.integers(0, 2000),
-    shares=st.booleans(),
 )
-def test_continues_at_the_next_clip_is_the_next_and_the_epoch_goes_on_where_it_was(
-    number, old, new, place, shift, shares
-):
+def test_continues_at_the_next_clip_is_the_next_and_the_epoch_goes_on_where_it_was(number, old, new, place, shift):
     def plan(clips, world, accumulate):
         schedule = MultigridSchedule(Baseline(BatchShape(clips, 8, 32), 4, (2, 3)))
-        return Plan(schedule, number, 7, world, accumulate, shares_reads=shares)
+        return Plan(schedule, number, 7, world, accumulate)
 
     def read(plan, place):
-        return {**describe_run(plan), "clips_seen": plan.reads_before(place), "of_epochs": False}
+        return {**describe_run(plan), "clips_seen": plan.step(place).offset, "of_epochs": False}
 
     before, now = plan(*old), plan(*new)
     at = before.start_of_update(Place(place[0], place[1] % before.batches_per_epoch))
@@ -525,11 +524,11 @@ def test_continues_at_the_next_clip_is_the_next_and_the_epoch_goes_on_where_it_w
     # The first step there that does not begin before: less than a step of the new run is left out of the epoch.
     assert 0 <= now.position(found) - before.position(at) < Fraction(1, now.steps_per_epoch)
     assert now.start_of_update(found) == found
-    assert now.reads_before(found) + its_shift == before.reads_before(at) + shift
+    assert now.step(found).offset + its_shift == before.step(at).offset + shift
     there = read(now, found)
     there["clips_seen"] += its_shift
     back, and_back = _continues_at(there, describe_run(before), found, before)
-    assert before.reads_before(back) + and_back == before.reads_before(at) + shift
+    assert before.step(back).offset + and_back == before.step(at).offset + shift
     assert (
         0
         <= before.position(back) - before.position(at)
@@ -568,44 +567,20 @@ def numbered(number, batch_size):
     return DataLoader(TensorDataset(*clips.tensors, torch.arange(number)), batch_size, shuffle=True)
 
 
-def run_ranks(folder, world, stop, ckpt_path=None, batch_size=8, number=396):
-    """Trains on gloo ranks up to a step; returns (epoch, batch, clips over all ranks, LR) of its steps."""
+def run_up_to(folder, stop, batch_size, ckpt_path=None):
+    """Trains up to a step; returns (epoch, batch, clips, LR) of its steps."""
     folder.mkdir(exist_ok=True)
     L.seed_everything(3, verbose=False)
-    arguments = {} if world == 1 else {"strategy": ddp_of_this_process(), "devices": world}
-    host = trainer(
-        MultigridCallback(),
-        StopAt(stop),
-        saver(folder, every_n_train_steps=1),
-        enable_checkpointing=True,
-        **arguments,
-    )
-    host.fit(Noting(folder), numbered(number, batch_size // world), ckpt_path=ckpt_path)
-    ranks = [[json.loads(line) for line in (folder / f"rank{r}.jsonl").read_text().splitlines()] for r in range(world)]
-    steps = []
-    for parts in zip(*ranks, strict=True):
-        assert len({(epoch, batch, lr) for epoch, batch, _, lr in parts}) == 1
-        steps.append((*parts[0][:2], [clip for part in parts for clip in part[2]], parts[0][3]))
-    return steps
-
-
-@pytest.mark.parametrize(
-    "legs", [[(1, 7), (2, 18), (1, 100)], pytest.param([(1, 7), (2, 18), (4, 29), (1, 100)], marks=SLOW)]
-)
-def test_a_run_moves_between_numbers_of_ranks(legs, tmp_path):
-    whole = run_ranks(tmp_path / "whole", 1, stop=100)
-    seen, path = [], None
-    for leg, (world, stop) in enumerate(legs):
-        seen += run_ranks(tmp_path / f"{leg}", world, stop, path)
-        path = tmp_path / f"{leg}" / f"{stop}.ckpt"
-        assert len(seen) == min(stop, len(whole))
-    assert seen == whole
+    kept = saver(folder, every_n_train_steps=1)
+    host = trainer(MultigridCallback(milestones="script"), StopAt(stop), kept, enable_checkpointing=True)
+    host.fit(Noting(folder), numbered(396, batch_size), ckpt_path=ckpt_path)
+    return [json.loads(line) for line in (folder / "rank0.jsonl").read_text().splitlines()]
 
 
 def test_another_global_batch_goes_on_with_the_next_clip_at_the_same_point_of_the_epoch(tmp_path, caplog):
-    small = run_ranks(tmp_path / "small", 1, stop=37, batch_size=4)
+    small = run_up_to(tmp_path / "small", 37, 4)
     with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
-        large = run_ranks(tmp_path / "large", 1, stop=100, ckpt_path=tmp_path / "small" / "37.ckpt", batch_size=8)
+        large = run_up_to(tmp_path / "large", 100, 8, tmp_path / "small" / "37.ckpt")
     stream = [clip for run in (small, large) for _, _, clips, _ in run for clip in clips]
     order = [index for number in range(len(stream) // 396 + 1) for index in shuffled_order(3, number, 396)]
     assert stream == order[: len(stream)]
@@ -651,7 +626,7 @@ def test_an_epochs_end_goes_on_without_the_callback(scheduler, tmp_path):
 
 def test_the_end_of_a_coarse_epoch_goes_on_without_the_callback(tmp_path):
     """Epochs count on; the mini-batches and the LR are the script's."""
-    train_for(tmp_path / "multigrid", MultigridCallback(milestones=[2, 3]), steps_scheduler)
+    train_for(tmp_path / "multigrid", MultigridCallback(milestones="script"), steps_scheduler)
     path = tmp_path / "multigrid" / "2.ckpt"
     [group] = torch.load(path, weights_only=True)["optimizer_states"][0]["param_groups"]
     with pytest.warns(UserWarning, match=r"callbacks used to create the .*: \['MultigridCallback'\]"):
@@ -662,8 +637,8 @@ def test_the_end_of_a_coarse_epoch_goes_on_without_the_callback(tmp_path):
 
 
 def test_what_means_nothing_here_is_refused(tmp_path):
-    fit(Module(steps_scheduler), MultigridCallback(), saver(tmp_path / "multigrid", every_n_train_steps=2),
-        enable_checkpointing=True)  # fmt: skip
+    callback, keep = MultigridCallback(milestones="script"), saver(tmp_path / "multigrid", every_n_train_steps=2)
+    fit(Module(steps_scheduler), callback, keep, enable_checkpointing=True)
     for epoch in (0, 1):  # at an epoch's end, and in its middle
         keep = saver(tmp_path / f"plain {epoch}", every_n_train_steps=25 + 5 * epoch)
         fit(Module(steps_scheduler), keep, enable_checkpointing=True, max_epochs=epoch + 1)
@@ -671,12 +646,12 @@ def test_what_means_nothing_here_is_refused(tmp_path):
     def resume(path, callback):
         fit(Module(steps_scheduler), callback, ckpt_path=tmp_path / path)
 
-    for other in ({"epoch_factor": 2}, OFF, {"share_reads": True}):  # of other steps, or other samples
+    for other in ({"epoch_factor": 2}, OFF):  # of other steps
         with pytest.raises(
             MisconfigurationException,
-            match="run with 8 mini-batches in an epoch and `share_reads=False`, and this run has (.|\n)*Pretrained",
+            match="run with 8 mini-batches in an epoch, and this run has (.|\n)*Pretrained",
         ):
-            resume("multigrid/4.ckpt", MultigridCallback(**other))
+            resume("multigrid/4.ckpt", MultigridCallback(milestones="script", **other))
     for path in ("plain 0/25.ckpt", "plain 1/30.ckpt"):
         with pytest.raises(
             MisconfigurationException,

@@ -89,11 +89,7 @@ def test_workers_draw_the_same():
 def test_what_a_plan_cannot_keep_is_refused_before_the_first_step():
     module = Recording()
     with pytest.raises(ValueError, match="of 8 and 2 frames, can't keep this ratio on a grid of 2 frames"):
-        fit(
-            module,
-            MultigridCallback(**CLIPS),
-            train=DataLoader(Frames(slow=2), 4),
-        )
+        fit(module, MultigridCallback(**CLIPS), train=DataLoader(Frames(slow=2), 4))
     assert not module.seen
 
 
@@ -121,7 +117,7 @@ def test_axes_are_refused_where_the_callback_is_made():
     [
         pytest.param("detection", 8, 0.3, marks=pytest.mark.slow),
         ("segmentation", 3, 0.5),
-        ("self_supervised", 2, 0.2),
+        pytest.param("self_supervised", 2, 0.2, marks=pytest.mark.slow),
         pytest.param("masked_pretraining", 60, 0.1, marks=pytest.mark.slow),
     ],
 )

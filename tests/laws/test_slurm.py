@@ -160,34 +160,20 @@ def test_an_array_prepares_what_one_machine_does(cluster, tmp_path):
     source = tmp_path / "in" / "list.csv"
     source.write_text("a.mp4 0\nb.mp4 1\nc.mp4 0\n")
     folder = ["--source", source, "--output", tmp_path / "out"]
-    array = {"SLURM_ARRAY_TASK_COUNT": "2"}
-    tasks = [prepare(cluster, *folder, SLURM_ARRAY_TASK_ID=number, **array) for number in ("1", "2")]
-    for number, task in enumerate(tasks, start=1):
+    for task in [prepare(cluster, *folder, SLURM_ARRAY_TASK_ID=number) for number in ("1", "2")]:
         output, _ = task.communicate(timeout=280)
         assert task.returncode == 0, output
-        assert f"Part {number}/2 is done. After the last part, run this without `--part`" in output
-    output, _ = prepare(cluster, *folder).communicate(timeout=280)
-    assert f"train: {tmp_path / 'out'}" in output
+        assert f"train: {tmp_path / 'out'}" in output
     one_machine(VideoList(source).read(), tmp_path / "whole", FAST)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_the_part_of_a_task_and_the_arguments_of_the_array_script(cluster, tmp_path):
+def test_the_arguments_of_the_array_script(cluster, tmp_path):
     python = tmp_path / "bin" / "python"
     python.write_text('#!/bin/bash\necho "$@"\n')
     python.chmod(stat.S_IRWXU)
-    command = "-m lightning_multigrid prepare"
-    for variables, expected in (
-        ({}, f"{command} --source a b"),
-        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "64"}, f"{command} --part 3/64 --source a b"),
-        # Some tasks again.
-        (
-            {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "2", "PARTS": "64"},
-            f"{command} --part 3/64 --source a b",
-        ),
-    ):
-        output, _ = prepare(cluster, "--source", "a b", **variables).communicate(timeout=60)
-        assert output == f"{expected} --preset=ultrafast --workers=0\n"
+    output, _ = prepare(cluster, "--source", "a b", SLURM_ARRAY_TASK_ID="3").communicate(timeout=60)
+    assert output == "-m lightning_multigrid prepare --source a b --preset=ultrafast --workers=0\n"
     missing = subprocess.run(["bash", FOLDER / "prepare.sbatch"], capture_output=True, text=True, check=False)
     assert missing.returncode == 1
     assert "usage: sbatch [--array=1-N] prepare.sbatch --source VIDEOS" in missing.stderr

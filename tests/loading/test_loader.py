@@ -41,7 +41,9 @@ class Clips:
 
 def loader_of(sampler, workers=0, loop=None, collate_fn=list):
     template = DataLoader(DATA, num_workers=workers, collate_fn=collate_fn, persistent_workers=workers > 0)
-    return MultigridLoader(Clips(), sampler, template, loop)
+    loader = MultigridLoader(Clips(), sampler, template)
+    loader.loop = loop
+    return loader
 
 
 def test_length_is_exact_in_every_epoch():

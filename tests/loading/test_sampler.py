@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 from lightning_multigrid.loading.order import order_of, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed
-from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Place, Plan
@@ -133,18 +133,10 @@ def test_each_pass_is_drawn_once_though_others_ask_for_epochs_too():
     sampler = make(order=order, schedule=FLAT)
     for epoch in range(FLAT.epochs):
         sampler.set_epoch(epoch)
-        for _ in sampler:
-            next(iter(sampler.peek(epoch)))
-            next(iter(sampler.peek(max(0, epoch - 1))))
+        for _, step in zip(sampler, sampler.steps, strict=True):
+            next(iter(baseline_sampler(sampler, 1, sampler.number_of(step), seed=1)))
+            next(iter(baseline_sampler(sampler, 1, (max(0, epoch - 1),), seed=1)))
     assert order.drawn == [0, 1, 2, 3, 4]  # an epoch has 102 steps of 2 clips, one clip more than a pass
-
-
-def test_who_peeks_changes_nothing():
-    sampler, alone = make(), make()
-    sampler.seek(Place(1, 2))
-    requests = iter(sampler)
-    assert list(sampler.peek(3)) == requests_of(make(), 3)
-    assert list(requests) == requests_of(alone, 1, batch=2)
 
 
 def test_a_sampler_that_gives_less_than_it_says_is_refused():

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -48,24 +49,21 @@ def test_parameters_are_those_of_pyslowfast(factory, arguments, parameters, tens
     assert hashlib.sha256(lines.encode()).hexdigest()[:16] == digest
 
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
 # GMAC of a forward pass of one clip, counted on PySlowFast's models and confirmed by fvcore; 50.31 is the model zoo's
 # 65.7 at 256 pixels.
 @pytest.mark.parametrize(
     ("factory", "arguments", "costs"),
     [
-        pytest.param(
-            slowfast_r50,
-            {},
-            dict(zip(GRIDS_32, [3.30, 6.41, 6.59, 12.81, 25.16, 13.19, 25.63, 50.31], strict=True)),
-            marks=pytest.mark.slow,
-        ),
-        (slowfast_r50, {}, {(32, 320): 102.67, (16, 226): 28.43}),
+        slow(slowfast_r50, {}, dict(zip(GRIDS_32, [3.30, 6.41, 6.59, 12.81, 25.16, 13.19, 25.63, 50.31], strict=True))),
+        slow(slowfast_r50, {}, {(32, 320): 102.67, (16, 226): 28.43}),
         (slowfast_r50, {"alpha": 2}, {(4, 158): 6.07, (16, 224): 47.67}),
-        pytest.param(slowfast_r101, {}, {(32, 224): 96.71}, marks=pytest.mark.slow),
-        (i3d_r50, {}, {(2, 112): 1.84, (16, 158): 28.87}),
+        slow(slowfast_r101, {}, {(32, 224): 96.71}),
+        slow(i3d_r50, {}, {(2, 112): 1.84, (16, 158): 28.87}),
         (i3d_nl_r50, {}, {(4, 158): 8.72, (16, 224): 79.05}),
-        (i3d_nl_r50, {"key_pool": 1}, {(16, 224): 121.09}),
-        (slow_r50, {}, {(8, 224): 41.74}),
+        slow(slow_r50, {}, {(8, 224): 41.74}),
     ],
 )
 def test_one_model_takes_every_grid_at_the_published_cost(factory, arguments, costs):
@@ -156,7 +154,7 @@ def test_dropout_is_on_the_pooled_vector():
 
 @pytest.mark.parametrize("instantiation", ["dot_product", "softmax"])
 def test_non_local_block_against_a_loop_over_positions(instantiation):
-    block = NonLocal(8, instantiation, key_pool=2).double().eval()
+    block = NonLocal(8, instantiation).double().eval()
     x = torch.randn(2, 8, 2, 4, 6, dtype=torch.float64)
     expected = x.clone()
     for clip, (t, h, w) in itertools.product(range(2), itertools.product(range(2), range(4), range(6))):
@@ -173,7 +171,7 @@ def test_non_local_block_against_a_loop_over_positions(instantiation):
 
 
 def test_non_local_products_fit_in_half_precision():
-    block = NonLocal(8, "dot_product", key_pool=1).half().eval()
+    block = NonLocal(8, "dot_product").half().eval()
     with torch.no_grad():
         for conv, weight in ((block.conv_theta, 1.0), (block.conv_phi, 1.0), (block.conv_g, 2.0**-10)):
             conv.weight.fill_(weight)
@@ -196,7 +194,7 @@ def test_small_cnn_takes_any_grid(clips, frames, size):
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
 @pytest.mark.parametrize("instantiation", ["softmax", "dot_product"])
 def test_non_local_keeps_to_the_memory_format(instantiation, memory_format):
-    block = NonLocal(8, instantiation, key_pool=2).to(memory_format=memory_format)
+    block = NonLocal(8, instantiation).to(memory_format=memory_format)
     seen = []
     block.conv_out.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     out = block(torch.randn(2, 8, 3, 4, 4).contiguous(memory_format=memory_format))

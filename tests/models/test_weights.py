@@ -92,7 +92,7 @@ GOLDEN = {
         [-0.02741, -0.47844, -0.23737, -0.36556, -0.23532, -0.08596]),
     ("pytorchvideo", slowfast_r50): ([-0.56663, 0.28110, 0.17791, -0.20930, 0.08974, 0.14389],
         [-0.67589, 0.30841, 0.18202, -0.16249, 0.01601, 0.05890]),
-    ("pytorchvideo, with a pool behind res2", i3d_r50): ([0.03656, -0.09176, 0.44182, -0.12636, -0.24263, 0.02034],
+    ("pytorchvideo, with a pool after res2", i3d_r50): ([0.03656, -0.09176, 0.44182, -0.12636, -0.24263, 0.02034],
         [-0.00219, -0.08589, 0.43596, -0.09898, -0.20658, 0.01378]),
     ("pytorchvideo", slow_r50): ([-0.55719, 0.20784, -0.48120, 0.45055, 0.54984, 0.20072],
         [-0.64366, 0.16236, -0.40933, 0.44810, 0.57784, 0.15699]),
@@ -127,7 +127,7 @@ def test_logits_are_those_of_the_reference(naming, factory):
     ("factory", "naming", "digest"),
     [
         (slowfast_r50, "pytorchvideo", "b64258d537dd0d36"),
-        (i3d_r50, "pytorchvideo, with a pool behind res2", "60fa99d35e662721"),
+        (i3d_r50, "pytorchvideo, with a pool after res2", "60fa99d35e662721"),
         (slow_r50, "pytorchvideo", "908b21ac4c77775a"),
         (slowfast_r50, "Caffe2", "dde1d2b700132aea"),
         (i3d_r50, "Caffe2", "658fad5e14cc2c54"),
@@ -236,10 +236,7 @@ def test_no_kind_of_tensor_hides_behind_the_many_of_another():
 
 _SETTINGS = {"hidden_size": 24, "num_hidden_layers": 12, "num_attention_heads": 2, "intermediate_size": 32}
 _SETTINGS |= {"image_size": 32, "num_frames": 4}
-OF_HUB = {
-    "videomae": _SETTINGS | {"patch_size": 16},
-    "vivit": _SETTINGS | {"tubelet_size": [2, 16, 16]},
-}
+OF_HUB = {"videomae": _SETTINGS | {"patch_size": 16}, "vivit": _SETTINGS | {"tubelet_size": [2, 16, 16]}}
 # Names in transformers 5 and in the files of the Hub, which are also the names in 4.57.
 HUB_NAMES = [
     (r"(videomae\..*)\.query\.bias", r"\1.q_bias"),

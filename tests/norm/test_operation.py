@@ -1,9 +1,7 @@
 """Laws of BatchNorm over sub-mini-batches. The reference is a Python loop of plain BatchNorm over groups of rows."""
 
 import copy
-import pickle
 import threading
-from functools import partial
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from lightning_multigrid import MultigridCallback, sub_batches
-from tests.helpers.norms import grouped, groups_of, loop_of_batchnorm
+from tests.helpers.norms import grouped, groups_of, in_turn, loop_of_batchnorm
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader, trainer
 
@@ -59,11 +57,6 @@ def check_step(layer, output, x, expected, average, memory_format=torch.contiguo
     assert output.is_contiguous(memory_format=memory_format)
 
 
-def in_turn(rows, groups, together=1):
-    """The rows of each group, if they are dealt out in turn, so many neighbours at a time."""
-    return [tuple(row for row in range(rows) if row // together % groups == group) for group in range(groups)]
-
-
 @pytest.mark.parametrize(("kind", "other", "memory_format"), INPUTS)
 @settings(max_examples=12, deadline=None)
 @given(
@@ -79,18 +72,6 @@ def test_is_a_loop_of_batchnorm_over_the_groups(kind, other, memory_format, clip
         x = make_clips(clips, other, memory_format).requires_grad_()
         expected, average = loop_of_batchnorm(layer, x, in_turn(clips, max(1, clips // sub_batch)))
         check_step(layer, grouped(layer, x, sub_batch), x, expected, average, memory_format)
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
-@pytest.mark.parametrize("sub_batch", [1, 4, 8])
-def test_any_number_of_clips_makes_groups_of_nearly_one_size(memory_format, sub_batch):
-    for clips in range(1, 41):
-        layer, x = make_layer(), make_clips(clips, memory_format=memory_format)
-        sizes = [len(group) for group in groups_of(layer, x, sub_batch)]
-        assert sum(sizes) == clips
-        assert len(sizes) == max(1, clips // sub_batch)
-        assert max(sizes) - min(sizes) <= 1
-        assert grouped(layer, x, sub_batch).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -160,10 +141,10 @@ def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, cl
 @pytest.mark.parametrize(
     ("memory_format", "groups", "forward", "backward"),
     [
-        (torch.contiguous_format, 2, 5, 3),  # repeat, normalise, move two averages, count; backward and two sums
-        (torch.contiguous_format, 8, 5, 3),
-        (torch.channels_last_3d, 2, 5 + 2, 3 + 2),  # as contiguous, and a copy there and back
-        (torch.channels_last_3d, 8, 5 + 2, 3 + 2),
+        (torch.contiguous_format, 2, 8, 3),  # four repeats, normalise, two averages, count; backward and two sums
+        (torch.contiguous_format, 8, 8, 3),
+        (torch.channels_last_3d, 2, 8 + 2, 3 + 2),  # as contiguous, and a copy there and back
+        (torch.channels_last_3d, 8, 8 + 2, 3 + 2),
     ],
 )
 def test_operations_of_a_step(memory_format, groups, forward, backward):
@@ -311,11 +292,6 @@ def test_a_network_that_sees_real_and_fake_together_tells_them_apart_on_every_gr
     assert all(1.9 < difference < 2 for difference in differences)  # 2 deviations, less the noise within each
 
 
-def test_halves_of_a_mini_batch_are_in_each_group():
-    """Labelled clips first, unlabelled ones after them."""
-    assert all(sum(clip < 16 for clip in group) == 4 for group in groups_of(make_layer(), make_clips(32), 8))
-
-
 class Folded(nn.Module):
     """The backbone of TSN: each frame is an image."""
 
@@ -427,18 +403,6 @@ def test_within_another_it_holds_until_that_ends():
     assert F.batch_norm is own
 
 
-def test_several_models_and_a_copy_within_one_step():
-    models = [nn.Sequential(nn.Conv3d(CHANNELS, 4, 1), nn.BatchNorm3d(4)).double() for _ in range(2)]
-    x = make_clips(16)
-    with sub_batches(8, of=16):
-        copied, pickled = copy.deepcopy(models[0]), pickle.loads(pickle.dumps(models[1]))
-        outputs = [model(x) for model in (*models, copied, pickled)]
-    assert_close(outputs[:2], outputs[2:], rtol=0, atol=0)
-    for layer in (copied[1], pickled[1]):
-        assert (type(layer), vars(layer).keys()) == (nn.BatchNorm3d, vars(nn.BatchNorm3d(4)).keys())
-    assert torch.equal(copied(x)[:8], copied(x[:8]).detach()) is False, "outside, all clips share statistics"
-
-
 def test_another_thread_is_refused_by_name():
     errors = []
 
@@ -505,22 +469,6 @@ def test_a_training_in_a_hook_of_another_leaves_it_as_it_was(hook):
     assert_close(alone.state_dict(), nested.state_dict(), rtol=0, atol=0)
 
 
-def test_copies_that_a_step_makes_are_the_scripts_layers():
-    class Teacher(Module):
-        """Makes its teacher from the student in a step."""
-
-        def training_step(self, batch, batch_idx):
-            if not hasattr(self, "teacher") and self.global_step == 1:
-                self.teacher = copy.deepcopy(self.net)
-            return super().training_step(batch, batch_idx)
-
-    module = Teacher()
-    kinds = [type(layer) for layer in module.net.modules()]
-    fit(module, MultigridCallback(rehearse=False), max_epochs=2)
-    assert [type(layer) for layer in module.teacher.modules()] == kinds
-    module.teacher(torch.randn(2, 3, 4, 8, 8))
-
-
 @pytest.mark.parametrize("clips", [4, 5])
 def test_one_value_per_channel_is_refused_as_by_batchnorm(clips):
     with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
@@ -551,21 +499,6 @@ def test_running_statistics_move_as_in_so_many_steps_of_the_baseline(clips, mome
     assert_close(layer.running_mean, repeated.running_mean)
     assert_close(layer.running_var, repeated.running_var)
     assert layer.num_batches_tracked == 1
-
-
-@pytest.mark.parametrize("clips", [8, 16])  # one group, and two
-def test_the_momentum_of_a_script_stays_its_own(clips):
-    layer, step = nn.BatchNorm3d(3), partial(grouped, clips=8, baseline_batches=2)
-    for _ in range(3):  # what Sharpness-Aware Minimization does in each step, so that one of its forwards is not noted
-        before, layer.momentum = layer.momentum, 0
-        step(layer, torch.randn(clips, 3, 2, 4, 4) + 9)
-        assert not layer.running_mean.any()
-        layer.momentum = before
-    assert layer.momentum == 0.1
-    layer.momentum = 0.5  # as a schedule of BatchNorm's momentum does
-    step(layer, torch.ones(clips, 3, 2, 4, 4))
-    assert layer.momentum == 0.5
-    assert_close(layer.running_mean, torch.full((3,), 1 - 0.5**2))
 
 
 # --- `torch.func` ---

@@ -311,7 +311,6 @@ def fit(videos: Path, augment: Augmentation, workers: int = 0, precision: Any = 
     return module
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_training_clips_are_augmented_and_validation_is_not(videos: Path) -> None:
     plain, edited, workers = fit(videos, Augmentation()), fit(videos, EVERYTHING), fit(videos, EVERYTHING, workers=2)
     assert len({batch[0].shape for batch in edited.seen["train"]}) > 2

@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from lightning_multigrid.pixels import packed as packed
+from lightning_multigrid.pixels import resample as resample
 from lightning_multigrid.pixels.packed import PackedCrops
 from lightning_multigrid.pixels.resample import resample_clips
 from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
@@ -101,13 +102,24 @@ def mixed_crops() -> list[Tensor | YuvClip]:
     ]
 
 
+def together(crops: Any, size: int, flips: list[bool], **normalisation: Any) -> Tensor:
+    """Crops resampled as on a GPU."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(resample, "_ONE_BY_ONE", set())
+        return resample_clips(crops, size, flips=flips, **normalisation)
+
+
 @pytest.mark.parametrize("size", [1, 16, 37])
 @pytest.mark.parametrize("kind", [slice(4), slice(4, 8), slice(8)], ids=["rgb", "yuv", "both"])
 def test_crops_resampled_together_are_those_resampled_alone(kind: slice, size: int) -> None:
     crops, flips = mixed_crops()[kind], ([True, False] * 4)[kind]
     for turn in (flips, flips[::-1]):
-        together = resample_clips(crops, size, flips=turn, together=True, **IDENTITY)
-        torch.testing.assert_close(together, resample_clips(crops, size, flips=turn, **IDENTITY), atol=2e-3, rtol=0)
+        torch.testing.assert_close(
+            together(crops, size, turn, **IDENTITY),
+            resample_clips(crops, size, flips=turn, **IDENTITY),
+            atol=2e-3,
+            rtol=0,
+        )
 
 
 @pytest.mark.parametrize("make", [random_crop, partial(random_yuv, top=0, left=1)], ids=["rgb", "yuv"])
@@ -119,7 +131,7 @@ def test_any_number_of_crops_takes_as_many_operations(make: Callable[[int, int, 
         apart = PackedCrops.of(crops)
         whole = PackedCrops([torch.cat(apart.pieces)], apart.formats)
         with Operations() as operations:
-            clip = resample_clips(whole, 16, flips=[True] * clips, together=True)
+            clip = together(whole, 16, [True] * clips)
         numbers.add(operations.number)
         torch.testing.assert_close(clip, resample_clips(crops, 16, flips=[True] * clips), atol=1e-3, rtol=0)
     assert len(numbers) == 1
@@ -135,8 +147,7 @@ def test_blocks_are_of_one_kind_and_have_room(monkeypatch: pytest.MonkeyPatch) -
     crops = [*mixed_crops()[:4], *mixed_crops()[4:], *mixed_crops()[:1]]
     assert parts_of(crops) == [range(3), range(3, 4), range(4, 7), range(7, 8), range(8, 9)]
     flips = [True, False, True, False, False, True, False, True, True]
-    together = resample_clips(crops, 16, flips=flips, together=True)
-    torch.testing.assert_close(together, resample_clips(crops, 16, flips=flips), atol=1e-3, rtol=0)
+    torch.testing.assert_close(together(crops, 16, flips), resample_clips(crops, 16, flips=flips), atol=1e-3, rtol=0)
 
 
 def test_packed_crops_are_the_crops() -> None:
@@ -182,10 +193,7 @@ def test_gpu_equals_cpu(antialias: bool) -> None:
         ({"flips": [True]}, "`flips` must have one entry per crop: got 1 for 2 crops"),
         ({"std": (0.2, 0.2, 0.0)}, "`std` above 0; got mean=.* and std=.*0.0"),
         ({"mean": (0.5,)}, "must have 3 entries"),
-        (
-            {"crops": [random_crop(2, 8, 8), random_crop(3, 8, 8)]},
-            "one length, got crops of 2 and 3 frames",
-        ),
+        ({"crops": [random_crop(2, 8, 8), random_crop(3, 8, 8)]}, "one length, got crops of 2 and 3 frames"),
         (
             {"crops": [random_crop(2, 8, 8).permute(3, 0, 1, 2)]},
             r"must be frames x height x width x 3, got \(3, 2, 8, 8\)",

@@ -51,7 +51,7 @@ def test_many_are_made_in_processes_of_another_program(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "usable_cores", lambda: 1)
     monkeypatch.setattr(module, "index", None)
     said = index_in_subprocess(sources, tmp_path / "tables")
-    assert said == f"Frame tables of 2 videos are in {tmp_path / 'tables'}; broken: 1 video."
+    assert said == "Frame tables of 2 videos made, 1 broken."
     assert missing(sources[0], tmp_path / "tables") == missing(sources[1], tmp_path / "tables") == []
     assert index_in_subprocess(sources, tmp_path / "tables") == ""
 

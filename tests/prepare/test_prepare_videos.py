@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -26,8 +27,10 @@ from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
 from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.pixels import YuvClip
+from lightning_multigrid.prepare import prepare_videos
 from lightning_multigrid.prepare.check_videos import bytes_of_planes, check
 from lightning_multigrid.prepare.prepare_videos import names_of, prepare
+from lightning_multigrid.prepare.processes import run_tasks
 from lightning_multigrid.prepare.tables import originals
 from lightning_multigrid.prepare.transcode import Encoding, Planes
 from lightning_multigrid.sources.official import Charades
@@ -62,7 +65,7 @@ def report(folder):
 def test_every_video_comes_out_under_its_name(tmp_path, workers):
     source = videos(tmp_path / "in", STRANGE)
     summary = prepare(source, tmp_path / "out", FAST, workers=workers)
-    assert (summary.made, summary.kept, summary.broken) == (len(STRANGE), 0, {})
+    assert (summary.made, summary.there, summary.broken) == (len(STRANGE), 0, {})
     made = VideoList(tmp_path / "out").read()
     assert made.paths() == [str(tmp_path / "out" / "videos" / name) for name in STRANGE]
     assert [made.label(row) for row in range(len(made))] == [0, 1, 0, 1, 0, 1, 0, 1]
@@ -123,7 +126,7 @@ def test_a_name_that_the_suffix_makes_too_long_is_broken(tmp_path):
     source = videos(tmp_path / "in", [*names, "d/a.mp4"])
     for made in (5, 0):
         summary = prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.3)
-        assert (summary.made, summary.kept) == (made, 5 - made)
+        assert (summary.made, summary.there) == (made, 5 - made)
         assert summary.broken == report(tmp_path / "out")
         assert set(summary.broken) == {str(tmp_path / "in" / name) for name in names[1:3]}
         for path, reason in summary.broken.items():
@@ -169,12 +172,12 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
     prepare(source, tmp_path / "out", FAST)
     before, files = times(tmp_path / "out"), contents(tmp_path / "out")
-    assert prepare(source, tmp_path / "out", FAST).kept == 3
+    assert prepare(source, tmp_path / "out", FAST).there == 3
     assert times(tmp_path / "out") == before
     assert contents(tmp_path / "out") == files
     (tmp_path / "out" / "videos" / "b.mp4").rename(temporary_name(str(tmp_path / "out" / "videos")))
     summary = prepare(source, tmp_path / "out", FAST)
-    assert (summary.made, summary.kept) == (1, 2)
+    assert (summary.made, summary.there) == (1, 2)
     assert contents(tmp_path / "out") == files
     os.utime(tmp_path / "in" / "c.mp4", (1, 1))  # another source
     assert prepare(source, tmp_path / "out", FAST).made == 1
@@ -244,16 +247,20 @@ def test_sources_in_the_output_are_refused(tmp_path):
         prepare(source, tmp_path / "out", FAST)
 
 
-def test_two_with_other_settings_do_not_mix_in_one_folder(tmp_path):
+def test_two_with_other_settings_do_not_mix_in_one_folder(tmp_path, monkeypatch):
     """The videos of one, made by the other meanwhile, are in no manifest."""
     source, output = videos(tmp_path / "in", ["a.mp4", "b.mp4"]), tmp_path / "out"
 
-    def disturb(now):
-        if now.done == 1:
-            prepare(source, output, replace(FAST, crf=30))
+    def disturb(*given):
+        for number, done in enumerate(run_tasks(*given)):
+            yield done
+            if given[1] and not number:
+                monkeypatch.undo()
+                prepare(source, output, replace(FAST, crf=30))
 
+    monkeypatch.setattr(prepare_videos, "run_tasks", disturb)
     with pytest.raises(ValueError, match="another one, with other settings .* Give each an `output` of its own"):
-        prepare(source, output, FAST, progress=disturb)
+        prepare(source, output, FAST)
 
 
 def test_a_disk_that_is_full(tmp_path):
@@ -268,7 +275,7 @@ def test_a_disk_that_is_full(tmp_path):
     assert "Free some space, or write to another folder." in errors
     made = {path.name for path in (tmp_path / "out" / "videos").iterdir()}
     assert made <= {"small.mp4"}  # in any order
-    assert prepare(VideoList(tmp_path / "in" / "list.csv").read(), tmp_path / "out", FAST).kept == len(made)
+    assert prepare(VideoList(tmp_path / "in" / "list.csv").read(), tmp_path / "out", FAST).there == len(made)
 
 
 @pytest.mark.timeout(1800)
@@ -325,11 +332,11 @@ def test_only_what_is_partial_is_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".part", "a.part", "inner"]
 
 
-def test_progress_counts_every_video(tmp_path):
+def test_the_bar_counts_every_video(tmp_path, capsys):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
-    seen = []
-    prepare(source, tmp_path / "out", FAST, progress=lambda now: seen.append((now.done, now.total, now.broken)))
-    assert seen == [(0, 2, 0), (1, 2, 0), (2, 2, 0)]
+    (tmp_path / "in" / "b.mp4").write_bytes(b"no video")
+    prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.5)
+    assert re.search("look .* 2 of 2 videos .*prepare .* 2 of 2 videos, 1 broken", capsys.readouterr().err, re.DOTALL)
 
 
 # On a disk in memory that grows by a step whenever it is full: every write is refused in its turn.
@@ -467,7 +474,7 @@ def test_what_makes_a_slow_loader_faster_is_the_next_form_of_the_videos(tmp_path
 def test_planes_that_were_damaged_are_found_and_made_again(tmp_path):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     assert prepare(source, tmp_path / "out", Planes(32)).made == 2
-    assert prepare(source, tmp_path / "out", Planes(32)).kept == 2
+    assert prepare(source, tmp_path / "out", Planes(32)).there == 2
     rows, tables = VideoList(tmp_path / "out").read(), tmp_path / "tables"
     assert check(rows, tables) == {}
     whole = Path(rows.path(0)).read_bytes()

@@ -1,7 +1,5 @@
 """Tables are made once, kept on the way, and made again only where they are of no use any more."""
 
-from pathlib import Path
-
 import pytest
 
 from lightning_multigrid.decode import TableStore, VideoError, table_store
@@ -30,12 +28,12 @@ def indexed(paths, store, workers=0):
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_is_missing_is_made_and_what_is_there_is_kept(paths, store, workers):
     done = indexed([*paths, *paths], store, workers)
-    assert (done.made, done.kept, list(done.broken)) == (3, 0, paths[3:])
-    assert done.broken[paths[3]].startswith("no video")
+    assert (done.made, done.there, list(done.broken)) == (3, 0, paths[3:])
+    assert done.broken[paths[3]].startswith("not a video")
     assert [len(store.find(path)) for path in paths[:3]] == [12, 12, 12]
     again = indexed([*paths, *paths], store, workers)
-    assert (again.made, again.kept, again.broken) == (0, 3, done.broken)
-    assert str(again) == "Frame tables of 0 videos made, 3 there before, 1 broken."
+    assert (again.made, again.there, again.broken) == (0, 3, done.broken)
+    assert str(again) == "0 videos made, 3 there before, 1 broken"
 
 
 def test_that_a_video_is_broken_is_found_out_once(paths, store, monkeypatch):
@@ -89,9 +87,6 @@ def test_what_it_costs_is_said(paths, store, capsys):
     indexed(paths[:1], store)
     assert "1 video is decoded once" in (told := " ".join(capsys.readouterr().err.split()))
     assert "Each" not in told
-    assert "older" not in told
-    (Path(store.folder) / "keys").touch()
     indexed(paths, store)
     told = " ".join(capsys.readouterr().err.split())
     assert told.count(f"Each of {len(paths) - 1} videos is decoded once") == 1
-    assert told.count("Those that an older version has made are not read.") == 1

@@ -148,7 +148,7 @@ def test_frames_are_shown_when_those_of_the_source_are(tmp_path, make, encoding)
     source, rate = make(tmp_path / "in"), 30.0 if make is of_images else None
     table = None if rate else make_table(source)
     target = tmp_path / f"target{encoding.suffix}"
-    transcode(TranscodeJob(str(source), str(target), encoding, frame_rate=rate))
+    transcode(TranscodeJob(str(source), str(target), encoding, images_per_second=rate))
     with open_video(source, rate, table) as one, open_video(target) as other:
         times = [[video.time_of(frame) for frame in range(len(video))] for video in (one, other)]
     assert np.diff(times[0]).min() > 0
@@ -236,7 +236,7 @@ def test_folders_of_frames(tmp_path):
     folder.mkdir()
     for number, frame in enumerate(numbered_frames(9)):
         Image.fromarray(frame).save(folder / f"{number}.png")
-    prepared(folder, tmp_path / "b.mp4", frame_rate=24.0)
+    prepared(folder, tmp_path / "b.mp4", images_per_second=24.0)
     with VideoReader(tmp_path / "b.mp4") as video:
         assert video.rate == pytest.approx(24)
         assert [number_of(frame.numpy()) for frame in video.read(range(9))] == list(range(9))

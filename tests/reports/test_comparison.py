@@ -21,6 +21,7 @@ from lightning_multigrid.reports.comparison import (
     Comparison,
     Recorder,
     RunRecord,
+    shorter,
 )
 from tests.helpers.tiny import Module, fit, loader
 
@@ -46,6 +47,33 @@ GOOD = [(50, 0.9), (50, 0.91), (50, 0.92)]
 SAME = [(100, 0.91), (100, 0.92), (100, 0.9)]
 BETTER = [(100, 0.97), (100, 0.98), (100, 0.97)]
 WORSE = [(50, 0.6), (50, 0.7), (50, 0.65)]
+
+
+LENGTHS = {0.5: WORSE, 0.67: [(30, 0.9), (30, 0.91)], 0.75: [(40, 0.9), (40, 0.92)]}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "baseline", "said"),
+    [
+        (
+            [0.75, 0.67, 0.5],
+            SAME,
+            "shortest that is as good as the baseline has 2 epochs, takes 30% of its",
+        ),
+        ([0.75, 0.5], SAME, "has 2 epochs, takes 40% of its time, and ends at 0.91"),
+        ([0.5], SAME, "takes 50% of its time"),  # the whole training
+        ([0.75], BETTER, "No training with the callback is as good as the baseline."),
+        ([], SAME, None),
+    ],
+)
+def test_the_time_of_the_baselines_end_is_that_of_the_shortest_training_as_good(tmp_path, lengths, baseline, said):
+    for share in lengths:
+        for seed, (seconds, end) in enumerate(LENGTHS[share]):
+            record(shorter(share), seed, seconds, end).write(tmp_path / f"{shorter(share)}-{seed}.json")
+    found = comparison(tmp_path, multigrid=GOOD, baseline=baseline)
+    assert [len(found.runs[shorter(share)]) for share in lengths] == [len(LENGTHS[share]) for share in lengths]
+    assert len(found.runs[MULTIGRID]) == 3
+    assert said in found.verdict() if said else "as good as the baseline" not in found.verdict()
 
 
 @pytest.mark.parametrize(
@@ -275,7 +303,7 @@ def test_a_broken_file_is_named(tmp_path):
 
 
 def test_a_variant_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match="`variant` must be one of multigrid, baseline, shortened, got 'fast'"):
+    with pytest.raises(ValueError, match="one of multigrid, baseline, shortened or multigrid_0.75, got 'fast'"):
         Recorder("x.json", "fast")
 
 

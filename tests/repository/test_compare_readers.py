@@ -53,6 +53,6 @@ def test_a_neighbour_a_grey_picture_and_a_crash_are_not_right(script, tmp_path):
     assert script.in_child(lambda path, indices: script.os._exit(1), asked) == ["error"] * 8  # it computes nothing
 
 
-def test_the_page_shows_the_table_of_the_result(script):
+def test_the_results_show_the_table(script):
     report = json.loads(RESULT.read_text())
-    assert script.table(report["counts"], report["kinds"]) in (ROOT / "docs" / "evidence.md").read_text()
+    assert script.table(report["counts"], report["kinds"]) in (RESULT.parent / "README.md").read_text()

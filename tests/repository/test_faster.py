@@ -44,7 +44,6 @@ def run(script, folder, monkeypatch):
     return names
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_the_script_runs_after_each_diff(folder, monkeypatch):
     done = [run(script.replace("max_epochs=12", "max_epochs=2"), folder, monkeypatch) for script in SCRIPTS]
     steps = [names["trainer"].global_step for names in done]

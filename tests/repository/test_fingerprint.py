@@ -87,7 +87,7 @@ def training(callback):
 
 @pytest.fixture(scope="module")
 def plain():
-    return training(MultigridCallback())
+    return training(MultigridCallback(milestones="script"))
 
 
 def test_shown_results_are_of_code_that_trains_the_same(plain):

@@ -35,14 +35,24 @@ class Logs(Module):
         return loss
 
 
-def steps(tmp_path, multigrid=True, own=(), **arguments):
+def steps(tmp_path, *own, **arguments):
     """Optimizer steps and epochs of a run."""
     logging.disable(logging.INFO)
-    module = Logs()
-    first = [MultigridCallback(seed=0)] if multigrid else []
-    host = fit(module, *first, *own, train=loader(), val=loader(shuffle=False, number=8), default_root_dir=tmp_path,
-               **arguments)  # fmt: skip
+    arguments |= {"default_root_dir": tmp_path, "max_epochs": 2}
+    host = fit(
+        Logs(),
+        MultigridCallback(seed=0),
+        *own,
+        train=loader(number=40),
+        val=loader(shuffle=False, number=8),
+        **arguments,
+    )
     return host.global_step, host.current_epoch
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return steps(tmp_path_factory.mktemp("alone"))
 
 
 AS_EVER = {name for name, meaning in meanings.CALLBACKS.items() if meaning == meanings.AS_EVER}
@@ -53,11 +63,9 @@ ARGUMENTS = {"BackboneFinetuning": [1, lambda epoch: 1.5], "ModelPruning": ["l1_
 @pytest.mark.filterwarnings("ignore:.*ckpt_path")  # Lightning, where there is such a checkpoint
 @pytest.mark.filterwarnings("ignore:.*already exist within another group")  # of an optimizer of all parameters
 @pytest.mark.parametrize("name", sorted(AS_EVER - BASES))
-def test_what_is_as_ever_changes_no_step(tmp_path, name):
+def test_what_is_as_ever_changes_no_step(alone, tmp_path, name):
     saves = "Checkpoint" in name
     given = ARGUMENTS.get(name, [tmp_path] if saves else [])
     arguments = {"enable_checkpointing": saves, "enable_progress_bar": "Progress" in name}
-    with_it = steps(
-        tmp_path, own=[getattr(callbacks, name)(*given)], enable_model_summary="Summary" in name, **arguments
-    )
-    assert with_it == steps(tmp_path)
+    arguments |= {"enable_model_summary": "Summary" in name}
+    assert steps(tmp_path, getattr(callbacks, name)(*given), **arguments) == alone

@@ -1,29 +1,19 @@
-"""The page `docs/paper.md` is what the recipes are, and says what the paper says."""
+"""The README of the recipes, which is a page, names each of them, and says what the paper says."""
 
 import re
 
 import pytest
 
 from lightning_multigrid.cli.main import main
-from tests.helpers.paper_rows import MARKS, PAGE, TABLES, iterations, planned, tables
+from tests.helpers.paper_rows import TABLES, iterations, planned
 from tests.helpers.recipe_sources import FOLDER
 
 ROWS = [row for rows in TABLES.values() for row in rows]
 
 
-def test_the_page_is_made_from_the_recipes():
-    """If not: `python -m tests.helpers.paper_rows`."""
-    assert PAGE.read_text().partition(MARKS[0])[2].partition(MARKS[1])[0] == tables()
-
-
 @pytest.mark.parametrize("row", [row for row in ROWS if row.iterations], ids=lambda row: row.recipe)
 def test_iterations_are_those_that_the_paper_states(row):
     assert iterations(row.recipe) == pytest.approx(1000 * row.iterations, rel=0.025)
-
-
-def test_the_page_names_every_recipe_of_the_paper():
-    recipes = {path.stem for path in FOLDER.glob("[!_]*.yaml") if not re.match("ucf101|mvit|videomae|vit_", path.stem)}
-    assert recipes <= set(re.findall(r"`([\w.]+)`", PAGE.read_text()))
 
 
 def test_the_published_numbers_are_those_of_the_recipes():

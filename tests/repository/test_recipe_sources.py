@@ -6,7 +6,7 @@ from tests.helpers.recipe_sources import COLUMNS, FOLDER, SOURCES, ours
 
 # What a recipe says of a difference.
 NAMED = {"drop path": "no drop path", "short sides": "crops of random area", "decay": "cosine that ends at 0"}
-# What the page `docs/paper.md`, or the recipe in other words, says of one.
+# What the README of the recipes, or the recipe in other words, says of one.
 DECAY = "slowfast_8gpu_baseline", "ssv2_baseline", "charades_baseline"
 ALSO = {("weight decay", recipe) for recipe in DECAY} | {("test", "ssv2_baseline"), ("test", "vit_kinetics_baseline")}
 

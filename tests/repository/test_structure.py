@@ -19,7 +19,7 @@ OF_SEVERAL = {
     "decode": {"matrix", "faults"},
     "models": {"models"},
     "norm": {"derived"},
-    "prepare": {"parts"},
+    "prepare": {"sharing"},
     "sources": {"source"},
 }
 

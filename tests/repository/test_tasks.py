@@ -118,6 +118,7 @@ def tasks(tmp_path, monkeypatch):
     rows = {"default": "**multigrid**", "off": "multigrid without"}
     monkeypatch.setitem(loaded["train"].__globals__, "RESULTS", tmp_path)
     monkeypatch.setitem(loaded["train"].__globals__, "ROWS", rows)
+    monkeypatch.setitem(loaded["train"].__globals__, "CLIPS", {"one": "clips"})
     return loaded
 
 
@@ -143,6 +144,13 @@ def test_a_table_has_all_trainings_by_their_time_or_those_of_some_rows(tasks, tm
     assert tasks["table"]("one", "8_epochs", "off").splitlines() == table[:4]
     marks = "before\n<!-- made by benchmarks/tasks/run.py: one 8_epochs off -->\n\n{}\n\n<!-- end -->\nafter"
     assert tasks["with_tables"](marks.format("old")) == marks.format("\n".join(table[:4]))
+    record(tmp_path / "one" / "default", "multigrid_0.75", 0, 0.72, 9, 80)
+    assert tasks["table"]("one", "default_0.75").splitlines()[2:] == [
+        "| **multigrid**, 9 epochs | 1 | 72.0 | 9,000 | 80 | 40 % |"
+    ]
+    time = tasks["with_tables"](marks.format("old").replace("one 8_epochs off", "time one")).splitlines()[5]
+    mean = "71.0\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}1.0"
+    assert time == f"| clips | 8 epochs | {mean} | 200 | 9 epochs | 72.0 | 80 | **40 %** |"
     tasks["draw"](tmp_path / "one.png", "one", "8_epochs", "default")
     assert (tmp_path / "one.png").stat().st_size > 0
 
@@ -157,10 +165,10 @@ def test_rows_share_a_baseline_that_is_trained_once(tasks, tmp_path, monkeypatch
         record(folder, MULTIGRID, 0, 0.7, 8, 200)
 
     monkeypatch.setattr(subprocess, "run", run)
-    tasks["train"]("one", 2)
+    tasks["train"]("one", 2, lengths=[0.75])
     (first, before), (second, copied) = called
     assert (before, copied) == ([], ["baseline-0.json"])
-    assert {*first[3:8]} == {*second[3:8]} == {"compare", "--clock", "cpu", "--seeds", "2"}
+    assert {*first[3:9]} == {*second[3:9]} == {"compare", "--clock", "cpu", "--seeds", "2", "--lengths=[0.75]"}
     assert first[-1] == str(TASKS / "one.yaml")
     assert [path.name for path in (tmp_path / "one" / "off").iterdir()] == ["multigrid-0.json"]
 
@@ -168,10 +176,12 @@ def test_rows_share_a_baseline_that_is_trained_once(tasks, tmp_path, monkeypatch
 @from_lightning_2_6
 def test_what_is_there_is_not_repeated(tmp_path, monkeypatch, capsys):
     """If this fails, the arguments of the package have changed: write the configs of the results in today's."""
-    shutil.copytree(ROOT / "benchmarks" / "results" / "hard_shapes" / "default", tmp_path / "default")
+    results = ROOT / "benchmarks" / "results" / "hard_shapes"
+    for file in (*results.glob("stages/*.json"), *results.glob("default/baseline-*.json")):
+        shutil.copy(file, tmp_path)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("A training was started."))
-    config = ["--config", str(TASKS / "hard_shapes.yaml")]
-    main(["compare", "--clock", "cpu", "--output", str(tmp_path / "default"), *config])
+    configs = [f"--config={TASKS / file}" for file in ("hard_shapes.yaml", "rows/stages.yaml")]
+    main(["compare", "--clock", "cpu", "--output", str(tmp_path), *configs])
     assert "a baseline of as much time reaches" in " ".join(capsys.readouterr().out.split())
 
 
@@ -180,4 +190,8 @@ def test_the_pages_show_the_runs():
     tasks = runpy.run_path(str(TASKS / "run.py"))
     pages = [page.read_text() for page in tasks["PAGES"]]
     assert [tasks["with_tables"](page) for page in pages] == pages
-    assert sum(bool(tasks["MARKED"].search(page)) for page in pages) == 3
+    assert sum(bool(tasks["MARKED"].search(page)) for page in pages) == 5
+
+
+def test_figures_have_few_trainings():
+    assert all(len(rows) <= 5 for _, *rows in runpy.run_path(str(TASKS / "run.py"))["FIGURES"].values())

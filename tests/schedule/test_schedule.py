@@ -105,11 +105,7 @@ def test_lr_scaling():
         scaling: [phase.lr_scale for phase in MultigridSchedule(KINETICS, lr_scaling=scaling).phases[:4]]
         for scaling in ("linear", "sqrt", "none")
     }
-    assert scales == {
-        "linear": [8, 4, 2, 1],
-        "sqrt": pytest.approx([8**0.5, 2, 2**0.5, 1]),
-        "none": [1, 1, 1, 1],
-    }
+    assert scales == {"linear": [8, 4, 2, 1], "sqrt": pytest.approx([8**0.5, 2, 2**0.5, 1]), "none": [1, 1, 1, 1]}
 
 
 # --- The clock of the LR ---
@@ -257,9 +253,7 @@ def test_schedules_refuse(arguments, message):
 
 
 def test_cycles_refuse():
-    with pytest.raises(
-        ValueError, match="`short_cycle` must have at least one entry. To turn a cycle off, give the factor 1"
-    ):
+    with pytest.raises(ValueError, match="`short_cycle` must have at least one entry. To turn a cycle off, give the f"):
         ShortCycle(())
     with pytest.raises(ValueError, match=r"factors of `long_cycle` must be above 0 and at most 1, got 1\.5"):
         LongCycle(((1.5, 1),))

@@ -127,9 +127,7 @@ CLIMBING += [f"{HOST}//etc/passwd", f"{HOST}/https://other/a.mp4", "https://host
 @pytest.mark.parametrize("url", CLIMBING)
 @pytest.mark.parametrize("root", [HOST, "/data", None])
 def test_other_urls_need_to_be_allowed(url, root):
-    with pytest.raises(
-        ManifestError, match=r"line 1: the URL '.*' leads out of the root '.*'\. Give `VideoList` a URL"
-    ):
+    with pytest.raises(ManifestError, match=r"line 1: the URL '.*' leads out of the root '.*'\. Give `VideoList` a UR"):
         build([(url, [0])], root=root)
     assert build([(url, [0])], root=root, allow_outside_root=True).path(0) == url
 
@@ -149,25 +147,19 @@ OTHERS += ["simplecache+https://host/a.mp4", "HTTPS://host/a.mp4"]
 
 @pytest.mark.parametrize("url", OTHERS)
 def test_other_protocols_are_never_read(url):
-    with pytest.raises(
-        ManifestError, match=r"line 1: '.*' is at .*://; https://, http://, s3://, hf:// are read. Mount"
-    ):
+    with pytest.raises(ManifestError, match=r"line 1: '.*' is at .*://; https://, http://, s3://, hf:// are read. Mou"):
         build([(url, [0])], allow_outside_root=True)
-    with pytest.raises(
-        ManifestError, match=r"`root` '.*' is at .*://; https://, http://, s3://, hf:// are read. Mount"
-    ):
+    with pytest.raises(ManifestError, match=r"`root` '.*' is at .*://; https://, http://, s3://, hf:// are read. Moun"):
         build([("a.mp4", [0])], root=url)
 
 
 def test_what_a_root_at_a_url_needs(monkeypatch):
-    with pytest.raises(ManifestError, match=r"has a `\?` or a `#`, behind which no path can stand\. Leave it out"):
+    with pytest.raises(ManifestError, match=r"has a `\?` or a `#`, after which no path can stand\. Leave it out"):
         build([("a.mp4", [0])], root="https://host/videos?token=x")
     with pytest.raises(ManifestError, match="holds a user or a password, which logs would show. Put them into fsspec"):
         build([("a.mp4", [0])], root="https://me:secret@host/videos")
     monkeypatch.setattr("lightning_multigrid.files.urls.find_spec", lambda name: None)
-    with pytest.raises(
-        ManifestError, match="'s3://bucket' needs a package that is not installed. Run `pip install s3fs"
-    ):
+    with pytest.raises(ManifestError, match="'s3://bucket' needs a package that is not installed. Run `pip install s3"):
         build([("a.mp4", [0])], root="s3://bucket")
 
 

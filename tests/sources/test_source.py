@@ -28,8 +28,6 @@ from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.videos import write_video
 
-pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
-
 
 class Recorder(VideoClassifier):
     """Keeps what it was given."""

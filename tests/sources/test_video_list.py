@@ -135,24 +135,18 @@ NO_LISTS = {
     "two labels": ("a.mp4 1;5\n", r"line 1: 2 labels \(1, 5\), one is required\. Pass `multi_label=True`"),
     "space, no quotes": ("my video.mp4\n", r"the label 'video\.mp4' is not a number .* double quotes"),
     "comma, no quotes": ("a,b.mp4 3\n", r"the label 'b\.mp4 3' is not a number .* double quotes"),
-    "three fields": (
-        "my video.mp4 3\n",
-        r"3 fields \('my, video\.mp4, 3'\), as it was split at ' '; `path label` or `path`",
-    ),
+    "three fields": ("my video.mp4 3\n", r"3 fields \('my, video\.mp4, 3'\), as it was split at ' '; `path label` or"),
     "number of frames": ("a.mp4 300 3\n", r"3 fields"),
-    "stretch, no header": (
-        "a.mp4,3,0.5,2\n",
-        r"line 1: 4 fields .* for stretches `path,label,start,end`",
-    ),
+    "stretch, no header": ("a.mp4,3,0.5,2\n", r"line 1: 4 fields .* for stretches `path,label,start,end`"),
     "long row": ("path,label\na.mp4,1,2\n", r"line 2: 3 fields"),
     "short row": ("id,path,label\n1,a.mp4,2\n2,b.mp4\n", r"line 3: some rows have a label, and some have none"),
     "other end": ("path,label,start,stop\na.mp4,0,1,2\n", r"line 1: stretches need two columns, `start` and `end`"),
-    "no time": ("path,label,start,end\na.mp4,0,soon,\n", r"line 2: the start or end 'soon' is no number of seconds"),
+    "no time": ("path,label,start,end\na.mp4,0,soon,\n", r"line 2: the start or end 'soon' is not a number of seconds"),
     "open quote": ('"a.mp4 1\nb.mp4 2\n', r"line 2: unexpected end of data\. Check the double quotes"),
     "closed quote": ('a.mp4 1\n"b"c 2\n', r"line 2: ' ' expected after '\"'\. Check the double quotes"),
     "no path": (',3\n"",4\n', r"line 1: '' is not the path of a file"),
-    "UTF-16": ("a.mp4,jump\n".encode("utf-16"), r"list\.csv is no text in UTF-8, .* in UTF-16: .* Save it as UTF-8"),
-    "a video": (b"\0\0\0 ftypisom", r"list\.csv is no text in UTF-8"),
+    "UTF-16": ("a.mp4,jump\n".encode("utf-16"), r"list\.csv is not text in UTF-8, .* in UTF-16: .* Save it as UTF-8"),
+    "a video": (b"\0\0\0 ftypisom", r"list\.csv is not text in UTF-8"),
     "huge field": ('"' + "a\n" * 70_000 + '" 1', r"line \d+: field larger than field limit"),
     "parent": ("a.mp4 1\n../b.mp4 2\n", r"line 2: the path '\.\./b\.mp4' leads out of the root"),
     "Kinetics": (
@@ -204,24 +198,25 @@ def test_lines_of_json_say_what_a_list_says(tmp_path):
 
 def test_an_array_of_json_is_no_list(tmp_path):
     (tmp_path / "list.json").write_text('[{"path": "a.mp4", "label": 0}]')
-    with pytest.raises(
-        ManifestError, match=r"list\.json is JSON, and a list has a row for each video: `path label`, or"
-    ):
+    with pytest.raises(ManifestError, match=r"list\.json is JSON, and a list has a row for each video: `path label`,"):
         VideoList(tmp_path / "list.json").read()
 
 
 @pytest.mark.parametrize(
     ("line", "match"),
     [
-        ("a.mp4,run", r"line 2: no JSON: .*Write an object of JSON on each line"),
-        ("[1]", r"line 2: '\[1\]' is no object of JSON\. Write one with `file_name` and `label`"),
+        ("a.mp4,run", r"line 2: not JSON: .*Write an object of JSON on each line"),
+        ("[1]", r"line 2: '\[1\]' is not an object of JSON\. Write one with `file_name` and `label`"),
         ('{"label": "run"}', r"line 2: '' is not the path of a file"),
         ('{"path": "\\ud800.mp4", "label": "run"}', r"line 2: '\\ud800\.mp4' is not the path of a file"),
         ('{"path": 3, "label": "run"}', r"line 2: '' is not the path of a file"),
         ('{"path": "a.mp4", "label": 1.5}', r"line 2: the label '1\.5' is not a number from 0"),
         ('{"path": "a.mp4", "label": true}', r"line 2: the label 'True' is not a number from 0"),
         ('{"path": "a.mp4", "label": ["run", 1]}', r"line 2: the label .* is not a number from 0"),
-        ('{"path": "a.mp4", "label": "run", "start": []}', r"line 2: the start or end '\[\]' is no number of seconds"),
+        (
+            '{"path": "a.mp4", "label": "run", "start": []}',
+            r"line 2: the start or end '\[\]' is not a number of seconds",
+        ),
     ],
 )
 def test_what_is_no_line_of_json(tmp_path, line, match):
@@ -358,7 +353,7 @@ def test_a_list_is_read_without_a_look_at_the_videos(read, monkeypatch):
 def test_folders_of_frames(read):
     manifest = read("abc 1\ndef/ 0\n", frame_rate=30)
     assert rows_of(manifest) == [("abc", (1,)), ("def", (0,))]
-    assert manifest.frame_rate == 30.0
+    assert manifest.images_per_second == 30.0
 
 
 def test_existing_only(read, tmp_path, caplog):

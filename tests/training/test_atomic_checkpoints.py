@@ -108,9 +108,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path, monkeypatch):
     checkpoint = torch.load("good.ckpt", weights_only=True)
     checkpoint["callbacks"]["MultigridCallback"]["seed"] = Hostile()
     torch.save(checkpoint, "bad.ckpt")
-    with pytest.raises(
-        ValueError, match="bad.ckpt holds more than tensors and plain values, and reading it could run code"
-    ):
+    with pytest.raises(ValueError, match="bad.ckpt holds more than tensors and plain values, and reading it could run"):
         fit(Module(), MultigridCallback(), plugins=[AtomicCheckpointIO()], ckpt_path="bad.ckpt")
     with pytest.raises(ValueError, match="file://.*bad.ckpt holds more than"):
         io.load_checkpoint(f"file://{tmp_path}/bad.ckpt")
@@ -161,7 +159,6 @@ class Signalled(Module):
         return loss
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
 def test_what_sigterm_leaves_resumes_exactly(tmp_path):
     def run(module, **arguments):
         last = ModelCheckpoint(tmp_path, save_last=True, save_on_exception=True, every_n_train_steps=1000)

@@ -9,8 +9,6 @@ from lightning_multigrid import MultigridCallback
 from lightning_multigrid.training import begin
 from tests.helpers.tiny import Module, fit
 
-pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
-
 
 @pytest.fixture
 def rehearsals(monkeypatch):

@@ -10,21 +10,11 @@ import lightning as L
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import (
-    BatchSizeFinder,
-    Callback,
-    LearningRateFinder,
-    ModelCheckpoint,
-)
+from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
-from torch.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    Dataset,
-    Subset,
-)
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.positions import Following
@@ -47,6 +37,11 @@ def steps_scheduler(optimizer, module):
     return MultiStepLR(optimizer, [2, 3])
 
 
+def staged(**arguments):
+    """With a long cycle for each of its stages."""
+    return MultigridCallback(milestones="script", **arguments)
+
+
 def planned(schedule=PLAN, number=CLIPS, **arguments):
     """Clips x frames x size of every step of a plan."""
     steps = [step for epoch in range(schedule.epochs) for step in Plan(schedule, number, **arguments).epoch(epoch)]
@@ -59,7 +54,7 @@ def planned(schedule=PLAN, number=CLIPS, **arguments):
 @pytest.fixture(scope="module")
 def whole():
     """The run of the plain script: its module, callback and Trainer."""
-    module, callback = Module(steps_scheduler), MultigridCallback()
+    module, callback = Module(steps_scheduler), staged()
     return SimpleNamespace(module=module, callback=callback, host=fit(module, callback))
 
 
@@ -75,7 +70,7 @@ def test_a_plain_script_trains_on_the_plan_that_its_numbers_ask_for(whole):
 def test_groups_of_ranks_are_made_before_the_first_step_for_all_steps(monkeypatch):
     made = []
     monkeypatch.setattr("lightning_multigrid.training.parts.on_grid.make_groups", made.extend)
-    callback = MultigridCallback()
+    callback = staged()
 
     class OnTwoRanks(L.Callback):
         def on_train_start(self, trainer, pl_module):
@@ -96,7 +91,7 @@ def test_groups_of_ranks_are_made_before_the_first_step_for_all_steps(monkeypatc
 def test_removing_the_callback_gives_the_baseline_bit_for_bit():
     before, after = Module(steps_scheduler), Module(steps_scheduler)
     fit(before)
-    fit(Module(steps_scheduler), MultigridCallback())  # leaves nothing behind
+    fit(Module(steps_scheduler), staged())  # leaves nothing behind
     fit(after)
     assert before.seen == after.seen
     for name, value in before.state_dict().items():
@@ -132,16 +127,14 @@ class Indices(Module):
 def test_parts_and_joins_of_a_clip_dataset_pass_requests_on():
     join = ConcatDataset([Subset(Decoding(number=80), range(0, 80, 2)), Decoding(1000, 60)])
     module = Indices(steps_scheduler)
-    fit(module, MultigridCallback(), train=DataLoader(join, 4, shuffle=True))
+    fit(module, staged(), train=DataLoader(join, 4, shuffle=True))
     first = [index for _, indices, _ in module.seen for index in indices][:100]
     assert sorted(first) == [*range(0, 80, 2), *range(1000, 1060)]
     assert [(shape[0], shape[2], shape[3]) for *_, shape in module.seen] == planned()
     other = Decoding()
     other.frames = 16
-    with pytest.raises(
-        ValueError, match="must have one baseline grid, got .* of \\[\\(8, 32, 1\\), \\(16, 32, 1\\)\\]"
-    ):
-        fit(Indices(), MultigridCallback(), train=DataLoader(ConcatDataset([Decoding(), other]), 4))
+    with pytest.raises(ValueError, match="must have one baseline grid, got .* of \\[\\(8, 32, 1\\), \\(16, 32, 1\\)"):
+        fit(Indices(), staged(), train=DataLoader(ConcatDataset([Decoding(), other]), 4))
 
 
 # --- What is inferred ---
@@ -160,7 +153,7 @@ def test_a_baseline_in_steps():
     # 100 clips in batches of 4, two batches per optimizer step: 13 optimizer steps an epoch, so 2 epochs are 26.
     # The last epoch ends within it, as in the script.
     for steps, epochs in ((39, 3), (45, 3 + 12 / 25)):
-        module, callback = Module(steps_scheduler), MultigridCallback()
+        module, callback = Module(steps_scheduler), staged()
         schedule = plan_of(callback, module, max_epochs=-1, max_steps=steps, accumulate_grad_batches=2)
         assert float(schedule.baseline.epochs) == pytest.approx(epochs)
         assert module.seen[-1][0] == schedule.epochs - 1
@@ -194,35 +187,25 @@ class Validating(Module):
             self.validated.append((self.current_epoch, self.trainer.global_step))
 
 
-def test_validation_twice_an_epoch():
+@pytest.mark.parametrize(
+    ("arguments", "places"),
+    [
+        ({"val_check_interval": 0.5}, lambda length: [length // 2, length // 2 * 2]),
+        ({"val_check_interval": 12}, lambda length: range(every := round(12 / 25 * length), length + 1, every)),
+    ],
+)
+def test_validations_within_an_epoch_are_where_the_script_has_them(arguments, places):
+    """An integer counts the script's 25 mini-batches."""
     module = Validating(steps_scheduler)
-    fit(module, MultigridCallback(), val=loader(shuffle=False, number=8), val_check_interval=0.5)
+    fit(module, staged(), val=loader(shuffle=False, number=8), **arguments)
     length = len(planned()) // 4
-    assert module.validated == [
-        (epoch, epoch * length + done) for epoch in range(4) for done in (length // 2, length // 2 * 2)
-    ]
-
-
-def test_validation_every_so_many_batches_of_the_baseline():
-    module = Validating(steps_scheduler)
-    fit(module, MultigridCallback(), val=loader(shuffle=False, number=8), val_check_interval=12)
-    length = len(planned()) // 4
-    every = round(12 / 25 * length)  # of the script's 25
-    assert [step for _, step in module.validated] == [
-        epoch * length + done for epoch in range(4) for done in range(every, length + 1, every)
-    ]
+    assert module.validated == [(epoch, epoch * length + done) for epoch in range(4) for done in places(length)]
     assert len(module.validated) == 8
 
 
-def test_validation_by_batches_across_epochs():
-    module = Validating(steps_scheduler)
-    fit(
-        module,
-        MultigridCallback(),
-        val=loader(shuffle=False, number=8),
-        val_check_interval=20,
-        check_val_every_n_epoch=None,
-    )
+def test_validations_across_epochs_are_where_the_script_has_them():
+    module, across = Validating(steps_scheduler), {"val_check_interval": 20, "check_val_every_n_epoch": None}
+    fit(module, staged(), val=loader(shuffle=False, number=8), **across)
     every = round(20 / 25 * len(planned()) / 4)
     assert [step for _, step in module.validated] == list(range(every, len(planned()) + 1, every))
 
@@ -244,15 +227,14 @@ def test_overfit_batches_see_the_same_clips_in_every_pass():
 
 def test_fast_dev_run_trains_one_whole_coarse_batch():
     module = Module(steps_scheduler)
-    host = fit(module, MultigridCallback(), fast_dev_run=True)
+    host = fit(module, staged(), fast_dev_run=True)
     assert module.shapes == [(64, 2, 16)]
     assert host.global_step == 1
     module = Module(steps_scheduler)
-    fit(module, MultigridCallback(), fast_dev_run=2)
+    fit(module, staged(), fast_dev_run=2)
     assert module.shapes[0] == (64, 2, 16)
     assert len(module.shapes) == 2
-    for callback in (MultigridCallback(PLAN), MultigridCallback(milestones=[2, 3], warmup_epochs=1)):
-        fit(Module(steps_scheduler), callback, fast_dev_run=True)
+    fit(Module(steps_scheduler), MultigridCallback(PLAN), fast_dev_run=True)
 
 
 # --- BatchNorm ---
@@ -267,23 +249,11 @@ def test_sub_mini_batches_follow_the_plan_and_the_model_is_plain_again_afterward
     assert list(module.state_dict()) == list(Module().state_dict())
 
 
-@pytest.mark.rehearsed
-def test_layers_that_are_made_late_have_statistics_of_sub_mini_batches_too():
-    class Late(Module):
-        def configure_model(self):
-            self.net[1] = nn.BatchNorm3d(6)  # after the callback's `setup`
-
-    module = Late(steps_scheduler)
-    fit(module, MultigridCallback(), max_epochs=1)
-    assert None not in module.sub_batches
-    assert type(module.net[1]) is nn.BatchNorm3d
-
-
 # --- What it leaves behind ---
 
 
 def test_everything_is_put_back_and_the_callback_can_be_used_again():
-    callback = MultigridCallback()
+    callback = staged()
     data = loader()
     seen = []
     for _ in range(2):
@@ -307,7 +277,7 @@ class Failing(Module):
 
 
 def test_everything_is_put_back_after_an_exception_too():
-    callback, module, data = MultigridCallback(), Failing(steps_scheduler), loader()
+    callback, module, data = staged(), Failing(steps_scheduler), loader()
     host = trainer(callback)
     before = list(host.callbacks)
     with pytest.raises(RuntimeError, match="on purpose"):
@@ -321,7 +291,6 @@ def test_everything_is_put_back_after_an_exception_too():
     assert healthy.shapes == planned()
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
 def test_a_resumed_run_does_not_keep_the_checkpoint_in_memory(tmp_path):
     """It holds a model and an optimizer, for each process of a node."""
     alive = []
@@ -404,7 +373,7 @@ class Asks(Callback):
 
 
 def test_the_step_that_is_under_way_is_that_of_the_plan():
-    callback = MultigridCallback()
+    callback = staged()
     with pytest.raises(RuntimeError, match="plans the training when `fit` begins"):
         callback.step  # noqa: B018
     fit(Module(steps_scheduler), callback, asks := Asks(callback))
@@ -414,8 +383,7 @@ def test_the_step_that_is_under_way_is_that_of_the_plan():
 
 
 def test_plan_phases_and_times_are_said(caplog):
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(module := Module(steps_scheduler), MultigridCallback())
+    fit(module := Module(steps_scheduler), staged())
     text = caplog.text
     steps_of_plan = [step for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)]
     assert str(Plan(PLAN, CLIPS)) in text
@@ -456,20 +424,19 @@ def test_barebones():
             """Lightning warns of anything that is logged here."""
 
     module = Silent(steps_scheduler)
-    L.Trainer(barebones=True, max_epochs=4, accelerator="cpu", callbacks=[MultigridCallback()]).fit(module, loader())
+    L.Trainer(barebones=True, max_epochs=4, accelerator="cpu", callbacks=[staged()]).fit(module, loader())
     assert module.shapes == planned()
 
 
 # --- Resume (the full proof is another test file's) ---
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
 def test_a_run_resumed_in_mid_epoch_validates_where_the_whole_one_does(tmp_path):
     def run(**arguments):
         module = Validating(steps_scheduler)
         saver = ModelCheckpoint(tmp_path, every_n_train_steps=4, save_top_k=-1, filename="{step}")
         val = loader(shuffle=False, number=8)
-        fit(module, MultigridCallback(epoch_factor=2), saver, val=val, enable_checkpointing=True, **arguments)
+        fit(module, staged(epoch_factor=2), saver, val=val, enable_checkpointing=True, **arguments)
         return module.validated
 
     whole = run()
@@ -526,14 +493,6 @@ class Lazy(Module):
         return net
 
 
-def test_a_lazy_layer_that_has_run_trains():
-    module = Lazy()
-    module.net(torch.zeros(2, 3, 8, 32, 32))
-    fit(module, MultigridCallback())
-    assert set(module.sub_batches) == {8, 16, 32}
-    assert type(module.net[1]) is nn.BatchNorm3d
-
-
 def test_a_trainer_has_one_callback():
     """Lightning refuses two that save under the same name itself, so one is derived."""
 
@@ -564,11 +523,7 @@ def test_a_trainer_has_one_callback():
         ),
         (Module, {"train": loader(number=3, drop_last=True)}, "has 3 clips for each device, fewer than `batch_size=4`"),
         (FromIterator, {}, r"FromIterator has `training_step\(dataloader_iter\)`"),
-        (
-            Lazy,
-            {},
-            r"`net\.1` is a LazyBatchNorm3d, which takes its shape from its first input\. Run the model once before",
-        ),
+        (Lazy, {}, r"`net\.1` is a LazyBatchNorm3d, which takes its shape from its first input\. Run the model once b"),
         (Module, {"max_steps": 5}, r"`max_steps=5` is 0\.20 epochs of 25 steps. Raise `max_steps`"),
     ],
 )
@@ -584,7 +539,7 @@ def test_refusals_say_what_is_given_required_and_how_to_go_on(module, arguments,
         ({"long_cycle": [[0.5, 1]]}, r"LongCycle, got \[\[0.5, 1\]\]"),
         ({"short_cycle": None}, "ShortCycle, .*'auto'.*, got None"),
         ({"epoch_factor": "2"}, "float, got '2'"),
-        ({"milestones": ["a"]}, r"list\[float\] \| None, got \['a'\]"),
+        ({"milestones": ["a"]}, r"Union\[list\[float\], Literal\['script'\], NoneType\], got \['a'\]"),
         ({"follow": ["a"]}, r"dict\[str \| int, str \| Callable.*\] \| None, got \['a'\]"),
         ({"lr_scaling": 2}, "Literal.* got 2"),
         ({"fine_tuning": "no"}, "bool, got 'no'"),
@@ -602,9 +557,7 @@ def test_batchnorm_within_torchscript_is_refused():
             super().__init__()
             self.scripted = torch.jit.script(nn.Sequential(nn.BatchNorm3d(3)))
 
-    with pytest.raises(
-        MisconfigurationException, match="in `scripted.0`, .* Train the model without `torch.jit.script`"
-    ):
+    with pytest.raises(MisconfigurationException, match="in `scripted.0`, .* Train the model without `torch.jit.scrip"):
         fit(Scripted(), MultigridCallback())
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import multiprocessing
+from itertools import product
 
 import lightning as L
 import pytest
@@ -31,7 +32,7 @@ from tests.helpers.tiny import CLASSES, ByHand, Module, clips, loader, trainer
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
-NUMBER = 96
+NUMBER = 64
 ALL = NUMBER // 4  # mini-batches of 4
 STATISTICS = ("net.1.running_mean", "net.1.running_var")
 
@@ -155,8 +156,7 @@ def test_a_training_without_validations_and_checkpoints_ends_with_the_statistics
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [pytest.param({}, marks=pytest.mark.slow), {"accumulate_grad_batches": 2, "val_check_interval": 0.3}],
+    "arguments", [pytest.param({}, marks=pytest.mark.slow), {"accumulate_grad_batches": 2, "val_check_interval": 0.3}]
 )
 def test_training_is_the_same_to_the_bit(arguments):
     """Dropout, gradients that wait for their optimizer step, and metrics of training among it."""
@@ -251,13 +251,13 @@ def test_a_checkpoint_of_steps_has_the_moving_average_and_one_of_the_end_the_sta
     states = []
     for batches in (None, ALL):
         callback = MultigridCallback(precise_bn_batches=batches)
-        saver = ModelCheckpoint(tmp_path / str(batches), save_top_k=-1, every_n_train_steps=8, filename="{step}")
+        saver = ModelCheckpoint(tmp_path / str(batches), save_top_k=-1, every_n_train_steps=4, filename="{step}")
         newest = NewestCheckpoint(tmp_path / f"newest-{batches}")
         fit(Module(), callback, saver, newest, train=train(), enable_checkpointing=True)
         files = [*sorted((tmp_path / str(batches)).iterdir()), tmp_path / f"newest-{batches}" / "last.ckpt"]
         states.append([torch.load(file, weights_only=True)["state_dict"] for file in files])
     (*plain, _), (*precise, end) = states
-    assert len(precise) == 2
+    assert len(precise) > 1
     assert_close(precise, plain, rtol=0, atol=0)
     assert_close(statistics(end), [s.float() for s in brute_force(end)], rtol=2e-5, atol=1e-4)
 
@@ -284,7 +284,6 @@ def test_a_checkpoint_at_any_other_moment_waits_for_nobody(tmp_path):
     assert saving.saved
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed", "ignore:Checkpoint directory")
 @pytest.mark.parametrize("every", sampled([3, 4], 4))
 def test_a_resumed_run_continues_exactly(tmp_path, every):
     def run(folder, ckpt_path=None):
@@ -331,7 +330,6 @@ class Validated(Frozen):
         return statistics(self.state_dict())
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_validation_that_begins_anew_has_the_statistics_of_its_checkpoint(frozen, tmp_path):
     """The modes of the layers, and the step after which they were, are not known any more."""
@@ -360,8 +358,9 @@ def test_averaged_weights_are_validated_with_their_own_statistics(first):
 
 
 @pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("validated", [True, False])
+@pytest.mark.parametrize(
+    ("validated", "first"), sampled(list(product((True, False), repeat=2)), (True, False), (False, True))
+)
 def test_averaged_weights_end_with_their_own_statistics(validated, first):
     class ByEpoch(callbacks.WeightAveraging):
         def should_update(self, step_idx=None, epoch_idx=None):

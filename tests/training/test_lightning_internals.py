@@ -375,8 +375,6 @@ def test_copy_without_trainer():
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
-@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
 def test_loop_counters(tmp_path):
     def saver(**arguments):
         return ModelCheckpoint(tmp_path, save_top_k=-1, auto_insert_metric_name=False, **arguments)

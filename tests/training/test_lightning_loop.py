@@ -44,7 +44,6 @@ def test_another_loader_than_ours_is_refused():
         fit(Module(), MultigridCallback(), Replaces())
 
 
-@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 def test_another_place_than_the_checkpoints_is_refused(tmp_path):
     class Skips(L.Callback):
         def on_train_start(self, trainer, pl_module):

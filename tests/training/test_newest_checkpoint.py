@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import signal
+from itertools import product
 
 import lightning as L
 import pytest
@@ -74,8 +75,7 @@ def step(path):
     return torch.load(path, weights_only=True)["global_step"]
 
 
-@pytest.mark.parametrize("kind", [BestAtFirst, StepsItself])
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+@pytest.mark.parametrize("kind", sampled([BestAtFirst, StepsItself], StepsItself))
 def test_a_run_that_is_killed_late_does_not_go_back_to_its_best_epoch(kind, tmp_path):
     train_until_killed(str(tmp_path / "killed"), KILLED, kind=kind)
     whole = train(str(tmp_path / "whole"), kind=kind)
@@ -87,7 +87,6 @@ def test_a_run_that_is_killed_late_does_not_go_back_to_its_best_epoch(kind, tmp_
     assert best < len(whole.seen) / 3 < last == len(whole.seen)
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_the_end_of_a_run_is_kept_however_short_it_is(tmp_path):
     module = train(str(tmp_path), newest=(keep := NewestCheckpoint(tmp_path, minutes=60)))
     assert step(tmp_path / "last.ckpt") == len(module.seen)
@@ -95,7 +94,6 @@ def test_the_end_of_a_run_is_kept_however_short_it_is(tmp_path):
     assert train(str(tmp_path), newest=keep, ckpt_path="last").seen == []  # nothing is left to do
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_the_newest_state_is_taken_whatever_wrote_it(tmp_path, monkeypatch):
     job = {"JOB_ID": "5", "JOB_NAME": "train", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODELIST": "here"}
     for name, value in job.items():
@@ -136,7 +134,6 @@ class Failing(BestAtFirst):
         return super().training_step(batch, batch_idx)
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_run_that_fails_keeps_what_was_written_and_without_any_leaves_what_was_there(tmp_path, monkeypatch):
     keep, said = NewestCheckpoint(tmp_path, minutes=60), []
     monkeypatch.setattr(newest_checkpoint, "tell", said.append)
@@ -198,8 +195,10 @@ def signal_ranks(train, rank, signals, folder):
     return {path.stem: step(path) for path in folder.glob("*.ckpt")}
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("rank", "number"),
+    sampled(list(product((0, 1), (signal.SIGINT, signal.SIGTERM))), (0, signal.SIGINT), (1, signal.SIGTERM)),
+)
 def test_a_signal_to_any_device_stops_all_after_the_same_step(rank, number, tmp_path):
     assert signal_ranks(stop_on_rank, rank, [number], tmp_path) == {"last": 3}
 
@@ -213,7 +212,6 @@ def test_slurms_signal_to_any_device_writes_after_the_same_step_and_training_goe
     assert kept["hpc_ckpt_1"] == 3 < kept["last"]
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_training_that_begins_anew_says_where_it_has_put_what_was_there(silent, tmp_path, caplog):
     """A bar that is off prints nothing above it."""
@@ -231,7 +229,6 @@ def test_a_training_that_begins_anew_says_where_it_has_put_what_was_there(silent
     assert said in caplog.text
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_training_that_begins_anew_keeps_what_another_one_has_left_and_touches_no_other_file(tmp_path):
     (tmp_path / "pretrained.ckpt").write_bytes(b"a person's")
     steps = len(train(str(tmp_path), max_epochs=2).seen)
@@ -244,7 +241,6 @@ def test_a_training_that_begins_anew_keeps_what_another_one_has_left_and_touches
     assert (tmp_path / "pretrained.ckpt").read_bytes() == b"a person's"
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_last_one_that_is_not_there_is_refused_if_there_are_others(tmp_path):
     train(str(tmp_path), max_epochs=1)
     (tmp_path / "last.ckpt").rename(tmp_path / "moved.ckpt")
@@ -254,7 +250,6 @@ def test_a_last_one_that_is_not_there_is_refused_if_there_are_others(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best.ckpt", "moved.ckpt"]
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 @pytest.mark.filterwarnings("ignore:.*is called with Trainer configured with multiple")
 @pytest.mark.parametrize("first", [True, False])
 def test_the_best_is_that_of_the_other_callback_wherever_this_one_stands(first, tmp_path):
@@ -304,7 +299,6 @@ class Stop(L.Callback):
 
 
 @with_averages
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists")
 @pytest.mark.parametrize("step", [5, 16])  # within an epoch, and at its end
 @pytest.mark.parametrize("first", sampled([True, False], True))
 def test_a_run_of_averaged_weights_that_is_stopped_continues_from_its_own(first, step, tmp_path):
@@ -328,7 +322,6 @@ def test_a_run_of_averaged_weights_that_is_stopped_continues_from_its_own(first,
 
 
 @with_averages
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists")
 @pytest.mark.parametrize("first", sampled([True, False], True))
 def test_a_validation_of_averaged_weights_that_is_stopped_leaves_the_checkpoint_before(first, tmp_path):
     """They are swapped with the module's own in it."""

@@ -1,6 +1,5 @@
 """How the LR grows with the clips: chosen by the optimizer, and said."""
 
-import logging
 import math
 
 import pytest
@@ -11,12 +10,9 @@ from torch.optim import SGD
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, ShortCycle
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling, decays_apart
-from tests.helpers.tiny import Module, fit
+from tests.helpers.tiny import Module, begin, fit
 
-pytestmark = [
-    pytest.mark.usefixtures("_unrehearsed"),
-    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
-]
+pytestmark = [pytest.mark.usefixtures("_unrehearsed")]
 
 # By the authors of each, or by the square root for all that divide their steps by the size of gradients.
 LINEAR = ["SGD", "ASGD"]
@@ -82,25 +78,14 @@ def test_optimizers_of_both_kinds_are_refused():
     ("optimizer", "callback", "most", "said"),
     [
         (None, {}, 8, "The LR grows with the clips of the base shape, the rule for SGD."),
-        (
-            adamw,
-            {},
-            math.sqrt(8),
-            "The LR grows with the square root of the clips of the base shape, the rule for AdamW.",
-        ),
-        (
-            adamw,
-            {"lr_scaling": "none"},
-            1,
-            "The LR is not scaled with the clips of the base shape, as `lr_scaling='none'`",
-        ),
+        (adamw, {}, math.sqrt(8), "The LR grows with the square root of the clips of the base shape, the rule for Ada"),
+        (adamw, {"lr_scaling": "none"}, 1, "The LR is not scaled with the clips of the base shape, as `lr_scaling='no"),
     ],
     ids=["SGD", "AdamW", "given"],
 )
 def test_a_run_scales_by_the_rule_and_says_it(optimizer, callback, most, said, caplog):
     module = Module(optimizer=optimizer)
-    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
-        fit(module, MultigridCallback(**callback))
+    fit(module, MultigridCallback(**callback), max_epochs=1)
     assert max(module.lrs) / min(module.lrs) == pytest.approx(most)
     assert said in caplog.text
 
@@ -108,10 +93,8 @@ def test_a_run_scales_by_the_rule_and_says_it(optimizer, callback, most, said, c
 def test_a_linear_schedule_for_adam_is_warned_about():
     schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 32), 4, (2, 3)))
     for callback in (MultigridCallback(schedule), MultigridCallback(lr_scaling="linear")):
-        with pytest.warns(
-            UserWarning, match="LR of AdamW will be multiplied by up to 8, .*or give `lr_scaling='sqrt'`"
-        ):
-            fit(Module(optimizer=adamw), callback, fast_dev_run=False)
+        with pytest.warns(UserWarning, match="LR of AdamW will be multiplied by up to 8, .*or give `lr_scaling='sqrt'"):
+            begin(Module(optimizer=adamw), callback)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +107,8 @@ def test_an_optimizers_own_warmup_is_named_with_its_share_of_this_run(name, give
         optimizer.param_groups[0][name] = given
         return optimizer
 
-    with caplog.at_level(logging.INFO):
-        fit(Module(optimizer=warming_up), MultigridCallback())
-        fit(Module(optimizer=warming_up), MultigridCallback(**OFF))  # which has all steps of the script
+    begin(Module(optimizer=warming_up), MultigridCallback())
+    begin(Module(optimizer=warming_up), MultigridCallback(**OFF))  # which has all steps of the script
     said = (
         f"`{name}={given}` of AdamW counts the 36 steps of this run. If it means the 100 of the script, give "
         f"{kept} for the same share of the training."
@@ -142,8 +124,7 @@ def test_so_is_that_of_schedule_free_optimizers(caplog):
         optimizer.train()
         return optimizer
 
-    with caplog.at_level(logging.INFO):
-        fit(Module(optimizer=warming_up), MultigridCallback())
+    begin(Module(optimizer=warming_up), MultigridCallback())
     assert "`warmup_steps=50` of AdamWScheduleFree counts the 36 steps of this run." in caplog.text
 
 
@@ -164,13 +145,12 @@ def test_an_optimizer_that_the_trainer_does_not_know_is_refused():
     with (
         pytest.warns(UserWarning, match="will run with no optimizer"),
         pytest.raises(
-            MisconfigurationException,
-            match=r"holds a SGD that it .* Return it; .* by `self.optimizers\(\)`",
+            MisconfigurationException, match=r"holds a SGD that it .* Return it; .* by `self.optimizers\(\)`"
         ),
     ):
         fit(Holds(), MultigridCallback())
     with pytest.warns(UserWarning, match="will run with no optimizer"):
-        fit(Holds(), MultigridCallback(lr_scaling="none"))
+        begin(Holds(), MultigridCallback(lr_scaling="none"))
 
 
 def saying_so(name, **settings):
@@ -215,7 +195,7 @@ def test_what_grows_with_the_lr_is_said(make, decay, betas, caplog):
             used.add(scale)
             assert now["weight_decay"] == self.given["weight_decay"] * (scale if decay else 1)
 
-    fit(Made(), MultigridCallback(), max_epochs=4)
+    fit(Made(), MultigridCallback(), max_epochs=1)
     assert len(used) > 1
     [said] = [message for message in caplog.messages if message.startswith("The LR grows")]
     assert ("So does the weight decay." in said, "The betas are those of a step." in said) == (decay, betas)

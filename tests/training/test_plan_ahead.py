@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, random_split
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.training.plan_loader import clips_of, loading_of, plan_loader
-from tests.helpers.tiny import Module, clips, fit, loader, trainer
+from tests.helpers.tiny import Module, begin, clips, loader, trainer
 
 
 class Data(L.LightningDataModule):
@@ -31,6 +31,10 @@ class WithLoader(Module):
         return loader(number=40)
 
 
+def few():
+    return loader(number=40)
+
+
 def one_cycle(optimizer, module):
     total = int(module.trainer.estimated_stepping_batches)
     return {"scheduler": OneCycleLR(optimizer, 0.5, total), "interval": "step"}
@@ -39,12 +43,12 @@ def one_cycle(optimizer, module):
 @pytest.mark.parametrize(
     ("module", "data", "arguments"),
     [
-        (lambda: Module(lambda one, _: MultiStepLR(one, [4, 6], 0.1)), loader, {"max_epochs": 8}),
+        (lambda: Module(lambda one, _: MultiStepLR(one, [4, 6], 0.1)), few, {"max_epochs": 8}),
         (lambda: Module(lambda one, _: CosineAnnealingLR(one, 8)), Data, {"max_epochs": 8}),
-        (lambda: Module(one_cycle), loader, {"max_steps": 200, "max_epochs": -1}),
+        (lambda: Module(one_cycle), few, {"max_steps": 80, "max_epochs": -1}),
         (WithLoader, lambda: None, {"max_epochs": 6, "accumulate_grad_batches": 2}),
-        (lambda: Module(one_cycle), loader, {"max_steps": 200, "max_epochs": None}),
-        (lambda: Module(optimizer=torch.optim.AdamW), loader, {"max_epochs": 4, "limit_train_batches": 20}),
+        (lambda: Module(one_cycle), few, {"max_steps": 80, "max_epochs": None}),
+        (lambda: Module(optimizer=torch.optim.AdamW), few, {"max_epochs": 4, "limit_train_batches": 8}),
     ],
 )
 def test_it_is_the_plan_of_fit_which_it_does_not_change(module, data, arguments, caplog):
@@ -69,7 +73,7 @@ def test_a_trainer_without_the_callback_and_one_after_fit_have_a_plan_too():
     plain = trainer(max_epochs=4)
     ahead = MultigridCallback().plan(plain, module, loader())
     callback = MultigridCallback()
-    host = fit(module, callback, max_epochs=4)
+    host = begin(module, callback, max_epochs=4)
     assert replace(callback.run.plan, seed=0) == ahead
     host.fit_loop.max_epochs = 6
     assert callback.plan(host, module, loader()).epochs == 6
@@ -237,12 +241,8 @@ class Own(Dataset):
 @pytest.mark.parametrize(
     ("dataset", "arguments", "names"),
     [
-        (
-            lambda: random_split(Reading(None), [60, 40])[0],
-            {},
-            ["instead of Reading, or", "share_reads=True", "num_workers=6", "33%"],
-        ),
-        (lambda: Reading(None), {"epoch_factor": 1}, ["VideoClips", "share_reads=True", "num_workers=6"]),
+        (lambda: random_split(Reading(None), [60, 40])[0], {}, ["instead of Reading, or", "num_workers=6", "33%"]),
+        (lambda: Reading(None), {"epoch_factor": 1}, ["VideoClips", "num_workers=6"]),
         (Own, {"epoch_factor": 2}, ["num_workers=6", "50% fewer"]),
         (Own, {"epoch_factor": 1, "workers": 6}, ["more cores"]),
     ],

@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, ShortCycle
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.training import check_steps
-from tests.helpers.tiny import CLIPS, Module, clips, fit, loader, trainer
+from tests.helpers.tiny import CLIPS, Module, begin, clips, fit, loader, trainer
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -48,11 +48,7 @@ def test_the_default_short_cycle_stops_at_32_pixels_and_another_is_taken_as_it_i
     ids=["steps", "cosine"],
 )
 def test_one_pass_has_half_of_its_steps_on_the_baselines_grid_whatever_the_lr_does(scheduler):
-    class Own(MultigridCallback):
-        pass
-
-    module, callback = Module(scheduler), Own.progressive()
-    assert type(callback) is Own
+    module, callback = Module(scheduler), MultigridCallback.progressive()
     host = fit(module, callback, train=loader(2), max_epochs=8)
     assert host.current_epoch == 8
     shapes, quarter = module.shapes, len(module.shapes) // 4
@@ -63,14 +59,28 @@ def test_one_pass_has_half_of_its_steps_on_the_baselines_grid_whatever_the_lr_do
     assert module.lrs[-1] < 0.1 / 20  # the schedule of the LR has come to its end
 
 
-def test_one_pass_and_milestones_are_refused():
-    with pytest.raises(ValueError, match="`one_pass` goes through the long cycle once, so `milestones` would have no"):
-        MultigridCallback(one_pass=True, milestones=[2])
+def test_the_papers_plan_has_a_long_cycle_for_each_lr_stage_and_sizes_from_a_half():
+    def planned(callback, scheduler=lambda optimizer, _: MultiStepLR(optimizer, [4, 6])):
+        plan = callback.plan(trainer(max_epochs=8), Module(scheduler), loader(2))
+        return plan.schedule
+
+    schedule = planned(MultigridCallback.paper(epoch_factor=1))
+    stages = schedule.baseline.milestones, [phase.stage for phase in schedule.phases]
+    assert stages == ((4, 6), [0, 0, 0, 0, 1, 1, 1, 1, 2])
+    assert (schedule.stepwise, schedule.epoch_factor, schedule.short_cycle) == (True, 1, ShortCycle())
+    once = planned(MultigridCallback())
+    assert (once.baseline.milestones, once.stepwise) == ((4,), False)
+    assert [phase.stage for phase in once.phases] == [0, 0, 0, 0, 1]
+    assert planned(MultigridCallback(milestones=[3])).baseline.milestones == (3,)
+    cosine = planned(MultigridCallback.paper(), lambda optimizer, _: CosineAnnealingLR(optimizer, 8))
+    assert cosine.phases == planned(MultigridCallback(short_cycle=ShortCycle())).phases
+    with pytest.raises(ValueError, match="`milestones` must be a list of epochs or 'script', got 'stages'"):
+        MultigridCallback(milestones="stages")
 
 
 def test_a_training_that_never_reaches_its_last_phase_is_warned_about():
     with pytest.warns(UserWarning, match="The last phase, on the baseline's shape, gets no step: .* Give more data"):
-        fit(Module(), MultigridCallback(milestones=[0.9]), max_epochs=1, accumulate_grad_batches=7)
+        begin(Module(), MultigridCallback(milestones=[0.9]), max_epochs=1, accumulate_grad_batches=7)
 
 
 def test_a_warmup_that_is_longer_than_the_training_is_refused_by_its_name():
@@ -79,8 +89,7 @@ def test_a_warmup_that_is_longer_than_the_training_is_refused_by_its_name():
 
 
 def test_steps_of_more_clips_than_a_pass_are_named(caplog):
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(Module(), MultigridCallback(), accumulate_grad_batches=2)
+    begin(Module(), MultigridCallback(), accumulate_grad_batches=2)
     assert "A step of the coarsest grid takes 128 clips, more than the 100 of a pass over the data: " in caplog.text
 
 
@@ -91,8 +100,7 @@ def test_steps_of_more_clips_than_a_pass_are_named(caplog):
 def test_a_rounding_of_an_epochs_steps_is_said_above_a_twentieth(number, said, caplog):
     """Half of the steps have 6 clips, half 2: 4 on average, and an epoch makes one pass."""
     coarse = {"long_cycle": LongCycle(((0.375, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(Module(), MultigridCallback(**coarse), train=loader(2, number=number))
+    begin(Module(), MultigridCallback(**coarse), train=loader(2, number=number))
     found = re.search(r"An epoch would have .* A smaller `batch_size` rounds less", caplog.text)
     assert (found is None) == (said is None or number == 41)
     assert found is None or re.search(said, found.group())
@@ -109,7 +117,7 @@ def test_epochs_of_few_steps_train_by_each_way_that_the_message_names():
     """30 clips: twice as many would be 1.39 steps, which are rounded by 28 %."""
 
     def train(clips, epochs, batch_size):
-        fit(Module(), MultigridCallback(), train=DataLoader(clips, batch_size, shuffle=True), max_epochs=epochs)
+        begin(Module(), MultigridCallback(), train=DataLoader(clips, batch_size, shuffle=True), max_epochs=epochs)
 
     data = clips(30)
     with pytest.raises(
@@ -134,16 +142,16 @@ def test_as_many_times_the_clips_as_the_message_names_are_enough(accumulate):
 
 @pytest.mark.parametrize("warmup", [0, 2])
 def test_a_schedule_without_stages_is_one_long_cycle_and_then_fine_tuning_for_as_many_steps(warmup):
-    callback = MultigridCallback(warmup_epochs=warmup)
-    fit(Module(lambda optimizer, _: CosineAnnealingLR(optimizer, 8)), callback, max_epochs=8)
-    schedule = callback.run.plan.schedule
+    def schedule_of(**arguments):
+        module = Module(lambda optimizer, _: CosineAnnealingLR(optimizer, 8))
+        return MultigridCallback(**arguments).plan(trainer(max_epochs=8), module, loader()).schedule
+
+    schedule = schedule_of(warmup_epochs=warmup)
     half = warmup + (8 - warmup) / 2
     assert [phase.stage for phase in schedule.phases] == [0, 0, 0, 0, 1]
     assert [float(phase.end_epoch) for phase in schedule.phases] == [half / 4, half / 2, half * 3 / 4, half, 8]
     assert all(schedule.baseline_epoch(epoch) == epoch for epoch in (0, 0.5, warmup / 2, half, 6.5))
-    callback = MultigridCallback(fine_tuning=False)
-    fit(Module(lambda optimizer, _: CosineAnnealingLR(optimizer, 8)), callback, max_epochs=8)
-    assert [float(phase.end_epoch) for phase in callback.run.plan.schedule.phases] == [2, 4, 6, 8]
+    assert [float(phase.end_epoch) for phase in schedule_of(fine_tuning=False).phases] == [2, 4, 6, 8]
 
 
 @pytest.mark.parametrize("stepwise", [True, False])
@@ -152,8 +160,7 @@ def test_that_a_given_schedule_holds_a_smooth_lr_is_said(stepwise, caplog):
     module = Module(lambda optimizer, _: CosineAnnealingLR(optimizer, 6))
     callback = MultigridCallback(MultigridSchedule(baseline, lr_scaling="none", stepwise=stepwise))
     text = r"from epoch 2 to 4, .* the LR stays that of the stage before.*`MultigridSchedule\(..., stepwise=F"
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(module, callback, max_epochs=6)
+    fit(module, callback, max_epochs=6)
     assert bool(re.search(text, caplog.text)) == stepwise
     of_epoch = {epoch: lr for epoch, *_, lr, _ in module.seen}
     smooth = [0.05 * (1 + math.cos(math.pi * epoch / 6)) for epoch in range(6)]
@@ -164,13 +171,13 @@ def test_that_a_given_schedule_holds_a_smooth_lr_is_said(stepwise, caplog):
 @pytest.mark.parametrize("scheduler", [None, lambda optimizer, _: MultiStepLR(optimizer, [2])], ids=["none", "steps"])
 def test_for_stages_of_one_lr_there_is_no_such_warning(scheduler):
     baseline = Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2,))
-    fit(Module(scheduler), MultigridCallback(MultigridSchedule(baseline)))
+    begin(Module(scheduler), MultigridCallback(MultigridSchedule(baseline)))
 
 
 def test_progressive_takes_other_arguments_of_the_class():
     given, other = MultigridCallback.progressive(), MultigridCallback.progressive(epoch_factor=2, seed=1)
-    assert (given.one_pass, given.epoch_factor, given.seed) == (True, 1, None)
-    assert (other.one_pass, other.epoch_factor, other.seed) == (True, 2, 1)
+    assert (given.epoch_factor, given.seed) == (1, None)
+    assert (other.epoch_factor, other.seed) == (2, 1)
     assert other.long_cycle == given.long_cycle
     assert other.short_cycle == given.short_cycle == ShortCycle((1,))
 
@@ -179,21 +186,17 @@ def test_progressive_takes_other_arguments_of_the_class():
     init_args = {"epoch_factor": 3, "long_cycle": {"factors": [[0.5, 1]]}}
     config = {"class_path": "lightning_multigrid.MultigridCallback.progressive", "init_args": init_args}
     in_config = parser.instantiate_classes(parser.parse_object({"callback": config})).callback
-    assert (in_config.one_pass, in_config.epoch_factor) == (True, 3)
+    assert in_config.epoch_factor == 3
     assert (in_config.long_cycle, in_config.short_cycle) == (LongCycle(((0.5, 1),)), given.short_cycle)
 
 
 @pytest.mark.parametrize(("batch", "shared"), [(4, 8), (8, 8), (32, 32)])
 def test_as_many_clips_share_statistics_as_the_scripts_mini_batch_has_but_at_least_eight(batch, shared, caplog):
-    module, callback = Module(), MultigridCallback()
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(module, callback, train=loader(batch, number=400))
+    callback = MultigridCallback()
+    begin(Module(), callback, train=loader(batch))
     assert callback.run.plan.schedule.sub_batch == shared
     beside = "" if batch == shared else f", the script's over {batch}"
     fewer = "" if batch == shared else " (all of a mini-batch that has fewer)"
     assert f"BatchNorm has statistics over {shared} clips{fewer}, in the short cycle over more{beside}." in caplog.text
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(Module(), MultigridCallback(short_cycle=ShortCycle((1,))), train=loader(batch, number=400))
+    begin(Module(), MultigridCallback(short_cycle=ShortCycle((1,))), train=loader(batch))
     assert f"BatchNorm has statistics over {shared} clips{fewer}{beside}." in caplog.text
-    fine = {sub for shape, sub in zip(module.shapes, module.sub_batches, strict=True) if shape == (batch, 8, 32)}
-    assert fine == {shared}

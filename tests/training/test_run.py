@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.host import MisconfigurationException
-from tests.helpers.tiny import Module, clips, fit, loader
+from tests.helpers.sampling import sampled
+from tests.helpers.tiny import Module, clips, fit
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -32,7 +33,7 @@ class NoneAt:
 
 
 @pytest.mark.filterwarnings("ignore:train_dataloader yielded None")
-@pytest.mark.parametrize("manual", [False, True])
+@pytest.mark.parametrize("manual", sampled([False, True], True))
 def test_a_mini_batch_of_none_has_its_place_and_trains_nothing(manual):
     class Manual(Module):
         def __init__(self):
@@ -105,15 +106,13 @@ def test_what_remains_of_a_fit_does_not_keep_its_trainer_and_module():
         run.trainer  # noqa: B018
 
 
-@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
-@pytest.mark.parametrize("length", [{"max_epochs": 3}, {"max_steps": 60}])  # and within an epoch
+@pytest.mark.parametrize("length", sampled([{"max_epochs": 3}, {"max_steps": 60}], {"max_steps": 60}))
 def test_a_checkpoint_that_is_saved_after_a_fit_is_that_of_its_end(length, tmp_path, caplog):
     module = Module()
     host = fit(module, MultigridCallback(), **length)
     host.save_checkpoint(tmp_path / "end.ckpt")
     again = Module()
-    with caplog.at_level("INFO"):
-        resumed = fit(again, MultigridCallback(), **length, ckpt_path=tmp_path / "end.ckpt")
+    resumed = fit(again, MultigridCallback(), **length, ckpt_path=tmp_path / "end.ckpt")
     assert (resumed.current_epoch, resumed.global_step) == (host.current_epoch, host.global_step)
     assert (
         "had ended at this checkpoint, so `fit` does no step. Without `ckpt_path` it trains anew; with a larger "
@@ -194,22 +193,15 @@ def test_a_limit_may_leave_fewer_clips_than_a_mini_batch_has(caplog):
             return super().training_step((batch[0], torch.zeros_like(batch[1])), batch_idx)
 
     numbered = TensorDataset(clips(100).tensors[0], torch.arange(100))
-    with caplog.at_level("INFO"):
-        host = fit(Labelled(), MultigridCallback(), train=DataLoader(numbered, 4), limit_train_batches=3)
+    host = fit(Labelled(), MultigridCallback(), train=DataLoader(numbered, 4), limit_train_batches=3)
     assert "A step of the coarsest grid takes 64 clips, more than the 12 of a pass over the data: " in caplog.text
     assert host.global_step == 4  # the first of the coarse phases, as an epoch has one step
     assert seen == [index % 12 for index in range(len(seen))]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "settings", "message"),
-    [
-        ({"clips_per_epoch": 50}, {}, "`clips_per_epoch` is for iterable datasets, but TensorDataset has a length"),
-    ],
-)
-def test_arguments_that_would_have_no_effect_are_refused(arguments, settings, message):
-    with pytest.raises(ValueError, match=message):
-        fit(Module(), MultigridCallback(**arguments), val=loader(shuffle=False, number=8), **settings)
+def test_arguments_that_would_have_no_effect_are_refused():
+    with pytest.raises(ValueError, match="`clips_per_epoch` is for iterable datasets, but TensorDataset has a length"):
+        fit(Module(), MultigridCallback(clips_per_epoch=50))
 
 
 def test_a_ctrl_c_that_the_script_catches_stops_nothing():

@@ -343,10 +343,7 @@ class TestErrors:
             ({"milestones": [2, 2]}, r"`milestones` must be above 0 and increasing, got \[2, 2\]"),
             ({"loss": "bce", "label_smoothing": 0.1}, "`label_smoothing` must be 0 with `loss='bce'`, got 0.1"),
             ({"schedule": "steps"}, r"belong together, got 'steps' and \[\]"),
-            (
-                {"optimizer": torch.optim.AdamW, "lr": 0.3},
-                r"`lr`, .* are for SGD\. Give them",
-            ),
+            ({"optimizer": torch.optim.AdamW, "lr": 0.3}, r"`lr`, .* are for SGD\. Give them"),
             ({"milestones": [2]}, r"belong together, got 'cosine' and \[2\]"),
             (
                 {"schedule": "steps", "milestones": [2, 4], "warmup_epochs": 2},
@@ -372,11 +369,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("loss", "labels", "message"),
         [
-            (
-                "cross_entropy",
-                torch.tensor([0, 7]),
-                r"Labels from 0 to 7 must be in \[0, 7\).*Number the classes from 0",
-            ),
+            ("cross_entropy", torch.tensor([0, 7]), r"Labels from 0 to 7 must be in \[0, 7\).*Number the classes from"),
             ("cross_entropy", torch.tensor([-1, 6]), r"Labels from -1 to 6 must be in \[0, 7\)"),
             ("cross_entropy", torch.zeros(2, CLASSES), r"\(2, 7\) and torch.float32 must be 2 class indices.*'bce'"),
             ("cross_entropy", torch.zeros(2), r"torch.float32 must be 2 class indices"),

@@ -30,12 +30,6 @@ from tests.helpers.recorder import TINY, Recorder, quiet_trainer
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
 
-# Lightning's advice on the number of workers depends on the machine.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-]
-
 GRAYS = {"black": 20, "gray": 120, "white": 220}
 
 
@@ -285,7 +279,7 @@ def test_splits_whose_names_have_no_known_numbers_are_refused(folder):
     write_list(folder / "two.csv", ["20_0.mp4,black", "220_0.mp4,white"])
     with pytest.raises(ManifestError, match=r"line 2: 'gray' is not among the 2 classes, such as 'black'\. Correct it"):
         VideoDataModule(folder / "two.csv", folder / "fewer.csv", **TINY).setup("fit")
-    with pytest.raises(ValueError, match=r"`val` .*fewer\.csv\) names its classes, and `train` .*good\.csv\) numbers"):
+    with pytest.raises(ValueError, match=r"`val` .*fewer\.csv\) has . classes .* not named in `train` .*good\.csv"):
         VideoDataModule(folder / "good.csv", folder / "fewer.csv", **TINY).setup("fit")
     classes = ("black", "gray", "white")
     VideoDataModule(VideoList(folder / "good.csv", classes=classes), folder / "fewer.csv", **TINY).setup("fit")
@@ -323,7 +317,7 @@ def test_without_training_videos_folders_say_what_the_classes_are_only_if_all_ar
     )
     with pytest.raises(ValueError, match=message):
         VideoDataModule(test=few, **tiny).setup("test")
-    with pytest.raises(ValueError, match="names its classes, and `train` .* numbers them"):
+    with pytest.raises(ValueError, match="classes that are not named in `train`"):
         VideoDataModule(tree / "train.csv", test=few, **tiny).setup("test")
     classifier = VideoClassifier(torch.nn.Identity(), num_classes=3)
     with pytest.raises(ValueError, match=message):
@@ -428,7 +422,6 @@ def test_stretches_of_broken_videos_count_each(folder, split):
         fit(data)
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
 def test_in_evaluation_a_rank_counts_its_share(folder):
     # 4 of 12 are missing, all of them among the 6 of rank 0: more than 35 % of those, if not of all.
@@ -505,9 +498,8 @@ def data_of(source, **arguments):
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_clips_that_are_read_slowly_are_named_once_and_counted(source, index, tmp_path, caplog):
+def test_videos_that_are_read_slowly_are_named_once_for_each_reason(source, index, tmp_path):
     """Two of six videos change after they were indexed."""
-    caplog.set_level("INFO")
 
     class Late(VideoDataModule):
         def setup(self, stage):
@@ -520,11 +512,9 @@ def test_clips_that_are_read_slowly_are_named_once_and_counted(source, index, tm
         warnings.simplefilter("always")
         fit(data, max_epochs=2)
     named = [str(warning.message) for warning in caught if warning.category is SlowVideoWarning]
-    counted = [message for message in caplog.messages if "were read slowly" in message]
-    assert (len(named), len(counted)) == ((1, 1) if index else (0, 0))
+    assert len(named) == int(index)
     if index:
         assert re.search(r"train/\w/\d.mp4 has no frame table, so clips are read", named[0])
-        assert counted[0].startswith("4 clips were read slowly, from the beginning of a video that has no frame table")
 
 
 def missing(data, folder):
@@ -655,10 +645,7 @@ def test_training_needs_labels(folder):
     [
         ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
         ({"short_side": (10, 20)}, "`short_side` must be .* not below `size=16`"),
-        (
-            {"test_views": Views(size=25, short_side=24)},
-            "`short_side` must not be .* the size of a view, 25 pixels, got 24",
-        ),
+        ({"test_views": Views(size=25, short_side=24)}, "`short_side` must not be .* the size of a view, 25 pixels, g"),
         ({"pixels": "nv12"}, "`pixels` must be 'auto', 'rgb' or 'yuv', got 'nv12'"),
         ({"repeats": 0}, "`repeats` must be at least 1, got 0. 1 takes one clip of a video at a time"),
         ({"num_workers": -1}, "`num_workers` must be at least 0, got -1"),

@@ -163,7 +163,6 @@ def evaluate(folder, ranks, stage, multi_label):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or torch.cuda.is_available(), reason="forks this process")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
 @pytest.mark.parametrize(("stage", "multi_label"), [("test", False), ("test", True), ("validate", False)])
 def test_two_ranks_measure_what_one_does(folder, stage, multi_label):
@@ -196,7 +195,6 @@ class Counting(LightningModule):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or torch.cuda.is_available(), reason="forks this process")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("videos", [5, 6])
 def test_any_metric_counts_each_video_once_or_a_warning_says_that_it_does_not(folder, videos):
     rows = [row for row in (folder / "list.csv").read_text().splitlines() if not row.startswith(f"{BROKEN}.")]

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, default_collate
 from torchvision.transforms import v2
 
-import lightning_multigrid.decode.any_video
+import lightning_multigrid.decode.reader
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.loading import ClipDataset, ClipRequest, clip_dataset
 from lightning_multigrid.pixels import MEAN, STD
@@ -22,11 +22,6 @@ from tests.helpers.preparing import FAST
 from tests.helpers.recorder import Recorder, quiet_trainer
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import decode_all, number_of, numbered_frames, write_video
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-]
 
 SIDE, LENGTH = 40, 30  # pixels and frames of the videos
 WHOLE = {"size": SIDE, "short_side": (SIDE, SIDE), "flip": False, "dtype": torch.uint8}  # each pixel as it is
@@ -154,12 +149,12 @@ def test_with_the_callback_its_mini_batches_are_those_of_the_data_module(folder,
 def test_it_decodes_what_a_request_needs(folder, monkeypatch):
     reads = []
 
-    class Counting(lightning_multigrid.decode.any_video.VideoReader):
+    class Counting(lightning_multigrid.decode.reader.VideoReader):
         def read(self, indices, box=None):
             reads.append((len(indices), box.height))
             return super().read(indices, box)
 
-    monkeypatch.setattr(lightning_multigrid.decode.any_video, "VideoReader", Counting)
+    monkeypatch.setattr(lightning_multigrid.decode.reader, "VideoReader", Counting)
     clips = VideoClips(folder / "train.csv", frames=8, size=32, short_side=(SIDE, SIDE))
     assert isinstance(clips, ClipDataset)
     for dataset in (clips, Subset(clips, range(4))):
@@ -277,19 +272,9 @@ def test_a_manifest_and_what_prepare_wrote_are_sources(folder, tmp_path):
 @pytest.mark.parametrize(
     ("source", "given", "kind", "message"),
     [
-        (
-            "unlabelled.csv",
-            {},
-            ManifestError,
-            r"unlabelled.csv have no labels. Give each line a label, or a folder",
-        ),
+        ("unlabelled.csv", {}, ManifestError, r"unlabelled.csv have no labels. Give each line a label, or a folder"),
         ("val.csv", {"train": False}, ValueError, r"`classes` must be given with `train=False`, because .*val.csv has"),
-        (
-            "train.csv",
-            {"dtype": torch.float16},
-            ValueError,
-            r"`dtype` must be torch.float32 or torch.uint8, got torch",
-        ),
+        ("train.csv", {"dtype": torch.float16}, ValueError, r"`dtype` must be torch.float32 or torch.uint8, got torch"),
         ("train.csv", {"frames": 0}, ValueError, "`frames` must be at least 1, got 0"),
         ("train.csv", {"short_side": (8, 20)}, ValueError, "`short_side` must be two increasing numbers of pixels"),
         ("none.csv", {}, ManifestError, "none.csv"),

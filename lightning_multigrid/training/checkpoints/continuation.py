@@ -39,7 +39,6 @@ def describe_run(plan: Plan) -> State:
         "samples": plan.clips,
         "batches": plan.batches_per_epoch,
         "epochs": str(exact(plan.schedule.baseline.epochs)),
-        "shares_reads": plan.shares_reads,
     }
 
 
@@ -88,15 +87,12 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     counters, mine = LoopCounters(checkpoint), describe_run(plan)
     # Other devices, other data and more epochs give an epoch other steps: the same point of the epoch is found.
     as_before = all(state[name] == mine[name] for name in ("clips", "split", "samples", "epochs"))
-    if (as_before and state["batches"] != mine["batches"]) or state["shares_reads"] != plan.shares_reads:
-        whole, own = (
-            f"{one['batches']} mini-batches in an epoch and `share_reads={one['shares_reads']}`"
-            for one in (state, mine)
-        )
+    if as_before and state["batches"] != mine["batches"]:
         raise MisconfigurationException(
-            f"The checkpoint is of a run with {whole}, and this run has {own}, so the same place means something else. "
-            f"The checkpoint's plan was:\n{state['schedule']}\nThis run's is:\n{mine['schedule']}\nResume with the "
-            f"settings of the checkpoint, or {_NEW_TRAINING}"
+            f"The checkpoint is of a run with {state['batches']} mini-batches in an epoch, and this run has "
+            f"{mine['batches']}, so the same place means something else. The checkpoint's plan was:\n"
+            f"{state['schedule']}\nThis run's is:\n{mine['schedule']}\nResume with the settings of the checkpoint, or "
+            f"{_NEW_TRAINING}"
         )
     if state["seed"] != plan.seed:
         raise MisconfigurationException(
@@ -140,5 +136,5 @@ def _continues_at(state: State, mine: State, place: Place, plan: Plan) -> tuple[
         )
     place = plan.start_of_update(place)
     entry = number * plan.clips + min(seen, plan.clips)  # of the stream
-    of_epoch = plan.reads_before(Place(place.epoch, 0)) if state["of_epochs"] else 0
-    return place, entry - plan.reads_before(place) + of_epoch
+    of_epoch = plan.step(Place(place.epoch, 0)).offset if state["of_epochs"] else 0
+    return place, entry - plan.step(place).offset + of_epoch

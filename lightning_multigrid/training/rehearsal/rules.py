@@ -42,8 +42,13 @@ def divisors_that_work(grids: Sequence[BatchShape], works: Callable[[BatchShape]
 
 
 def refusal(name: str, grid: BatchShape, where: str, error: Exception, divisors: str) -> ValueError:
-    """The error for a grid on which a module fails; it takes those that are rounded to multiples of `divisors`."""
-    rounded = f"It takes all grids with `MultigridCallback({divisors})`. Or let" if divisors else "Let"
+    """The error for a grid on which a module fails; it runs on those that are rounded to multiples of `divisors`."""
+    rounded = (
+        f"It runs on all grids with `MultigridCallback({divisors})`, which is right for layers that halve clips again "
+        "and again, as a U-Net's. Or let"
+        if divisors
+        else "Let"
+    )
     return ValueError(
         f"{name} cannot take clips of {grid.frames} x {grid.size} x {grid.size} (frames x height x width): {where} "
         f"fails with {error_text(error)}. {rounded} it take clips of any length and size: end with a global pool, and "

@@ -31,12 +31,11 @@ def make_plan(
     *,
     seed: int,
     world: int,
-    shares_reads: bool = False,
 ) -> Plan:
     """Returns the plan of a training on `world` devices.
 
     The Trainer has the settings, optimizers and schedulers of its script. `shape` is the baseline's mini-batch, and
-    `stride` that of its clips. `shares_reads` is that of `Plan`.
+    `stride` that of its clips.
     """
     epochs = _epochs_of_try(arguments) if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
     schedule = arguments.schedule
@@ -50,7 +49,7 @@ def make_plan(
         )
     refuse_hidden(schedule, module, trainer.optimizers)
     of_epoch = trainer.accumulate_grad_batches, recipe.epoch.batches
-    return Plan(schedule, recipe.clips, seed, world, *of_epoch, shares_reads)
+    return Plan(schedule, recipe.clips, seed, world, *of_epoch)
 
 
 def check_steps(plan: Plan) -> None:
@@ -90,10 +89,11 @@ def _inferred(
     stages = lr_stages(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs), epochs_before(trainer))
     warmup = stages.warmup_epochs if arguments.warmup_epochs is None else exact(arguments.warmup_epochs)
     baseline = replace(baseline, warmup_epochs=warmup)  # which refuses one that is too long, before it shifts others
-    milestones: tuple[Epochs, ...] = stages.milestones if arguments.milestones is None else tuple(arguments.milestones)
+    given = arguments.milestones
+    milestones: tuple[Epochs, ...] = stages.milestones if isinstance(given, str) else tuple(given or ())
     # With manual optimization, schedulers are ticked where the script does, without exceptions.
     stepwise = stages.stepwise and bool(stages.milestones) and trainer.lightning_module.automatic_optimization
-    if arguments.one_pass or not milestones:
+    if not milestones:
         # One long cycle, and then the fine-tuning phase for as many steps. The LR of each epoch stays the script's.
         half = warmup + (exact(baseline.epochs) - warmup) / 2
         milestones, stepwise = (half,) if arguments.fine_tuning else (), False
@@ -108,4 +108,5 @@ def _epochs_of_try(arguments: Arguments) -> Fraction:
     """A length that fits the arguments, for `fast_dev_run`, where the Trainer's own length is 1."""
     if arguments.schedule is not None:
         return Fraction(arguments.schedule.baseline.epochs)
-    return Fraction(math.floor(max(0, *(arguments.milestones or ()), arguments.warmup_epochs or 0)) + 1)
+    milestones = arguments.milestones if isinstance(arguments.milestones, list) else []
+    return Fraction(math.floor(max(0, *milestones, arguments.warmup_epochs or 0)) + 1)

@@ -1,6 +1,11 @@
-"""A pass in which all classes come equally often, however many videos they have."""
+"""Orders of a pass besides torch's: classes of equal frequency (`balance`), and several clips of a visit (`repeats`).
+
+The clips of a visit come one after the other and lie in one span of the video, so a dataset can decode the video once
+for all of them (`read_clips`). Their requests share the seed `ClipRequest.visit`.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
@@ -13,13 +18,9 @@ from lightning_multigrid.loading import OrderSampler, derive_seed, shuffled_orde
 class BalancedOrder:
     """The order of a pass in which the classes of the videos come equally often, up to one clip.
 
-    A pass has as many clips as there are videos, in rounds: each round has a video of each class. The videos of a class
-    that has fewer than the rounds come again and again, all of them equally often, up to one clip. Of a larger one, a
-    pass has a part, and the next pass goes on with the others.
-
-    Args:
-        seed: Seed of the order.
-        labels: The class of each video. Classes without one are left out.
+    A pass has as many clips as there are videos, in rounds: each round has a video of each class in `labels`. The
+    videos of a class that has fewer than the rounds come again and again, all of them equally often, up to one clip. Of
+    a larger one, a pass has a part, and the next pass goes on with the others.
 
     >>> sorted(BalancedOrder(seed=0, labels=[0, 0, 0, 0, 0, 7])(number=0))[-3:]
     [5, 5, 5]
@@ -65,3 +66,27 @@ class BalancedOrder:
 def balance_sampler(labels: Sequence[int] | Tensor, **ranks: int) -> OrderSampler:
     """Returns the sampler of `BalancedOrder`; `ranks` are arguments of `OrderSampler`."""
     return OrderSampler(partial(BalancedOrder, labels=labels), len(labels), **ranks)
+
+
+@dataclass(frozen=True)
+class RepeatedOrder:
+    """The order of a pass in which each visit of one of `length` videos gives `repeats` clips, one after the other.
+
+    A pass visits every video once, so it has `repeats` times as many clips as the dataset has videos.
+
+    >>> RepeatedOrder(seed=1, length=3, repeats=2)(number=0)
+    [1, 1, 2, 2, 0, 0]
+    """
+
+    seed: int
+    length: int
+    repeats: int
+    may_repeat = visits = True
+
+    def __call__(self, number: int) -> list[int]:
+        return [index for index in shuffled_order(self.seed, number, self.length) for _ in range(self.repeats)]
+
+
+def repeat_sampler(length: int, repeats: int, **ranks: int) -> OrderSampler:
+    """Returns the sampler of `RepeatedOrder`; `ranks` are arguments of `OrderSampler`."""
+    return OrderSampler(partial(RepeatedOrder, length=length, repeats=repeats), length * repeats, **ranks)

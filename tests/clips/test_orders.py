@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.clips.balance import BalancedOrder, balance_sampler
+from lightning_multigrid.clips.orders import BalancedOrder, balance_sampler
 from lightning_multigrid.loading.order import draw_pass, order_of
 from lightning_multigrid.sources.video_list import VideoList
 from lightning_multigrid.training.callback import MultigridCallback

@@ -1,0 +1,20 @@
+"""Losses of six trainings, kept for each version of torch: whatever moves one of them is meant, or a fault."""
+
+import json
+
+import pytest
+
+from tests.helpers.golden import FILE, PLANS, STEPS, losses
+
+RENEW = "if that is meant, run `python -m tests.helpers.golden`, and the changelog says why"
+pytestmark = [pytest.mark.usefixtures("_unrehearsed"), pytest.mark.smallest]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_training_has_the_losses_that_were_kept(name, tmp_path):
+    if not FILE.exists():
+        pytest.skip(f"{FILE.name} is not kept: `python -m tests.helpers.golden` writes it")
+    kept, found = json.loads(FILE.read_text())[name], losses(name, tmp_path / "losses")
+    assert len(kept) == len(found) == STEPS
+    moved = [number for number in range(STEPS) if found[number] != pytest.approx(kept[number], rel=0, abs=1.5e-6)]
+    assert not moved, f"the plan '{name}' moved at {moved[0]} of {STEPS} losses, {found} for {kept}: {RENEW}"
