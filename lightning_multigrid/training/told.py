@@ -51,8 +51,8 @@ def tell_notes(arguments: Arguments, trainer: Trainer, plan: Plan) -> None:
         start = float(schedule.baseline.milestones[-1])
         tell(
             f"The schedule is `stepwise`: from epoch {start:g} to {(start + float(epochs)) / 2:g}, in the first half "
-            "of the fine-tuning phase, training keeps the LR of the stage before. For an LR that does not fall in steps, "
-            "give `MultigridSchedule(..., stepwise=False)`."
+            "of the fine-tuning phase, training keeps the LR of the stage before. For an LR that does not fall in "
+            "steps, give `MultigridSchedule(..., stepwise=False)`."
         )
     most = max(phase.lr_scale for phase in schedule.phases)
     others = [type(one).__name__ for one in with_groups(optimizers) if rule_of(one) == "sqrt"]
