@@ -64,7 +64,10 @@ CARD = (
 CLIPS = {
     "grid_64": "words, 64 x 64 pixels",
     "grid_planes": "words, 48 x 48 pixels",
-    "hard_shapes": "drawn shapes, 40 x 40 pixels",
+    "grid_48": "words, 48 x 48 pixels",
+    "grid_96": "words, 48 x 48 pixels",
+    "grid_48_steps": "words, 48 x 48 pixels, an LR in steps",
+    "hard_shapes": "drawn shapes, 40 x 40 pixels, an LR in steps",
 }
 # The task that each shows, and its rows: at most five.
 FIGURES = {

@@ -316,8 +316,12 @@ class Comparison:
         return gain, 2 * math.hypot(self.error(variant), self.error(over))
 
     def as_good(self, variant: str) -> bool:
-        """Whether a variant does not end below the baseline by more than two standard errors, if these are known."""
-        gain, error = self._gain(BASELINE, variant)
+        """Whether a variant does not end below the baseline by more than two standard errors, if these are known.
+
+        They are those of the seeds alone: all variants are validated on the same clips.
+        """
+        gain, _ = self._gain(BASELINE, variant)
+        error = 2 * math.sqrt(sum(_of_seeds(self.ends(name)) for name in (BASELINE, variant)))
         return gain >= (0 if math.isnan(error) else -error)
 
     def shortest(self) -> str | None:

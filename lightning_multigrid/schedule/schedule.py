@@ -261,7 +261,8 @@ class MultigridSchedule:
         legend = (
             "stage: goes once from coarse to fine" + ("; the last one fine-tunes" if self.fine_tuning else ""),
             f"passes: over the data until the phase ends, {float(self.epoch_factor):g} for each epoch of the script",
-            f"short cycle: {first.clips}x{first.size} is {first.clips} clips of {first.size} px; such grids take turns",
+            f"short cycle: {first.clips}x{first.size} is {first.clips} clips of {first.size} px"
+            + ("; such grids take turns" if self.has_short_cycle else ""),
         )
         return table if self.is_baseline else "\n".join([table, *legend])
 

@@ -51,7 +51,7 @@ class LRInStep:
                 changes.set_attribute(one, "step", MethodType(self._with_scale(one.step), one))
             except (AttributeError, TypeError) as error:
                 raise MisconfigurationException(
-                    f"MultigridCallback scales the LR within the `step` of each optimizer, but the `step` of "
+                    "MultigridCallback scales the LR within the `step` of each optimizer, but the `step` of "
                     f"{type(one).__name__} can't be replaced ({error}). Give its class a `__dict__`: no `__slots__`."
                 ) from error
 
