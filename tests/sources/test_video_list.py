@@ -340,10 +340,11 @@ def test_a_list_in_the_working_directory(tmp_path, monkeypatch):
 
 def test_a_list_is_read_without_a_look_at_the_videos(read, monkeypatch):
     """Hundreds of thousands of files on a network disk."""
-    real = os.stat
     looked = []
-    monkeypatch.setattr(os, "stat", lambda path, **options: looked.append(str(path)) or real(path, **options))
-    monkeypatch.setattr(os, "lstat", None)
+    for name in ("stat", "lstat"):
+        real = getattr(os, name)
+        looks = lambda path, real=real, **options: looked.append(str(path)) or real(path, **options)  # noqa: E731
+        monkeypatch.setattr(os, name, looks)
     monkeypatch.setattr(os, "scandir", None)
     read("a.mp4 1\nb/c.mp4 2\n")
     assert looked
