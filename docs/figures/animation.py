@@ -133,7 +133,7 @@ def animate(schedule, videos, file):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--milestones", type=float, nargs="*", default=[40, 70])
+    parser.add_argument("--milestones", type=float, nargs="*", default=[50])
     parser.add_argument("--epochs", type=int, default=100)
     given = parser.parse_args()
     schedule = MultigridSchedule(Baseline(BatchShape(8, 16, 40), given.epochs, tuple(given.milestones)))

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from jsonargparse import ArgumentError
 from lightning.pytorch import LightningDataModule
@@ -82,7 +82,7 @@ def prepare_videos(
             and lose nothing more, but take about 1.5 bytes for each pixel of each frame. The command prints how many
             GB that is before it begins.
         crf: Constant rate factor of x264, from 0 (lossless) to 51. 6 more is about half the bytes. By default 21.
-        preset: How much time x264 may take. Faster presets make more bytes (docs/speed.md), and decode no faster. By
+        preset: How much time x264 may take. Faster presets make more bytes (docs/evidence.md), and decode no faster. By
             default `medium`.
     """
     if store == "planes" and (crf, preset) != (Encoding.crf, Encoding.preset):
@@ -91,12 +91,16 @@ def prepare_videos(
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
     encoding = Planes(short_side) if store == "planes" else Encoding(short_side, crf, preset)
-    options = {"workers": workers, "timeout": timeout, "max_bad_fraction": max_bad_fraction}
-    written: dict[str, str] = {}
+    written = {split: os.path.join(output, split) if split else output for split in splits}
     for split, manifest in splits.items():
-        folder = os.path.join(output, split) if split else output
-        _prepare_shown(manifest, folder, encoding, **options)
-        written[split] = folder
+        if isinstance(encoding, Planes):
+            paths = list(dict.fromkeys(manifest.paths()))
+            size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.images_per_second))
+            say(f"The planes of {of_videos(len(paths))} take about {size}.")
+        bounds = {"timeout": timeout, "max_bad_fraction": max_bad_fraction}
+        done = prepare(manifest, written[split], encoding, workers=workers, **bounds)
+        why = f" {done.report} says why." if done.broken else ""
+        say(f"{done}: {filesize.decimal(done.bytes)} in {written[split]}.{why}")
     say(f"\nThe videos have a short side of {short_side} pixels or less. To train on them, give the data module:")
     say("\ndata:\n  init_args:")
     for split, path in written.items():
@@ -240,17 +244,6 @@ def _videos(
             f"`data` is {type(data).__name__}, a VideoDataModule is required. Give a list or folder of videos instead."
         )
     return {str(split): manifest for split, manifest in data.manifests().items()}
-
-
-def _prepare_shown(manifest: Manifest, folder: str, encoding: Encoding | Planes, **options: Any) -> None:
-    """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
-    if isinstance(encoding, Planes):
-        paths = list(dict.fromkeys(manifest.paths()))
-        size = filesize.decimal(bytes_of_planes(paths, encoding, manifest.images_per_second))
-        say(f"The planes of {of_videos(len(paths))} take about {size}.")
-    done = prepare(manifest, folder, encoding, **options)
-    why = f" {done.report} says why." if done.broken else ""
-    say(f"{done}: {filesize.decimal(done.bytes)} in {folder}.{why}")
 
 
 def needed_short_side(data: LightningDataModule) -> int:

@@ -121,10 +121,7 @@ _copy_stream = cache(torch.cuda.Stream)  # of a device
 
 
 def _copied_aside(data: Tensor, device: torch.device) -> Tensor:
-    """Copies pinned bytes on a stream of their own, beside the steps that the device has still to compute.
-
-    What the device is asked to do after this call waits for the copy.
-    """
+    """Copies pinned bytes on a stream of their own, for which what the device is asked to do after this call waits."""
     device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
     stream, current = _copy_stream(device), torch.cuda.current_stream(device)
     with torch.cuda.stream(stream):

@@ -17,11 +17,11 @@ WHOLE = 0.0, math.inf
 class Stretch(Video):
     """The frames of a video that are shown within [start, end), in seconds, or all; counted from 0.
 
-    Seconds count from the start of the file, as in a player: its video may begin later than its sound.
-    A frame is shown until the next one is, and belongs to the stretch in which the middle of that time lies. So
-    stretches without a gap share no frame, even if times are rounded. Where that gives none, the frame shown at `start`
-    is the only one. An end after that of the video is its end. A `VideoError` if it begins after the video's end,
-    or the video's rate is unknown. The rate is that of the whole `video`.
+    Seconds count from the start of the file, as in a player: its video may begin later than its sound. A frame belongs
+    to the stretch in which the middle of its time lies, so stretches without a gap share no frame, even if times are
+    rounded. Where that gives none, the frame shown at `start` is the only one. An end after that of the video is its
+    end. A `VideoError` if it begins after the video's end, or the video's rate is unknown. The rate is that of the
+    whole `video`.
     """
 
     def __init__(self, video: Video, path: str, seconds: tuple[float, float]) -> None:

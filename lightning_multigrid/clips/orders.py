@@ -18,13 +18,9 @@ from lightning_multigrid.loading import OrderSampler, derive_seed, shuffled_orde
 class BalancedOrder:
     """The order of a pass in which the classes of the videos come equally often, up to one clip.
 
-    A pass has as many clips as there are videos, in rounds: each round has a video of each class. The videos of a class
-    that has fewer than the rounds come again and again, all of them equally often, up to one clip. Of a larger one, a
-    pass has a part, and the next pass goes on with the others.
-
-    Args:
-        seed: Seed of the order.
-        labels: The class of each video. Classes without one are left out.
+    A pass has as many clips as there are videos, in rounds: each round has a video of each class in `labels`. The
+    videos of a class that has fewer than the rounds come again and again, all of them equally often, up to one clip. Of
+    a larger one, a pass has a part, and the next pass goes on with the others.
 
     >>> sorted(BalancedOrder(seed=0, labels=[0, 0, 0, 0, 0, 7])(number=0))[-3:]
     [5, 5, 5]

@@ -32,12 +32,7 @@ class VideoDataset(Dataset[Clip]):
 
     Where a row is a stretch of its video, clips lie in it. Where labels have spans in the video, a clip has the labels
     that it shows a part of. Clips of one visit lie within one span as long as a baseline clip's, which is decoded once
-    for all of them.
-
-    Args:
-        manifest: Paths and labels.
-        sampling: The baseline's grid, and how grids are drawn.
-        pixels: What clips are made of: `rgb`, or `yuv` planes where the video has them and its reader gives them.
+    for all of them. `pixels` says what clips are made of: `rgb`, or `yuv` planes where the video has them.
     """
 
     manifest: Manifest

@@ -12,11 +12,8 @@ class FrameClock:
     A frame without a time follows `usual` seconds after the one before, and so does one at which the times of the file
     begin anew, as where recordings were put one after another.
 
-    Args:
-        tick: Seconds of a unit in which the file gives times; None if it gives none.
-        usual: Seconds of a frame, as the file says.
-        base: Seconds of a tick.
-        joined: Whether the file may be one of recordings that were put together as they are, each with its own clock.
+    The file gives times in units of `tick` seconds (None if it gives none), and `usual` seconds of a frame; `joined`
+    says whether it may be one of recordings that were put together as they are, each with its own clock.
 
     >>> clock = FrameClock(tick=Fraction(1, 25), usual=Fraction(1, 25), base=Fraction(1, 25))
     >>> [clock.ticks(time) for time in (10, 11, 11, 15, None, 0, 1)]

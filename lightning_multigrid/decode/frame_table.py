@@ -79,57 +79,31 @@ class FrameTable:
     """The frames of a video file. Its length is their number.
 
     A *frame* is what a decoder that reads the file from its beginning gives out, in that order, and keeps its number.
-
-    Args:
-        file_size: Bytes of the file.
-        made_by: The version of FFmpeg's decoders, and the processor's architecture.
-        codec: FFmpeg's name of the codec.
-        coding: What a decoder must be told.
-        rate: Mean frames per second, 0.0 if unknown.
-        start: Seconds from the file's start, which may be that of its sound, to the first frame; 0.0 if unknown.
-        stored_height: Rows of a stored frame.
-        stored_width: Columns of a stored frame.
-        square_width: Columns of a stored frame once its pixels are square.
-        orientation: How to show a stored frame.
-        direct: Whether the file holds the packets as a decoder takes them, so that no container needs to be opened.
-        damage: Of the whole file.
-        made_from: The video that it was prepared from, and how, as `prepare` says it; empty if it wasn't.
-        packets: Of each frame, the number of the packet that it was decoded from.
-        entries: Of each frame, the last packet from which a decoder that has just been opened gives the same frame.
-        checksums: Of each frame, of its planes (`checksum`).
-        times: When each frame is shown, ascending, in ticks of the stream's clock; empty if that isn't known.
-        positions: Of each packet, where it begins in the file; -1 if the file doesn't hold it in one piece.
-        sizes: Of each packet, its bytes.
-        droppable: Of each packet, whether other frames come out the same without it; empty if there are none.
-        clock: Of each packet, its time of decoding, by which a container finds it; empty if `direct`.
-        last: Seconds that the last frame is shown by its packet, as where the last picture of a recording stays; 0.0 if
-            unknown. It is not shown shorter than other frames.
-        lacks: What is not there, by what the container itself says; empty if nothing is, or it can't be told.
     """
 
-    file_size: int
-    made_by: str
-    codec: str
+    file_size: int  # bytes
+    made_by: str  # the version of FFmpeg's decoders, and the processor's architecture
+    codec: str  # FFmpeg's name of it
     coding: Coding
-    rate: float
-    start: float
-    stored_height: int
-    stored_width: int
-    square_width: int
-    orientation: Orientation
-    direct: bool
-    damage: Damage
-    made_from: str
-    packets: Integers
-    entries: Integers
-    checksums: Integers
-    times: Integers
-    positions: Integers
-    sizes: Integers
-    droppable: Integers
-    clock: Integers
-    last: float = 0.0
-    lacks: str = ""
+    rate: float  # mean frames per second, 0.0 if unknown
+    start: float  # seconds from the file's start, which may be that of its sound, to the first frame; 0.0 if unknown
+    stored_height: int  # rows of a stored frame
+    stored_width: int  # columns of a stored frame
+    square_width: int  # columns of a stored frame once its pixels are square
+    orientation: Orientation  # how to show a stored frame
+    direct: bool  # whether the file holds packets as a decoder takes them, so that no container needs to be opened
+    damage: Damage  # of the whole file
+    made_from: str  # the video that it was prepared from, and how, as `prepare` says it; empty if it wasn't
+    packets: Integers  # of each frame, the number of the packet that it was decoded from
+    entries: Integers  # of each frame, the last packet from which a decoder that was just opened gives the same frame
+    checksums: Integers  # of each frame, of its planes (`checksum`)
+    times: Integers  # of each frame, ascending, in ticks of the stream's clock; empty if unknown
+    positions: Integers  # of each packet, where it begins in the file; -1 if the file doesn't hold it in one piece
+    sizes: Integers  # of each packet, its bytes
+    droppable: Integers  # of each packet, whether other frames come out the same without it; empty if there are none
+    clock: Integers  # of each packet, its time of decoding, by which a container finds it; empty if `direct`
+    last: float = 0.0  # seconds that the last frame is shown by its packet, if longer than others; 0.0 if unknown
+    lacks: str = ""  # what is not there, by what the container itself says; empty if nothing is, or it can't be told
 
     def __len__(self) -> int:
         return len(self.packets)

@@ -60,12 +60,8 @@ class FullDecode(Video):
 
     A `VideoError` if the file is missing, cut short, not a video, too slow, or has frames above 67 megapixels.
 
-    Args:
-        path: An ordinary file, whatever its name looks like. One at a URL is copied to a disk first, and removed.
-
-    Attributes:
-        file: The open file. Its height, width and orientation are known once the first frame is there; what is said of
-            all frames, once they are.
+    Height, width and orientation are known once the first frame is there; what is said of all frames, once they are. A
+    file at a URL is copied to a disk first, and removed.
     """
 
     def __init__(self, path: StrPath) -> None:
@@ -255,20 +251,17 @@ class FullDecode(Video):
             last, usual = seen.sizes[-1], float(np.median(seen.sizes))
             if last > max(10 * usual, size / 10):
                 return f"its last frame has {last} bytes, the others have about {usual:.0f}"
-        elif kind == "flv" and not self._last_tag_is_whole():
-            return "its last tag is not all there"
-        elif kind in ("flv", "mpegts") and _UNKNOWN not in seen.times and self._stream.time_base:
+        elif kind == "flv":  # it ends with a tag, and then the tag's length
+            length = int.from_bytes(self.file.bytes.read(size - 4, 4), "big")
+            fits = 11 < length <= size - 4
+            if not fits or int.from_bytes(self.file.bytes.read(size - 3 - length, 3), "big") != length - 11:
+                return "its last tag is not all there"
+        if kind in ("flv", "mpegts") and _UNKNOWN not in seen.times and self._stream.time_base:
             times = np.sort(np.array(seen.times)) * float(self._stream.time_base)
             steps = np.diff(times)
             if len(steps) and (longest := steps.max()) > max(_HOLE, 10 * np.median(steps)):
                 return f"it has no frame for {longest:.1f} s from {times[steps.argmax()] - times[0]:.1f} s on"
         return ""
-
-    def _last_tag_is_whole(self) -> bool:
-        """Whether an flv file ends with a tag and then its length."""
-        end = self.file.bytes.size - 4
-        length = int.from_bytes(self.file.bytes.read(end, 4), "big")
-        return 11 < length <= end and int.from_bytes(self.file.bytes.read(end - length + 1, 3), "big") == length - 11
 
     def _with_entries(self, table: FrameTable) -> FrameTable:
         """The table with its entries, and without a container if a decoder finds as many of them so."""

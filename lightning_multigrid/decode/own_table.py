@@ -1,7 +1,6 @@
 """The frame table that a prepared video holds itself, in a box after all others.
 
-So it needs none elsewhere, and what it was made from is known without a list beside it that might say something else.
-Players skip the box (`uuid`; ISO/IEC 14496-12, 4.2).
+So it needs none elsewhere, and says itself what it was made from. Players skip the box (`uuid`; ISO/IEC 14496-12, 4.2).
 """
 
 import os

@@ -29,10 +29,10 @@ Decoded = tuple[int, VideoFrame]
 def decode_packets(
     file: VideoFile, table: FrameTable, numbers: Sequence[int], *, new: bool = True, references_only: bool = False
 ) -> Iterator[Decoded]:
-    """Decodes some packets (ascending). An error of FFmpeg ends a packet, not the decoding.
+    """Decodes some packets (ascending), by a `new` decoder or one that this thread has used.
 
-    With `new` by a decoder that has just been opened, else perhaps by one that this thread has used. With
-    `references_only` it gives out no frame that no other one refers to, as far as FFmpeg knows.
+    An error of FFmpeg ends a packet, not the decoding. With `references_only` frames are left out to which no other one
+    refers, as far as FFmpeg knows.
     """
     codec = _bare_decoder(table.coding) if new else of_thread.take(table.coding)
     if references_only:

@@ -51,13 +51,8 @@ class VideoError(ValueError):
 class VideoFile:
     """An ordinary file, or one at a URL, open until `close`; it is a `VideoError` if it can't be opened.
 
-    Args:
-        path: Its path or URL.
-        whole: Whether FFmpeg reads it. What is at a URL is then copied to a disk first.
-
-    Attributes:
-        bytes: What it holds.
-        until: The CPU time of the thread, in s, at which decoding it must have ended.
+    A `whole` one FFmpeg reads; from a URL it is then copied to a disk first. `bytes` is what it holds. `until` is the
+    CPU time of the thread, in s, at which decoding it must have ended.
     """
 
     def __init__(self, path: str, *, whole: bool = False) -> None:
@@ -105,10 +100,10 @@ class VideoFile:
             raise VideoError(self.path, f"takes too long to decode, for a file of {self.bytes.size} bytes")
 
     def container(self, *, new: bool) -> tuple[InputContainer, VideoStream]:
-        """Returns the file's container and video, to be read by one at a time; `new` ones, or perhaps the last ones.
+        """Returns the file's container and video, to be read by one at a time.
 
-        To open a container, FFmpeg decodes some of it. Only transport streams are sought alike whatever was read
-        before: MPEG program streams and ASF go by an index that grows.
+        To open one, FFmpeg decodes some of it. Only transport streams are sought alike whatever was read before, if no
+        `new` one is asked for: MPEG program streams and ASF go by an index that grows.
         """
         if new or self._opened is None or self._opened[0].format.name != "mpegts":
             self.release()

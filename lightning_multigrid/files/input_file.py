@@ -34,10 +34,7 @@ class InputFile:
         if isinstance(path, int):
             self._descriptor = path
         else:
-            try:
-                self._descriptor = os.open(path, opens)
-            except FileNotFoundError:
-                self._descriptor = os.open(on_disk(path), opens)
+            self._descriptor = os.open(on_disk(path), opens)
         found = os.fstat(self._descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not an ordinary file")

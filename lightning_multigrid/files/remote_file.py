@@ -136,10 +136,7 @@ def state_of(path: StrPath) -> FileState:
     """The state of a file, which at a URL this process asks for once; an OSError if there is none."""
     if is_url(path):
         return _tried(str(path), lambda: _process().known(str(path)).state)
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        found = os.stat(on_disk(path))
+    found = os.stat(on_disk(path))
     return FileState(found.st_size, found.st_mtime_ns)
 
 

@@ -1,7 +1,7 @@
 """The parts of the paper's models: stem, bottleneck, non-local block, stage, head.
 
-Modules have PySlowFast's names (`s2.pathway0_res0.branch2.a`), so that published weights fit. Only the convolutions of
-the non-local block have a bias. Nothing depends on the shape of a clip, as the head pools globally.
+Modules have PySlowFast's names (`s2.pathway0_res0.branch2.a`), so that published weights fit. Nothing depends on the
+shape of a clip, as the head pools globally.
 
 Legend: B clips, C channels, T frames, H W pixels; N = T H W positions of a non-local block, M <= N of its keys.
 """

@@ -96,7 +96,8 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
     given = find_tensors(source if isinstance(source, Mapping) else read_file(source), where)
     own = model.state_dict()
     fitting, report = _match(given, own)
-    if report.missing and report.unexpected and _is_of_transformers(model):
+    transformers = sys.modules.get("transformers")  # who has a model of it has imported it
+    if report.missing and report.unexpected and transformers and isinstance(model, transformers.PreTrainedModel):
         fitting, report = _match(_renamed(model, given), own)
     if not fitting:
         raise ValueError(
@@ -136,11 +137,6 @@ def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict
     found = fitting.keys() | mismatched.keys()
     missing = tuple(name for name in own if name not in found and not name.endswith("num_batches_tracked"))
     return fitting, WeightsReport(naming, tuple(fitting), tuple(inflated), missing, tuple(unexpected), mismatched)
-
-
-def _is_of_transformers(model: nn.Module) -> bool:
-    transformers = sys.modules.get("transformers")  # who has a model of it has imported it
-    return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 
 
 def _renamed(model: Any, given: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """RandAugment and random erasing of all clips of a mini-batch together, each clip by its own seed.
 
-The host draws what is done to each clip, from its seed alone, and uploads the numbers at once. The device does it in as
-many operations for many clips as for a few: clips that get the same one are neighbours while it is done.
+The host draws what is done to each clip. The device does it in as many operations for many clips as for a few: clips
+that get the same one are neighbours while it is done.
 
 Legend: B clips, T frames, S size of a mini-batch; pixels are from 0 (black) to 1 (white).
 """

@@ -23,25 +23,15 @@ _WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
 
 @dataclass(frozen=True)
 class YuvFormat:
-    """What the bytes of a clip mean: T x h x w of luma, then T x 2 x rows x columns of chroma.
+    """What the bytes of a clip mean: T x h x w of luma, then T x 2 x rows x columns of chroma."""
 
-    Args:
-        frames: T.
-        height: h, in pixels.
-        width: w, in pixels.
-        top: The first row of the clip is row 0 or 1 of the two under its chroma sample.
-        left: The first column of the clip is column 0 or 1 of the two under its chroma sample.
-        matrix: Weights with which red, green and blue were mixed.
-        full_range: Whether luma and chroma go from 0 to 255, instead of luma from 16 to 235 and chroma to 240.
-    """
-
-    frames: int
-    height: int
-    width: int
-    top: int = 0
-    left: int = 0
-    matrix: Literal["bt601", "bt709"] = "bt601"
-    full_range: bool = False
+    frames: int  # T
+    height: int  # h, in pixels
+    width: int  # w, in pixels
+    top: int = 0  # the first row of the clip is row 0 or 1 of the two under its chroma sample
+    left: int = 0  # the first column of the clip is column 0 or 1 of the two under its chroma sample
+    matrix: Literal["bt601", "bt709"] = "bt601"  # weights with which red, green and blue were mixed
+    full_range: bool = False  # whether luma and chroma go from 0 to 255, not luma from 16 to 235 and chroma to 240
 
     @property
     def chroma(self) -> tuple[int, int]:

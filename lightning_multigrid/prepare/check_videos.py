@@ -20,21 +20,9 @@ _USUAL_RATE = 30.0  # frames per second, where a file doesn't say
 def check(manifest: Manifest, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> dict[str, str]:
     """Finds the faults of a manifest's videos: what is broken, damaged or cut, or ends before a stretch of it begins.
 
-    Their frame tables tell it, and those that are missing are made and stored, as by `index`: a training that follows
-    decodes no video again. Prepared videos and folders of frames, which need no tables there, are decoded each time.
-
-    Args:
-        manifest: The videos.
-        folder: Where tables are stored.
-        workers: Processes; 0 works in this one.
-        timeout: Seconds after which a video counts as broken (not with 0 workers).
-
-    Returns:
-        The paths of videos with a fault, each with what it is.
-
-    Raises:
-        OutputError: If tables can't be written.
-        ValueError: If an argument is outside its range.
+    Their frame tables tell it. Those that are missing are made as by `index`, with its arguments and errors, so that a
+    training that follows decodes no video again. Prepared videos and folders of frames, which need none, are decoded.
+    Returns the paths of videos with a fault, each with what it is.
     """
     # A video that is listed several times is read once.
     starts: dict[str, list[float]] = {}

@@ -20,18 +20,9 @@ def index_in_subprocess(manifests: Iterable[Manifest], folder: StrPath) -> str:
     """Makes the frame tables that videos of manifests lack, and stores them in a folder.
 
     It starts `python -m lightning_multigrid.prepare`: processes of the user's own script would run that script again.
-    Several that share the folder share the work, and none waits for another. That program also asks which videos at
-    URLs lack a table: this process opens no connection, so that it may fork.
-
-    Args:
-        manifests: The videos; those that need no table are left out.
-        folder: That of a `TableStore`.
-
-    Returns:
-        A sentence that says what was made; empty if nothing was missing.
-
-    Raises:
-        OutputError: If the folder can't be written to.
+    That program also asks which videos at URLs lack a table: this process opens no connection, so that it may fork.
+    Returns a sentence that says what was made; empty if nothing was missing. An `OutputError` if the folder of this
+    `TableStore` can't be written to.
     """
     missing, remote = defaultdict[str, list[str]](list), False
     for manifest in manifests:

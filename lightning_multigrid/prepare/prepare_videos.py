@@ -66,13 +66,9 @@ def prepare(
 ) -> Prepared:
     """Writes the videos of a manifest anew, except those that are there already, with a bar.
 
-    Args:
-        manifest: The videos.
-        output: Folder for all that is written. Nothing outside it is touched, whatever the manifest says.
-        encoding: How videos are encoded, or stored as planes.
-        workers: Processes; 0 works in this one.
-        timeout: Seconds after which a video counts as broken (not with 0 workers).
-        max_bad_fraction: Largest share of all videos that may be broken, in [0, 1].
+    Nothing outside of the folder `output` is written, whatever the manifest says. `workers` are processes; 0 works in
+    this one. After `timeout` seconds a video counts as broken (not with 0 workers). `max_bad_fraction` is the largest
+    share of all videos that may be broken, in [0, 1].
 
     Raises:
         BrokenVideosError: If too many videos are broken; the others are there nevertheless, and so is the report.
@@ -107,12 +103,11 @@ def prepare(
                 broken[source] = error.strerror or str(error)
                 continue
             target = os.path.join(folder, name)
-            if _own_origin(target) == made_from:
-                continue
-            if _room_for_name(target):
-                jobs.append(TranscodeJob(source, target, encoding, manifest.images_per_second, made_from))
-            else:
+            if max(len(os.fsencode(part)) for part in name.split("/")) > os.pathconf(root, "PC_NAME_MAX"):
                 broken[source] = f"{os.path.basename(name)} is too long a name for the disk of {root}; rename the video"
+            elif _own_origin(target) != made_from:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                jobs.append(TranscodeJob(source, target, encoding, manifest.images_per_second, made_from))
         if isinstance(encoding, Planes):
             _check_room(root, bytes_of_planes([job.source for job in jobs], encoding, manifest.images_per_second))
         random.Random().shuffle(jobs)  # other processes may do the same
@@ -142,20 +137,6 @@ def prepare(
         )
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
     return Prepared(made, len(good) - made, broken, folder=root, report=report, bytes=size)
-
-
-def _room_for_name(path: str) -> bool:
-    """Makes the folder of a file; returns whether the disk takes a name as long as the file's."""
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.lstat(path)
-    except FileNotFoundError:
-        return True
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        return False
-    return True
 
 
 def _check_room(folder: str, needed: int) -> None:

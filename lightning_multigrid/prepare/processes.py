@@ -47,9 +47,9 @@ def run_tasks(
 ) -> Generator[tuple[Any, Any], None, None]:
     """Calls a function for each task, and yields (task, result) as they finish; a result may be a `TaskFailure`.
 
-    The function is one of a module. A process whose task takes more than `timeout` seconds is ended. With 0 workers the
-    function is called here. An `OutputError` of it is raised, and a RuntimeError, with the task, for what can only be a
-    mistake in it (an AttributeError, a TypeError ...), or if no worker process can start.
+    A process whose task takes more than `timeout` seconds is ended. With 0 workers the function, one of a module, is
+    called here. An `OutputError` of it is raised, and a RuntimeError for what can only be a mistake in it (a TypeError
+    ...), or if no worker process can start.
     """
     if workers < 0 or timeout <= 0:
         raise ValueError(f"`workers` must be at least 0, and `timeout` positive, got {workers} and {timeout}.")

@@ -29,14 +29,8 @@ def index(videos: Videos, folder: StrPath, workers: int = 0, timeout: float = TA
     Several processes share the work: each takes the videos in an order of its own, and looks for the table before it
     makes it. That a video is broken is stored instead of its table, and holds for this version of the package.
 
-    Args:
-        videos: The videos.
-        folder: Where tables are stored. What was added before an interruption is not made again.
-        workers: Processes; 0 works in this one.
-        timeout: Seconds after which a video counts as broken, until the next call (not with 0 workers).
-
-    Raises:
-        OutputError: If tables can't be written.
+    `workers` are processes; 0 works in this one. After `timeout` seconds a video counts as broken, until the next call
+    (not with 0 workers). An `OutputError` if tables can't be written.
     """
     done, missing = Done(), dict[tuple[TableStore, str], None]()
     for root, paths in videos:

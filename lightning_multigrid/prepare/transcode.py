@@ -42,7 +42,7 @@ class Encoding:
         short_side: Pixels of the shorter side, even. Smaller videos keep their size, up to a row or column that makes
             it odd.
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
-        preset: How much time x264 may take. Faster ones make more bytes (docs/speed.md), and decode no faster.
+        preset: How much time x264 may take. Faster ones make more bytes (docs/evidence.md), and decode no faster.
     """
 
     short_side: int = 256
@@ -114,8 +114,7 @@ class TranscodeJob:
 def transcode(job: TranscodeJob) -> None:
     """Writes a video anew: frame i of the target is frame i of the source, shown at the same time after the first.
 
-    The source is decoded once, an encoded target once more for its table, which follows it. A `VideoError` if the
-    source can't be read, or is damaged; then there is no target.
+    A `VideoError` if the source can't be read, or is damaged; then there is no target.
     """
     with new_file(job.target) as file:
         try:

@@ -16,7 +16,7 @@ _MOST_FIRST = 16  # mini-batches that are left out as the first of a worker, so 
 class Stretch:
     """Mini-batches that follow each other, and the clips of all of them, on one device."""
 
-    steps: float
+    steps: int
     clips: float
 
     def seconds(self, step: float, read: float, workers: int) -> float:
@@ -31,7 +31,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Estimated seconds of a run and of the script alone, without validations; and why, if the loader is the limit.
+    """Estimated seconds of a training and of the script alone, without validations; why, if the loader is the limit.
 
     A baseline that the callback trains is the script alone.
     """
@@ -56,45 +56,25 @@ class Loading:
     workers: int
     ways_out: Sequence[str]
 
-    def stretches(self, left: int) -> list[Stretch]:
-        """The last mini-batches of the plan, as many as are `left`: a stretch for each phase."""
-        found = []
-        for phase, planned in reversed([*enumerate(self.plan.phase_steps)]):
-            steps, cycle = min(planned, left), self.plan.schedule.cycles[phase]
-            clips = sum(shape.clips for shape, _ in cycle) / len(cycle)
-            found.append(Stretch(steps, steps * clips))
-            left -= steps
-        return found[::-1]
+    @property
+    def stretches(self) -> list[Stretch]:
+        """A stretch for each phase of the plan."""
+        phases = zip(self.plan.phase_steps, self.plan.schedule.cycles, strict=True)
+        return [Stretch(n, n * sum(shape.clips for shape, _ in cycle) / len(cycle)) for n, cycle in phases]
 
-    def judge(
-        self,
-        step: float,
-        read: float,
-        baseline_read: float | None = None,
-        *,
-        passed: float = 0.0,
-        left: int | None = None,
-        of_plan: float = 1.0,
-    ) -> Verdict:
-        """Estimates a run by the seconds of a step, and those of the loader for each sample.
+    def judge(self, step: float, read: float, baseline_read: float | None = None) -> Verdict:
+        """Estimates a whole training by the seconds of a step, and those of all workers together for a sample.
 
-        Args:
-            step: By Eq. 1 all full mini-batches take about as long.
-            read: Of all workers together.
-            baseline_read: For the baseline's samples, if that is another time.
-            passed: Seconds of the run so far.
-            left: Mini-batches after them; None for the whole plan.
-            of_plan: The share of the plan that the run has, which may continue another one.
+        By Eq. 1 all full mini-batches take about as long. `baseline_read` is for the baseline's samples, if that is
+        another time.
         """
-        plan, whole = self.plan, sum(self.plan.phase_steps)
-        rest = self.stretches(whole if left is None else left)
-        seconds = sum(stretch.seconds(step, read, self.workers) for stretch in rest)
-        steps = plan.baseline_steps * of_plan
-        baseline = Stretch(steps, steps * plan.schedule.baseline.shape.clips)
+        plan, stretches = self.plan, self.stretches
+        seconds = sum(stretch.seconds(step, read, self.workers) for stretch in stretches)
+        baseline = Stretch(plan.baseline_steps, plan.baseline_steps * plan.schedule.baseline.shape.clips)
         alone = baseline.seconds(step, baseline_read or read, self.workers)
         why = ""
-        if seconds > _BAND * sum(stretch.steps for stretch in rest) * step:
-            most = max(stretch.clips / stretch.steps for stretch in self.stretches(whole) if stretch.steps)
+        if seconds > _BAND * sum(plan.phase_steps) * step:
+            most = max(stretch.clips / stretch.steps for stretch in stretches if stretch.steps)
             where = " on each device" if plan.world > 1 else ""
             why = (
                 f"With {counted(self.workers, 'worker')}, a sample takes "
@@ -102,7 +82,7 @@ class Loading:
                 f"second{where}, and the steps could take up to {three_digits(most / step)}. What helps, best first: "
                 f"{'; '.join(self.ways_out)}."
             )
-        return Verdict(passed + seconds, alone, why, plan.schedule.is_baseline)
+        return Verdict(seconds, alone, why, plan.schedule.is_baseline)
 
 
 class LoaderWatch:
@@ -116,12 +96,11 @@ class LoaderWatch:
         self._loading = loading
         self._grids = set[ClipShape]()
         self._window: list[StepTime] = []
-        self._passed, self._steps, self._said = 0.0, 0, False
+        self._steps, self._said = 0, False
 
     def add(self, time: StepTime) -> str | None:
         """Counts a step; returns the sentence if it becomes clear with this step."""
-        self._passed, self._steps = self._passed + time.seconds, self._steps + 1
-        grid = time.step.shape.clip
+        self._steps, grid = self._steps + 1, time.step.shape.clip
         if self._said or self._steps <= min(self._loading.workers, _MOST_FIRST) or grid not in self._grids:
             self._grids.add(grid)
             return None
@@ -136,16 +115,8 @@ class LoaderWatch:
 
     def _judge(self) -> tuple[Verdict, bool]:
         """What the last steps say of the run, and whether they have waited."""
-        times, plan, workers = self._window, self._loading.plan, self._loading.workers
+        times, workers = self._window, self._loading.workers
         waiting, stepping = sum(time.waiting for time in times), sum(time.stepping for time in times)
-        clips, reading = (sum(time.step.shape.clips for time in times), sum(time.reading for time in times))
-        epoch, batch = times[-1].step.place
-        whole, done = sum(plan.phase_steps), epoch * plan.batches_per_epoch + batch + 1
-        verdict = self._loading.judge(
-            stepping / len(times),
-            reading / max(1, workers) / clips,
-            passed=self._passed,
-            left=whole - done,
-            of_plan=(whole - done + self._steps) / whole,
-        )
+        clips, reading = sum(time.step.shape.clips for time in times), sum(time.reading for time in times)
+        verdict = self._loading.judge(stepping / len(times), reading / max(1, workers) / clips)
         return verdict, waiting > (_BAND - 1) * stepping

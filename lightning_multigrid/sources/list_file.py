@@ -147,15 +147,9 @@ class Labels:
     In a list without a header, a name must follow the path of a video file, because a field may also be a part of a
     path that holds the separator. With `folders`, where paths have no suffix, names need a header.
 
-    Args:
-        rows: The list.
-        classes: Those that are known, in the order of their numbers.
-        counted: Whether the numbers of the list count these classes, or perhaps others than those of training.
-        multi_label: Whether a row may have several; without it, only a name of `classes` may hold a `;`.
-        folders: Whether paths are folders.
-
-    Attributes:
-        names: The classes, as numbers count them. Those that the list names are in the order in which they came.
+    `classes` are those that are known, in the order of their numbers; `counted` says whether the numbers of the list
+    count these, or perhaps others than those of training. Without `multi_label` only a name of `classes` may hold a
+    `;`. `names` are the classes, as numbers count them, new ones in the order in which they came.
     """
 
     def __init__(

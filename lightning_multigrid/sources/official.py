@@ -44,17 +44,16 @@ class Kinetics:
         labels = {label: number for number, label in enumerate(known)}
         builder = ManifestBuilder(path, self.videos, classes=known, existing_only=self.existing_only)
         for line, row in rows:
-            where, label = f"line {line}", row.get("label")
+            label = row.get("label")
             if label is not None and label not in labels:
-                raise builder.error(
-                    where, f"{quoted(label)} is not among the {len(labels):,} classes of train.csv. Give `classes`"
-                )
+                what = f"{quoted(label)} is not among the {len(labels):,} classes of train.csv. Give `classes`"
+                raise builder.error(line, what)
             try:
                 start, end = int(float(row["time_start"])), int(float(row["time_end"]))
             except ValueError as error:
-                raise builder.error(where, f"{error}; two times in seconds are required") from error
+                raise builder.error(line, f"{error}; two times in seconds are required") from error
             name = f"{row['youtube_id']}_{start:06d}_{end:06d}.mp4"
-            builder.add(name, [] if label is None else [labels[label]], where=where)
+            builder.add(name, [] if label is None else [labels[label]], where=line)
         return builder.build()
 
 
@@ -149,14 +148,13 @@ class Charades:
         )
         suffix = ".mp4" if self.frame_rate is None else ""
         for line, row in csv_table(path, "id", "actions"):
-            where = f"line {line}"
             labels, spans = [], []
             for action in filter(None, row["actions"].split(";")):
                 if not (match := _ACTION.fullmatch(action)):
-                    raise builder.error(where, f"{quoted(action)} is not like `c092 11.90 21.20`. Repair the line")
+                    raise builder.error(line, f"{quoted(action)} is not like `c092 11.90 21.20`. Repair the line")
                 labels.append(int(match[1]))
                 spans.append((float(match[2]), float(match[3])))
-            builder.add(row["id"] + suffix, labels, where=where, spans=spans)
+            builder.add(row["id"] + suffix, labels, where=line, spans=spans)
         return builder.build()
 
 
@@ -187,8 +185,8 @@ class UCF101:
                 video = text.split()[0]
                 label = video.split("/")[0]
                 if label not in names:
-                    raise builder.error(f"line {line}", f"{quoted(text)} has no folder that is a class of classInd.txt")
-                builder.add(video, [names.index(label)], where=f"line {line}")
+                    raise builder.error(line, f"{quoted(text)} has no folder that is a class of classInd.txt")
+                builder.add(video, [names.index(label)], where=line)
         return builder.build()
 
 

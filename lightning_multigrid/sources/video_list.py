@@ -159,13 +159,8 @@ class VideoList:
 def save_list(manifest: Manifest, folder: StrPath, names: Sequence[str | None]) -> None:
     """Writes the list of what was prepared of a manifest into a folder, and the classes that its labels count.
 
-    Hugging Face's `datasets` reads it as a folder of videos. Where videos may have several labels, the column `spans`
-    has the start and the end of each in seconds, like `1.5 3;0 12.25`.
-
-    Args:
-        manifest: What was prepared.
-        folder: Where the prepared videos are.
-        names: Those of the prepared videos below the folder, for each row of the manifest; None leaves a row out.
+    Hugging Face's `datasets` reads it as a folder of videos. `names` are those of the prepared videos below the folder,
+    for each row of the manifest; None leaves a row out.
     """
     several = ["spans"] * manifest.multi_label
     written = [[*_WRITTEN[:-1], *several, _WRITTEN[-1]]]

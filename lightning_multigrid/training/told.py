@@ -106,19 +106,18 @@ def _tell_few(plan: Plan) -> None:
 def _changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[str]:
     """Names what a script uses and that changes meaning, but can't be converted."""
     module = trainer.lightning_module
-    averages = [
-        *callbacks_of(trainer, "WeightAveraging"),
-        *(part for part in (*vars(module).values(), *module.children()) if "ModelEma" in type(part).__name__),
-    ]
-    plateaus = (config.scheduler for config in trainer.lr_scheduler_configs)
-    used = [*averages, *(one for one in plateaus if isinstance(one, ReduceLROnPlateau))]
+    parts, schedulers = (
+        (*vars(module).values(), *module.children()),
+        (config.scheduler for config in trainer.lr_scheduler_configs),
+    )
+    averages = [*callbacks_of(trainer, "WeightAveraging"), *(p for p in parts if "ModelEma" in type(p).__name__)]
+    plateaus = [scheduler for scheduler in schedulers if isinstance(scheduler, ReduceLROnPlateau)]
+    used = [*averages, *plateaus]
     if used:
         names = ", ".join(dict.fromkeys(f"`{type(one).__name__}`" for one in used))
         fewer = schedule.iteration_reduction
-        given = [one.decay for one in averages if isinstance(getattr(one, "decay", None), float)]
-        example = "" if given else ", for instance,"  # Lightning's averages don't say theirs
-        decays = " and ".join(f"of {d:g}{example} as {d**fewer:.4g}" for d in dict.fromkeys(given or [0.999]))
-        decay = f" To look back over as many epochs, write a decay {decays}." if averages else ""
+        example = f"{fewer:.2g}, for instance 0.999 as {0.999**fewer:.4g}"
+        decay = f" To look back over as many epochs, write a decay d as d**{example}." if averages else ""
         yield (
             f"{names}: what counts steps, or compares metrics of several epochs, means something else in this run. Its "
             f"epochs are the script's, with {fewer:.2g} times fewer steps, and the first phases are coarse.{decay} "

@@ -365,17 +365,11 @@ class VideoDataModule(LightningDataModule):
                 f"`{split}` ({manifest.origin}) names {len(manifest.classes)} of the {num_classes} classes, so "
                 f"their numbers are not known. Give `train`, too, or `{split}` as a `VideoList` with all `classes`."
             )
-        if train and not train.classes:
-            raise ValueError(
-                f"`{split}` ({manifest.origin}) names its classes, and `train` ({train.origin}) numbers them, so "
-                "which is which is not known. Give `train` as a `VideoList` with `classes`, the names in the order of "
-                "their numbers."
-            )
         if train and manifest.classes != train.classes:
+            named = f"the {len(train.classes)} of `train`" if train.classes else f"named in `train` ({train.origin})"
             raise ValueError(
-                f"`{split}` ({manifest.origin}) has {len(manifest.classes)} classes that are not the "
-                f"{len(train.classes)} of `train`, or not in their order. Give both splits from one dataset, with the "
-                "same file of classes."
+                f"`{split}` ({manifest.origin}) has {len(manifest.classes)} classes that are not {named}, or not in "
+                "their order. Give both splits from one dataset, with the same file as `classes` of a `VideoList`."
             )
         return num_classes
 

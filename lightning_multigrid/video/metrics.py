@@ -1,8 +1,8 @@
 """Metrics that count each video once, over any number of ranks.
 
-Lightning's sampler repeats videos so that all ranks have the same number, and a mini-batch of broken videos keeps a
-substitute. So a metric takes the index of each video, and drops repeats when it is computed over all ranks. It sorts
-rows by index, so that the result is the same to the last bit on one rank and on several.
+Lightning's sampler repeats videos so that all ranks have the same number, and a mini-batch of broken videos has a
+substitute. So a metric takes the index of each video, and drops repeats when it is computed. It sorts rows by index, so
+that the result is the same to the last bit on any number of ranks.
 
 Legend: B videos, C classes.
 """

@@ -73,26 +73,6 @@ def test_planned_steps_are_those_of_the_fit(videos):
     assert callback.run.plan.schedule == plan.schedule
 
 
-def test_planned_lrs_are_those_of_the_fit(videos):
-    of_module = {"lr": 0.4, "schedule": "steps", "milestones": [2, 3], "warmup_epochs": 1, "warmup_start_factor": 0.1}
-    plan = planned(videos, classifier(**of_module), trainer(max_epochs=4), data_of(videos))
-    record = Record()
-    host = trainer(MultigridCallback(), record, max_epochs=4)
-    host.fit(classifier(**of_module), datamodule=data_of(videos))
-    assert plan.lr == 0.4
-    schedule, position = plan.schedule, 0
-    for index, steps in enumerate(plan.steps):
-        seen = record.lrs[position : position + steps]
-        points = plan.lrs[24 * index : 24 * (index + 1)]
-        lrs = [point.lr for point in points]
-        # The plan's are those at any position, the run's those where its steps start.
-        assert all(min(lrs) * 0.999 <= lr <= max(lrs) * 1.001 for lr in seen)
-        assert all(point.baseline_lr * schedule.phases[index].lr_scale == pytest.approx(point.lr) for point in points)
-        position += steps
-    assert plan.lrs[0].lr == pytest.approx(8 * 0.04)
-    assert plan.lrs[-1].lr == pytest.approx(0.4 * 0.1**2)
-
-
 def test_without_videos_there_are_no_steps_but_all_else(videos):
     of_module = {"schedule": "steps", "milestones": [1.25, 2]}
     arguments = classifier(**of_module), trainer(max_epochs=3), data_of(None)
@@ -207,11 +187,7 @@ def test_a_plan_refuses_what_fit_would_for_these_data(videos):
 
 @pytest.mark.parametrize(
     ("callback", "sync", "said"),
-    [
-        (None, False, "2"),
-        (None, True, "32 of 16 ranks"),
-        (MultigridCallback.baseline(), False, "8 of 4 ranks"),
-    ],
+    [(None, False, "2"), (None, True, "32 of 16 ranks"), (MultigridCallback.baseline(), False, "8 of 4 ranks")],
     ids=["plain", "SyncBatchNorm", "with the callback"],
 )
 def test_a_plan_says_over_how_many_clips_a_baseline_normalises(callback, sync, said, videos):

@@ -73,7 +73,7 @@ REASONS: dict[str, tuple[set[str], str]] = {
     ),
     "Modules and models: dropout": ({"losses", "weights", "buffers"}, "it draws from the random state"),
     "Data of other libraries: pytorchvideo's `LabeledVideoDataset`": (
-        {"order", "samples", "labels", "steps", "files"},
+        {"order", "samples", "labels", "steps", "files", "LR, momentum, decay"},
         "the stream ends before the epoch that the Trainer is told, and begins again",
     ),
 }

@@ -57,10 +57,7 @@ def _x265(**parameters: object) -> dict[str, str]:
 _VPX = {"cpu-used": "8", "deadline": "realtime"}
 # Each coding, and what FFmpeg can hold it in.
 _TABLE = {
-    "av1": (
-        Coding("libsvtav1", height=64).having(preset=12, **{"svtav1-params": "lp=1"}),
-        "mp4 matroska webm",
-    ),
+    "av1": (Coding("libsvtav1", height=64).having(preset=12, **{"svtav1-params": "lp=1"}), "mp4 matroska webm"),
     "ffv1": (Coding("ffv1"), "matroska"),
     "flv1": (Coding("flv"), "flv"),
     "h264": (

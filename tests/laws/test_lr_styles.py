@@ -418,8 +418,7 @@ BETWEEN = ["on_train_epoch_start", "on_train_epoch_end", "on_validation_end", "t
 
 
 @pytest.mark.parametrize(
-    ("place", "accumulate"),
-    sampled(list(product(BETWEEN, (1, 2))), *zip(BETWEEN, cycle([1, 2]), strict=False)),
+    ("place", "accumulate"), sampled(list(product(BETWEEN, (1, 2))), *zip(BETWEEN, cycle([1, 2]), strict=False))
 )
 def test_an_lr_that_is_written_between_two_epochs_is_that_of_the_epoch(place, accumulate):
     module = ByEpoch(place)

@@ -19,10 +19,7 @@ from tests.helpers.tiny import Module, clips, fit, loader
 
 pytestmark = [
     pytest.mark.usefixtures("_unrehearsed"),
-    pytest.mark.filterwarnings(
-        "ignore:Found .* module",
-        "ignore:.*`ModelCheckpoint\\(monitor",
-    ),
+    pytest.mark.filterwarnings("ignore:Found .* module", "ignore:.*`ModelCheckpoint\\(monitor"),
 ]
 EPOCHS = 7
 

@@ -89,11 +89,7 @@ def test_workers_draw_the_same():
 def test_what_a_plan_cannot_keep_is_refused_before_the_first_step():
     module = Recording()
     with pytest.raises(ValueError, match="of 8 and 2 frames, can't keep this ratio on a grid of 2 frames"):
-        fit(
-            module,
-            MultigridCallback(**CLIPS),
-            train=DataLoader(Frames(slow=2), 4),
-        )
+        fit(module, MultigridCallback(**CLIPS), train=DataLoader(Frames(slow=2), 4))
     assert not module.seen
 
 

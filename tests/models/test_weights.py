@@ -236,10 +236,7 @@ def test_no_kind_of_tensor_hides_behind_the_many_of_another():
 
 _SETTINGS = {"hidden_size": 24, "num_hidden_layers": 12, "num_attention_heads": 2, "intermediate_size": 32}
 _SETTINGS |= {"image_size": 32, "num_frames": 4}
-OF_HUB = {
-    "videomae": _SETTINGS | {"patch_size": 16},
-    "vivit": _SETTINGS | {"tubelet_size": [2, 16, 16]},
-}
+OF_HUB = {"videomae": _SETTINGS | {"patch_size": 16}, "vivit": _SETTINGS | {"tubelet_size": [2, 16, 16]}}
 # Names in transformers 5 and in the files of the Hub, which are also the names in 4.57.
 HUB_NAMES = [
     (r"(videomae\..*)\.query\.bias", r"\1.q_bias"),

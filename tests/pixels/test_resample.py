@@ -193,10 +193,7 @@ def test_gpu_equals_cpu(antialias: bool) -> None:
         ({"flips": [True]}, "`flips` must have one entry per crop: got 1 for 2 crops"),
         ({"std": (0.2, 0.2, 0.0)}, "`std` above 0; got mean=.* and std=.*0.0"),
         ({"mean": (0.5,)}, "must have 3 entries"),
-        (
-            {"crops": [random_crop(2, 8, 8), random_crop(3, 8, 8)]},
-            "one length, got crops of 2 and 3 frames",
-        ),
+        ({"crops": [random_crop(2, 8, 8), random_crop(3, 8, 8)]}, "one length, got crops of 2 and 3 frames"),
         (
             {"crops": [random_crop(2, 8, 8).permute(3, 0, 1, 2)]},
             r"must be frames x height x width x 3, got \(3, 2, 8, 8\)",

@@ -32,17 +32,7 @@ def test_workers_that_start_late_end_in_silence(capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("ending", "status"),
-    sampled(
-        [
-            ("SIGKILL", -9),
-            ("SIGSEGV", -11),
-            ("exit", 3),
-        ],
-        ("exit", 3),
-    ),
-)
+@pytest.mark.parametrize(("ending", "status"), sampled([("SIGKILL", -9), ("SIGSEGV", -11), ("exit", 3)], ("exit", 3)))
 def test_a_worker_that_ends_costs_its_task(ending, status):
     results = dict(run_tasks(misbehave, [1, ending, 2], 1, timeout=60))
     assert f"ended with exit status {status} (-9: memory ran out" in results.pop(ending).reason

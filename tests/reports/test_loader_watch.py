@@ -8,7 +8,7 @@ import pytest
 
 from lightning_multigrid.reports.loader_watch import LoaderWatch, Loading, Stretch
 from lightning_multigrid.reports.step_times import StepTime
-from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
+from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
 
 
 def plan_of(epochs=6, batches=100, **arguments):
@@ -39,8 +39,6 @@ def test_a_run_takes_what_its_loader_takes_or_its_steps_phase_by_phase():
     assert verdict.total == coarse * 2 + fine * 1  # a step of 32 clips waits for a second, one of 8 for nothing
     assert verdict.alone == 2000 * 1  # steps of 8 clips, which take half a second to read
     assert Loading(plan, 0, ["x"]).judge(1.0, 0.0625).total == coarse * 3 + fine * 1.5
-    rest = loading.judge(1.0, 0.0625, passed=77.0, left=fine + 10, of_plan=0.25)
-    assert (rest.total, rest.alone) == (77 + 10 * 2 + fine, 500)
     assert loading.judge(1.0, 0.0625, baseline_read=0.25).alone == 2000 * 2
 
 
@@ -157,15 +155,6 @@ def test_a_training_of_less_than_half_a_minute_hears_nothing():
     assert sum(time.seconds for time in slow) > 60
     assert said_of(plan, slow, 2)
     assert said_of(plan, simulate(plan, 4, 2, step=0.01), 2) == []
-
-
-def test_a_run_that_continues_another_says_what_its_rest_takes():
-    plan = plan_of(epochs=20)
-    whole, rest = ([*simulate(plan, 3, 2)][start:] for start in (0, 1000))
-    assert rest[0].step.place == Place(10, 0)
-    [(_, of_whole)], [(_, of_rest)] = said_of(plan, whole, 2), said_of(plan, rest, 2)
-    for all_of_it, half in zip(seconds(of_whole), seconds(of_rest), strict=True):
-        assert half == pytest.approx(all_of_it / 2, rel=0.1)
 
 
 def test_without_workers_all_loading_is_waiting():

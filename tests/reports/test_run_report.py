@@ -121,10 +121,7 @@ def test_a_resumed_run_has_only_its_rest_left(clock):
 
 def schedulers(optimizer, module):
     warmup = LinearLR(optimizer, 0.1, total_iters=20)
-    return {
-        "scheduler": SequentialLR(optimizer, [warmup, MultiStepLR(optimizer, [30, 55])], [20]),
-        "interval": "step",
-    }
+    return {"scheduler": SequentialLR(optimizer, [warmup, MultiStepLR(optimizer, [30, 55])], [20]), "interval": "step"}
 
 
 def test_scalars_reach_the_logger(tmp_path, monkeypatch):

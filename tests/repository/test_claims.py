@@ -142,7 +142,7 @@ def preparing():
     return [
         f"`--crf 18` instead of 21 takes {fine['bytes']:.2f} times the bytes for {fine['psnr']:.1f} dB more; "
         f"`--crf 24` takes {coarse['bytes']:.2f} times the bytes for {-coarse['psnr']:.1f} dB less. "
-        f"`--preset veryfast` takes {less:.0f} % less CPU time, and for the same quality {more:.0f} % more bytes",
+        f"`--preset veryfast` takes {less:.0f} % less CPU time, and for the same quality {more:.0f} % more bytes"
     ]
 
 

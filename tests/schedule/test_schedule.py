@@ -105,11 +105,7 @@ def test_lr_scaling():
         scaling: [phase.lr_scale for phase in MultigridSchedule(KINETICS, lr_scaling=scaling).phases[:4]]
         for scaling in ("linear", "sqrt", "none")
     }
-    assert scales == {
-        "linear": [8, 4, 2, 1],
-        "sqrt": pytest.approx([8**0.5, 2, 2**0.5, 1]),
-        "none": [1, 1, 1, 1],
-    }
+    assert scales == {"linear": [8, 4, 2, 1], "sqrt": pytest.approx([8**0.5, 2, 2**0.5, 1]), "none": [1, 1, 1, 1]}
 
 
 # --- The clock of the LR ---

@@ -198,8 +198,7 @@ def lr_at_the_end(path, batch_size, scheduler, **arguments):
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "name"),
-    sampled([(of_steps, "LambdaLR"), (multiplied, "MultiplicativeLR")], (of_steps, "LambdaLR")),
+    ("scheduler", "name"), sampled([(of_steps, "LambdaLR"), (multiplied, "MultiplicativeLR")], (of_steps, "LambdaLR"))
 )
 def test_a_function_of_steps_is_refused_where_an_epoch_has_others_than_the_checkpoints(scheduler, name, tmp_path):
     path = tmp_path / "step=5.ckpt"

@@ -48,10 +48,7 @@ class Table(Mapping):
 
 UNPACKED = {
     "a mapping of their own": (Table, lambda batch: (batch["clips"], batch["labels"])),
-    "folded": (
-        folded,
-        lambda b: (b["frames"].unflatten(0, (len(b["lengths"]), -1)).transpose(1, 2), b["labels"]),
-    ),
+    "folded": (folded, lambda b: (b["frames"].unflatten(0, (len(b["lengths"]), -1)).transpose(1, 2), b["labels"])),
     "of their own": (Own, lambda batch: (batch.clips, batch.labels)),
 }
 

@@ -10,21 +10,11 @@ import lightning as L
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import (
-    BatchSizeFinder,
-    Callback,
-    LearningRateFinder,
-    ModelCheckpoint,
-)
+from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
-from torch.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    Dataset,
-    Subset,
-)
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.positions import Following

@@ -156,8 +156,7 @@ def test_a_training_without_validations_and_checkpoints_ends_with_the_statistics
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [pytest.param({}, marks=pytest.mark.slow), {"accumulate_grad_batches": 2, "val_check_interval": 0.3}],
+    "arguments", [pytest.param({}, marks=pytest.mark.slow), {"accumulate_grad_batches": 2, "val_check_interval": 0.3}]
 )
 def test_training_is_the_same_to_the_bit(arguments):
     """Dropout, gradients that wait for their optimizer step, and metrics of training among it."""

@@ -12,9 +12,7 @@ from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallba
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling, decays_apart
 from tests.helpers.tiny import Module, begin, fit
 
-pytestmark = [
-    pytest.mark.usefixtures("_unrehearsed"),
-]
+pytestmark = [pytest.mark.usefixtures("_unrehearsed")]
 
 # By the authors of each, or by the square root for all that divide their steps by the size of gradients.
 LINEAR = ["SGD", "ASGD"]
@@ -147,8 +145,7 @@ def test_an_optimizer_that_the_trainer_does_not_know_is_refused():
     with (
         pytest.warns(UserWarning, match="will run with no optimizer"),
         pytest.raises(
-            MisconfigurationException,
-            match=r"holds a SGD that it .* Return it; .* by `self.optimizers\(\)`",
+            MisconfigurationException, match=r"holds a SGD that it .* Return it; .* by `self.optimizers\(\)`"
         ),
     ):
         fit(Holds(), MultigridCallback())

@@ -127,9 +127,6 @@ class EvaluationStatistics(Callback):
 
     While it fits it is the last callback: if another one swaps averaged weights in for a validation, the statistics are
     theirs. Training's moving average continues from these values.
-
-    A checkpoint has the statistics that the module has at that moment: those of a validation before it, and after
-    further steps, as with `every_n_train_steps`, the moving average.
     """
 
     def __init__(self, trainer: Trainer, estimate: PopulationEstimate | None, account: Account) -> None:

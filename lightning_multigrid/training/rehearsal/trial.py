@@ -1,7 +1,6 @@
 """A step of a module on a small mini-batch, before training and without a trace, and what is seen of it."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from traceback import clear_frames
@@ -47,8 +46,7 @@ def try_step(
     trial = Trial()
     losses: list[Tensor] = []
     try:
-        with ExitStack() as stack:
-            clone = stack.enter_context(clone_of(module, trainer, losses))
+        with clone_of(module, trainer, losses) as clone:
             forget_hooks(clone)  # they may write to what they have seen where they were made
             fill(clone)
             following = Following(clone, baseline.frames, baseline.size)
@@ -69,12 +67,11 @@ def try_step(
         if isinstance(loss, Tensor):
             losses.append(loss.detach())
         trial.losses = [float(loss) for loss in losses if loss.numel() == 1]
-    except torch.OutOfMemoryError as error:  # says nothing about a grid
-        clear_frames(error.__traceback__)
-        raise
     except Exception as error:  # whatever a user's model may raise
         trial.error = error
         clear_frames(error.__traceback__)  # they hold what the step had made
+        if isinstance(error, torch.OutOfMemoryError):  # says nothing about a grid
+            raise
     return trial
 
 
