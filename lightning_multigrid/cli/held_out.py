@@ -38,7 +38,7 @@ def hold_out(manifest: Manifest, kinds: Sequence[str] = ()) -> tuple[list[int], 
     groups = _groups(labels, recordings, kinds or [""] * len(rows))
     # A group is together in this order.
     by_name = sorted(rows, key=lambda row: (groups[row], recordings[row], manifest.path(row), row))
-    for _, of_class in groupby(by_name, key=lambda row: groups[row]):
+    for _, of_class in groupby(by_name, key=lambda row: groups[row][:2]):
         own = list(of_class)
         share = len(own) // _SHARE
         whole = (
@@ -57,8 +57,11 @@ def hold_out(manifest: Manifest, kinds: Sequence[str] = ()) -> tuple[list[int], 
     return train, sorted(held), len(cut)
 
 
-def _groups(labels: Sequence[int], recordings: Sequence[str], kinds: Sequence[str]) -> list[tuple[int, str]]:
-    """For each row its class, and the kind of its recording, or the most frequent one of the class if it is rare."""
+def _groups(labels: Sequence[int], recordings: Sequence[str], kinds: Sequence[str]) -> list[tuple[int, str, bool]]:
+    """For each row its class, the kind of its recording, and whether that is frequent; else the class's most frequent.
+
+    Rare ones come first in their order, so that they are not held out.
+    """
     of_class = defaultdict[int, dict[str, str]](dict)
     for label, recording, kind in zip(labels, recordings, kinds, strict=True):
         of_class[label].setdefault(recording, kind)
@@ -70,4 +73,6 @@ def _groups(labels: Sequence[int], recordings: Sequence[str], kinds: Sequence[st
     groups = [*zip(labels, own, strict=True)]
     numbers = Counter(groups)
     most = {label: kind for (label, kind), _ in reversed(numbers.most_common())}
-    return [(label, kind if numbers[label, kind] >= _SHARE else most[label]) for label, kind in groups]
+    frequent = [numbers[group] >= _SHARE or most[group[0]] == group[1] for group in groups]
+    pairs = zip(groups, frequent, strict=True)
+    return [(label, kind if often else most[label], often) for (label, kind), often in pairs]

@@ -180,7 +180,11 @@ def test_labels_are_numbers_where_a_name_would_be_read_as_something_else(videos,
     assert [read.classes[read.label(row)] for row in range(len(read))] == [
         Path(read.path(row)).parent.name for row in range(len(read))
     ]
-    assert {row["label"] for row in csv.DictReader((videos / "multigrid_val.csv").open())} == {"0", "1", "2"}
+    assert {row["label"] for row in csv.DictReader((videos / "multigrid_val.csv").read_text().splitlines())} == {
+        "0",
+        "1",
+        "2",
+    }
 
 
 def test_a_list_elsewhere_names_videos_by_their_whole_paths(videos):

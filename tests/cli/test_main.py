@@ -138,7 +138,7 @@ def test_plan_needs_neither_data_nor_gpu(tmp_path, capsys, caplog):
     assert text.startswith("Multigrid schedule for a baseline of 8 x 32 x 224 (clips x frames x size) on each of 8")
     assert len([line for line in text.splitlines() if re.match(r"\s+\d+\s+\d.* - ", line)]) == len(KINETICS.phases)
     assert "358.5 passes over the data in 239 epochs, 3.42x fewer iterations" in text
-    *_, clips_per_second, _, _, _ = text.split("\n\n")[1].splitlines()[-1].split()
+    *_, clips_per_second, _, _, _ = text.split("\n\n")[1].splitlines()[-3].split()  # above the legend
     # 32, 16 and 8 clips, the short cycle of the last phase, in about the same time.
     assert float(clips_per_second) == pytest.approx(8 * (32 + 16 + 8) / 3 / 0.5, rel=0.1)
 
