@@ -91,6 +91,7 @@ def main(folder, devices, num_nodes=1, die=None, layers=0, compiled=False, worke
     """Trains, in global mini-batches of `batch` clips of each rank; continues with the last checkpoint in `keep`."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    L.seed_everything(0, verbose=False)  # else each rank draws for itself
     train, val = (
         DataLoader(
             Drawn(*clips(number).tensors),
