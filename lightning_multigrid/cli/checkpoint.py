@@ -57,9 +57,9 @@ class LoadedWeights(Callback):
             )
         if trainer.is_global_zero:
             say(
-                "warning: There is no `--ckpt_path`, so the weights are those with which the config makes the model, "
-                "without training; `PretrainedWeights` is for `fit` alone. Give `--ckpt_path FILE`, or `last`, which "
-                "is what `NewestCheckpoint` has written.",
+                "warning: There is no `--ckpt_path`, so the weights are the untrained ones of the config's model. "
+                "`PretrainedWeights` is for `fit` alone. Give `--ckpt_path FILE`, or `last`, which is what "
+                "`NewestCheckpoint` has written.",
                 sys.stderr,
             )
 

@@ -41,7 +41,7 @@ def compare(
     for length in lengths:
         require(0 < length < 1, "--lengths", length, "between 0 and 1: shares of the training's length")
     epochs, every = (config["trainer"].get(name) or 0 for name in ("max_epochs", "check_val_every_n_epoch"))
-    most, advice = f"at most the `max_epochs` of {epochs}", " Else there is no validation, whose metric is compared."
+    most, advice = f"at most the `max_epochs` of {epochs}", " A comparison needs the metric of a validation."
     require(not 0 < epochs < every, "check_val_every_n_epoch", every, most, advice)
     folder.mkdir(parents=True, exist_ok=True)
     say("If it is stopped, the same command goes on with the runs that are missing.")

@@ -79,7 +79,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     config, more = "" if command in OF_FILE else " [--config CONFIG]", ""
     if command not in (*OF_FILE, *OF_DATA):
         more = (
-            "All options of `fit` are taken, too, such as --trainer.max_epochs=10, --model.lr=0.1 and "
+            "All options of `fit` are also taken, such as --trainer.max_epochs=10, --model.lr=0.1 and "
             "--data.batch_size=4. `lightning-multigrid fit --help` shows them."
         )
     parser = argparse.ArgumentParser(

@@ -219,7 +219,7 @@ def preview(
 
     `clips` is the number of videos, `configured_world` that of the devices that the LR of the config is for. `callback`
     is None for a baseline without one, and then `sync_batchnorm` says whether all devices share BatchNorm statistics.
-    `epoch` is one whose LRs are wanted, too.
+    `epoch` is one whose LRs are also wanted.
     Epochs of too few steps, and a scheduler that counts steps of an unknown number, are refused.
     """
     if callback is not None:

@@ -81,7 +81,7 @@ def translate_pyslowfast(path: StrPath) -> str:
     trainer = {"accelerator": "gpu" if gpus else "cpu", **config.same("trainer"), "callbacks": callbacks}
     if trainer["max_epochs"] % trainer["check_val_every_n_epoch"]:
         last = os.path.join(checkpoints, "last.ckpt")
-        config.notes.append(f"PySlowFast validates after the last epoch, too: `validate --ckpt_path {last}` does that.")
+        config.notes.append(f"PySlowFast also validates after the last epoch: `validate --ckpt_path {last}` does that.")
     trainer["devices"] = max(1, gpus)  # of none, PySlowFast trains on the CPU, at 32 bits
     if config["TRAIN.MIXED_PRECISION"] and gpus:
         trainer["precision"] = "16-mixed"
@@ -122,7 +122,7 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
     }
     callbacks.append(_part("MultigridCallback.paper", **arguments))
     config.notes.append(
-        "Phases are shares of the epochs, which stay those of SOLVER.MAX_EPOCH; PySlowFast rounds them to whole passes "
+        "Phases are shares of the epochs, as many as SOLVER.MAX_EPOCH; PySlowFast rounds them to whole passes "
         "over the data."
     )
     if config["SOLVER.WARMUP_EPOCHS"]:

@@ -273,7 +273,7 @@ def test_fit_validate_test_predict(videos, capsys):
     for command in ("fit", "validate", "test", "predict"):
         main([command, *SMALL, *SMALL_CYCLE, *sources, "--config", path])
         shown, warned = capsys.readouterr()
-        assert ("warning: There is no `--ckpt_path`, so the weights are those" in warned) == (command != "fit")
+        assert ("warning: There is no `--ckpt_path`, so the weights are the untrained" in warned) == (command != "fit")
         assert "val/top1" in shown or command != "validate"
 
 

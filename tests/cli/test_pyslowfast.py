@@ -98,7 +98,7 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     assert data["test_views"] == {"clips": 10, "crops": 3, "size": 256}
     callback, newest = tree["trainer"]["callbacks"]
     assert newest == {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "./checkpoints"}}
-    assert "# PySlowFast validates after the last epoch, too: `validate --ckpt_path ./checkpoints/last.ckpt`" in text
+    assert "# PySlowFast also validates after the last epoch: `validate --ckpt_path ./checkpoints/last.ckpt`" in text
     assert callback["init_args"]["precise_bn_batches"] == 100
     assert callback["init_args"]["sub_batch"] == 8
     assert tree["trainer"]["check_val_every_n_epoch"] == 10
