@@ -121,7 +121,7 @@ row(LIBRARIES, "webdataset", needs="webdataset", data=lambda: DataLoader(web(), 
 row(LIBRARIES, "webdataset, by two workers", needs="webdataset",
     data=lambda: DataLoader(web(), batch_size=BATCH, num_workers=2), **STREAM)  # fmt: skip
 row(LIBRARIES, "webdataset in torchdata's `StatefulDataLoader`", needs="webdataset", data=stateful, **STREAM)
-row(LIBRARIES, "webdataset's `WebLoader`", needs="webdataset", refused="Give `DataLoader(dataset, batch_size=...)` of",
+row(LIBRARIES, "webdataset's `WebLoader`", needs="webdataset", refused="of the same dataset, without `.batched`",
     data=lambda: quietly("webdataset").WebLoader(web(), batch_size=BATCH), trainer=STREAM["trainer"],
     outcome="it iterates in its own way; give its dataset to a `DataLoader`")  # fmt: skip
 row(LIBRARIES, "webdataset that makes mini-batches (`.batched`)", needs="webdataset", refused="batch_size=None",
