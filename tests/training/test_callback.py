@@ -514,7 +514,7 @@ def test_a_trainer_has_one_callback():
             {"train": loader(number=15)},
             r"An epoch would have 1\.39 optimizer steps, as it makes 1\.5 passes over 15 clips, and a step has 16 of "
             r"them on average\. That is too few: rounding to 1 changes them by 28%, and 25% is the most\. "
-            r"Use 1/2 of `batch_size`, or epochs of 2 times .* divided by 2: `torch\..*ConcatDataset\(\[dataset\] \* 2",
+            r"Use 1/2 of `batch_size`, or epochs of 2 times the clips, by `torch\..*ConcatDataset\(\[dataset\] \* 2",
         ),
         (
             Module,
