@@ -77,5 +77,5 @@ def test_a_share_of_no_mini_batch_is_refused_as_lightning_does():
 
 @pytest.mark.parametrize("given", [[loader()], CombinedLoader({"a": loader()}), {"a": loader()}, iter(())])
 def test_what_is_not_a_loader_is_refused_with_the_way_to_one(given):
-    with pytest.raises(TypeError, match=f"got {type(given).__name__}. .* give the loader of a dataset, .* no list of loaders"):
+    with pytest.raises(TypeError, match=f"got {type(given).__name__}. .* give the loader of a dataset, .* no list"):
         user_loader(given, trainer())
