@@ -62,12 +62,12 @@ CARD = (
 )
 # What the table of times calls a task.
 CLIPS = {
-    "grid_64": "words, 64 x 64 pixels",
-    "grid_planes": "words, 48 x 48 pixels",
-    "grid_48": "words, 48 x 48 pixels",
-    "grid_96": "words, 48 x 48 pixels",
-    "grid_48_steps": "words, 48 x 48 pixels, an LR in steps",
-    "hard_shapes": "drawn shapes, 40 x 40 pixels, an LR in steps",
+    "grid_64": "words, 64 px",
+    "grid_planes": "words, 48 px",
+    "grid_48": "words, 48 px",
+    "grid_96": "words, 48 px",
+    "grid_48_steps": "words, 48 px, LR in steps",
+    "hard_shapes": "shapes, 40 px, LR in steps",
 }
 # The task that each shows, and its rows: at most five.
 FIGURES = {

@@ -83,13 +83,10 @@ def whole_training():
 
 
 def evidence():
-    loops = report("overhead_cpu")["loops"]
     kills = (RESULTS / "verify_resume.txt").read_text()
     same, number = re.search(r"^(\d+)/(\d+) identical", kills, re.MULTILINE).groups()
     return [
         f"{same} of {number} trainings that were killed with `kill -9`",
-        f"Lightning with the callback took {loops['callback_ms_per_step']:.1f} ms more than a bare loop, "
-        f"{100 * loops['callback_ratio'] - 100:.1f} % of steps of {loops['step_ms']:.0f} ms",
         *gpu(),
         *whole_training(),
         *ordinary(),
