@@ -4,11 +4,14 @@ import json
 import runpy
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 
 
 def test_it_measures_each_kind_and_tables_show_it(monkeypatch, tmp_path, capfd):
+    pytest.importorskip("torchcodec")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     main = runpy.run_path(str(BENCHMARKS / "benchmark_codecs.py"))["main"]
     main(["--seconds", "2", "--minutes", "0.05", "--clips", "1", "--json", str(tmp_path / "codecs.json")])
