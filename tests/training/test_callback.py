@@ -557,7 +557,7 @@ def test_batchnorm_within_torchscript_is_refused():
             super().__init__()
             self.scripted = torch.jit.script(nn.Sequential(nn.BatchNorm3d(3)))
 
-    with pytest.raises(MisconfigurationException, match="in `scripted.0`, .* Train the model without `torch.jit.scrip"):
+    with pytest.raises(MisconfigurationException, match="in `scripted.0`, .* Train the model without `torch.jit.script"):
         fit(Scripted(), MultigridCallback())
 
 
