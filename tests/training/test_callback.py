@@ -342,7 +342,7 @@ def test_tuners_work_on_the_baseline(first, tmp_path):
             return super().configure_optimizers()
 
     for tuner in (
-        BatchSizeFinder("power", steps_per_trial=1, init_val=1, max_trials=2),
+        BatchSizeFinder("power", steps_per_trial=1, init_val=1, max_trials=3),
         LearningRateFinder(num_training_steps=4),
     ):
         module, callback = Sized(), MultigridCallback()
@@ -557,7 +557,9 @@ def test_batchnorm_within_torchscript_is_refused():
             super().__init__()
             self.scripted = torch.jit.script(nn.Sequential(nn.BatchNorm3d(3)))
 
-    with pytest.raises(MisconfigurationException, match="in `scripted.0`, .* Train the model without `torch.jit.script"):
+    with pytest.raises(
+        MisconfigurationException, match="in `scripted.0`, .* Train the model without `torch.jit.script"
+    ):
         fit(Scripted(), MultigridCallback())
 
 

@@ -13,6 +13,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.utilities import CombinedLoader
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
@@ -89,7 +90,7 @@ class Asks(Module):
 
 
 def test_request_once():
-    """Lightning asks again where the callback does, and gets another loader once that is put in."""
+    """Asks again where Lightning has no loader any more, or another one is put in."""
     for callbacks in ([], [MultigridCallback()], [MultigridCallback()]):
         module = Asks()
         trainer(*callbacks, max_epochs=2).fit(module)
@@ -101,7 +102,10 @@ def test_request_once():
         source.instance = module
         request_once(host, changes)
         first = source.dataloader()
-        assert source.dataloader() is first
+        host.fit_loop._combined_loader = CombinedLoader(first)
+        assert source.dataloader() is host.train_dataloader is first
+        host.fit_loop._combined_loader = None  # as tuners do
+        assert source.dataloader() is not first
         source.instance = other = few()
         assert source.dataloader() is other
     assert "dataloader" not in vars(source)

@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, cast
 
 import torch
@@ -38,15 +37,24 @@ def training_source(trainer: Trainer) -> Any:
 
 
 def request_once(trainer: Trainer, changes: Changes) -> None:
-    """Makes a script's `train_dataloader()` be called once in a `fit`, until `changes` are undone.
+    """Makes a script's `train_dataloader()` be called once for each loader of a `fit`, until `changes` are undone.
 
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`): it asks `training_source`, and does so before
-    the callback if `configure_optimizers` wants the length. It keeps the answer only as it iterates it.
+    the callback if `configure_optimizers` wants the length. It keeps the answer only as it iterates it. A tuner drops
+    that for another batch size, so Lightning has no loader when it asks for the next one.
     """
     source = training_source(trainer)
     given, ask = source.instance, source.dataloader
-    answer = cache(ask)
-    changes.set_attribute(source, "dataloader", lambda: answer() if source.instance is given else ask())
+    last: list[Any] = []
+
+    def answer() -> Any:
+        if source.instance is not given:
+            return ask()
+        if trainer.train_dataloader is None or not last:
+            last[:] = [ask()]
+        return last[0]
+
+    changes.set_attribute(source, "dataloader", answer)
 
 
 def splits_data(trainer: Trainer) -> bool:
