@@ -155,7 +155,7 @@ class MultigridCallback(Arguments, Callback):
 
         Each LR stage has a long cycle of its own, and the last stage is the fine-tuning phase. The short cycle begins
         at half of the size, however small that is. With an LR that does not fall in steps, the plan is the default one.
-        In the long trainings that were measured, the paper's plan took less time than the default one, and was less
+        In the long training that was measured, the paper's plan took less time than the default one, and was less
         accurate (docs/pays.md). The arguments are those of the class.
         """
         return MultigridCallback(milestones="script", short_cycle=short_cycle, **arguments)
