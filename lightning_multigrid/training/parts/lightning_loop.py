@@ -7,7 +7,6 @@ from lightning_multigrid.host import MisconfigurationException, Trainer, tell
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader, StreamSamples
 from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
-from lightning_multigrid.training.mini_batches import tensors_in
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
 
@@ -80,11 +79,9 @@ class LightningLoop:
         if self._loader.sampler.of_epochs and first.place.batch == 0:
             self._loader.sampler.shift = 0  # the sampler of the script is asked anew
 
-    def check(self, step: Step, mini_batch: Any) -> None:
+    def check(self, step: Step) -> None:
         """Refuses a step for which Lightning, or a callback, has not done as planned."""
         trainer = self._trainer
-        if any(tensor.shape[:1] == (step.shape.clips,) for tensor in tensors_in(mini_batch)):  # else some were dropped
-            internals.set_batch_size(trainer, step.shape.clips)
         if trainer.optimizers != self._optimizers:
             refuse_other(trainer, "has", "those that `configure_optimizers` returned", "other optimizers now")
         self._check("has `accumulate_grad_batches` =", self._plan.accumulate, trainer.accumulate_grad_batches)

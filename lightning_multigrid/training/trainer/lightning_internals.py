@@ -119,17 +119,6 @@ def batch_index(trainer: Trainer) -> int:
     return trainer.fit_loop.batch_idx
 
 
-def set_batch_size(trainer: Trainer, clips: int) -> None:
-    """Says how many clips the current mini-batch has, by which Lightning weighs what is logged over an epoch.
-
-    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/logger_connector/result.py`, `_ResultCollection.batch_size`): it takes
-    the first axis of the first tensor for them, which may be another one.
-    """
-    results = trainer._results
-    if results is not None:
-        results.batch_size = clips
-
-
 def step_is_logged(trainer: Trainer) -> bool:
     """Whether Lightning hands what this step logs on to the loggers.
 
