@@ -130,30 +130,6 @@ def test_a_training_of_no_length_trains_nothing(length):
     assert (module.seen, host.global_step) == ([], 0)
 
 
-@pytest.mark.parametrize("epochs", [1, None])
-@pytest.mark.parametrize("interval", sampled([0.3, 1.0, 6, 24], 0.3, 6))
-def test_what_becomes_of_an_interval_of_validations_is_said(interval, epochs, caplog):
-    """In an epoch of 24 mini-batches, which has 9 here."""
-    after = []
-
-    class Noting(L.Callback):
-        def on_validation_end(self, trainer, pl_module):
-            if not trainer.sanity_checking:
-                after.append(trainer.global_step)
-
-    if epochs is None and isinstance(interval, float):
-        pytest.skip("Lightning refuses a share of no epoch.")
-    data = {"train": loader(number=96), "val": loader(shuffle=False, number=4)}
-    every = {"val_check_interval": interval, "check_val_every_n_epoch": epochs}
-    fit(Module(), Noting(), MultigridCallback(), max_epochs=2, **every, **data)
-    said = [message for message in caplog.messages if message.startswith("`val_check")]
-    script = {0.3: 7}.get(interval, interval)
-    own = f"a validation after every {after[0]} mini-batches, of which an epoch has 9."
-    assert said == [f"`val_check_interval={interval}`: {own} In the script, it is after every {script} of 24."] * (
-        interval != 1.0
-    )
-
-
 def test_logged_means_weigh_the_clips_that_a_collate_fn_left():
     """Those that there are, as without the callback."""
 

@@ -35,24 +35,9 @@ class LightningLoop:
             if trainer.log_every_n_steps > 0:  # type: ignore[attr-defined]  # 0: the script logs no steps
                 every = self._of_run(trainer.log_every_n_steps)  # type: ignore[attr-defined]
                 changes.set_attribute(trainer, "log_every_n_steps", min(every, self._plan.steps_per_epoch))
-            self._convert_interval(changes)
-
-    def _convert_interval(self, changes: Changes) -> None:
-        """Converts `val_check_interval`, and says what is left of it."""
-        interval = getattr(self._trainer, "val_check_interval", None)  # since Lightning 2.6, it may be a time
-        whole, own = self._plan.baseline_length.batches, self._plan.batches_per_epoch
-        if isinstance(interval, float):  # a share of an epoch, which Lightning rounds down
-            of_script, every = (max(1, int(batches * interval)) for batches in (whole, own))
-        elif isinstance(interval, int):
-            of_script, every = interval, self._of_run(interval)
-            changes.set_attribute(self._trainer, "val_check_interval", every)
-        else:
-            return
-        if (every, own) != (of_script, whole) and interval != 1.0:
-            tell(
-                f"`val_check_interval={interval}`: a validation after every {every} mini-batches, of which an epoch "
-                f"has {own}. In the script, it is after every {of_script} of {whole}."
-            )
+            interval = getattr(trainer, "val_check_interval", None)
+            if isinstance(interval, int):  # not a share of an epoch and, since Lightning 2.6, not a time
+                changes.set_attribute(trainer, "val_check_interval", self._of_run(interval))
 
     def _of_run(self, number: int) -> int:
         """The mini-batches of this run for a number of them that the script counts."""
