@@ -56,11 +56,6 @@ def test_mini_batches_of_an_optimizer_step_are_not_called_steps(tmp_path, caplog
     assert "The first epoch has 10 mini-batches, and begins at 8 times the baseline's LR" in caplog.text
 
 
-def test_what_a_time_limit_means_is_said(tmp_path, caplog):
-    run(tmp_path, max_time="02:00:00:00")
-    assert "The time limit of 2 days, 0:00:00 changes no phase: they are shares of" in caplog.text
-
-
 def test_a_plain_script_and_a_baseline_hear_nothing(tmp_path, caplog):
     run(tmp_path, enable_checkpointing=True)
     run(tmp_path, callbacks.EarlyStopping("val", patience=5), multigrid=MultigridCallback.baseline())
