@@ -11,7 +11,8 @@ from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.training.rehearsal.copies import clone_of, held_by
+from lightning_multigrid.loading import held_by
+from lightning_multigrid.training.rehearsal.copies import clone_of
 from tests.helpers.tiny import Module, fit, trainer
 
 
