@@ -5,7 +5,6 @@ A grid takes some of the baseline's frames and resizes their pixels. Both happen
 `Subset`, `random_split` and `ConcatDataset` of clip datasets forward requests instead.
 """
 
-import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
@@ -115,13 +114,6 @@ def clip_dataset(dataset: Dataset[Any]) -> ClipDataset | None:
     """The dataset as a `ClipDataset`; None if it is neither one nor made of clip datasets only, as they are."""
     if reads_clips(dataset):
         return dataset  # type: ignore[return-value]
-    if isinstance(dataset, ClipDataset):
-        warnings.warn(
-            f"{type(dataset).__name__} has a `__getitem__` of its own, and not its `read_clip`, so its samples are "
-            "read on the baseline's grid and then reduced. With a `read_clip` of its own, it could read less; if its "
-            "samples are those of the one that it has, write `read_clip = Base.read_clip` into the class.",
-            stacklevel=2,
-        )
     parts = [dataset.dataset] if isinstance(dataset, Subset) and _is_plain(dataset, Subset) else []
     parts = dataset.datasets if isinstance(dataset, ConcatDataset) and _is_plain(dataset, ConcatDataset) else parts
     known = [part for part in map(clip_dataset, parts) if part is not None]

@@ -1,7 +1,6 @@
 """The order of a pass over the data: a pure function of (seed, pass), the same on every rank."""
 
 import copy
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -15,12 +14,6 @@ from lightning_multigrid.loading.randomness import derive_seed, own_generators, 
 # From the number of a pass to the indices of the dataset, in order. One with `of_epochs` takes the number of an epoch
 # and that of a pass in it.
 Order = Callable[..., Sequence[int]]
-
-
-def draw_pass(order: Order, *number: int) -> Sequence[int]:
-    """The indices of the dataset in a pass of this number, from 0."""
-    indices = order(*number)
-    return indices if isinstance(indices, range) else array("q", indices)  # a list of ten million has 360 MB
 
 
 def shuffled_order(seed: int, number: int, length: int) -> list[int]:

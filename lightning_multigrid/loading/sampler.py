@@ -11,13 +11,14 @@ A global mini-batch is a contiguous block of the stream, cut into one contiguous
 So neither the number of workers nor the number of ranks changes the clips of a global mini-batch.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
 from typing import Any
 
 from torch.utils.data import DistributedSampler, SequentialSampler
 
-from lightning_multigrid.loading.order import Order, draw_pass, shuffled_order
+from lightning_multigrid.loading.order import Order, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.requests import ClipRequest, Requests
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle, Step
@@ -56,7 +57,8 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         """The indices of a pass, in order. The last passes are not drawn again."""
         found = self._drawn.get(number)
         if found is None:
-            found = draw_pass(self.order, *number)
+            indices = self.order(*number)
+            found = indices if isinstance(indices, range) else array("q", indices)  # a list of ten million has 360 MB
             if len(found) < self.plan.clips:
                 raise ValueError(
                     f"The sampler of the training data gave {len(found)} indices in a pass over the "

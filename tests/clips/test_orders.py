@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.clips.orders import BalancedOrder, balance_sampler
-from lightning_multigrid.loading.order import draw_pass, order_of
+from lightning_multigrid.loading.order import order_of
 from lightning_multigrid.sources.video_list import VideoList
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.video.datamodule import VideoDataModule
@@ -63,8 +63,7 @@ def test_ranks_cut_one_order():
     for rank in ranks:
         rank.set_epoch(5)
     assert [*chain(*ranks)] == BalancedOrder(0, labels)(5)
-    drawn = draw_pass(order_of(DataLoader(range(10), sampler=ranks[1]), seed=8), 2)
-    assert list(drawn) == BalancedOrder(8, labels)(2)
+    assert order_of(DataLoader(range(10), sampler=ranks[1]), seed=8)(2) == BalancedOrder(8, labels)(2)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
 from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from torch.utils.data import (
 )
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.loading.order import draw_pass, order_of, shuffled_order
+from lightning_multigrid.loading.order import order_of, shuffled_order
+from lightning_multigrid.loading.sampler import MultigridSampler
 from tests.helpers.tiny import Module, clips, fit
 
 
@@ -128,5 +130,6 @@ def test_keys_that_are_no_indices_are_refused_by_name(key, said, only_keys):
 
 def test_indices_may_be_of_any_kind_of_integer():
     kinds = [int, np.int32, torch.tensor]
-    drawn = [draw_pass(order_of(DataLoader(dataset(100), sampler=Keys(kind)), seed=3), 0) for kind in kinds]
-    assert [list(one) for one in drawn] == [list(range(100))] * 3
+    orders = [order_of(DataLoader(dataset(100), sampler=Keys(kind)), seed=3) for kind in kinds]
+    passes = [MultigridSampler(SimpleNamespace(clips=100), order).pass_of(0) for order in orders]
+    assert [list(one) for one in passes] == [list(range(100))] * 3

@@ -71,21 +71,6 @@ def test_requests_carry_shape_and_seed_and_go_through_one_pass_after_the_other(w
     assert entry - shift > 5 * clips  # 1.5 passes for each of 4 epochs, up to the rounding of an epoch's steps
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_a_mini_batch_may_span_two_passes(world):
-    """10 clips, of which a step takes 4: the third has the last two of a pass, and the first two of the next."""
-    schedule = MultigridSchedule(
-        Baseline(BatchShape(4 // world, 8, 32), 4), LongCycle(((1, 1),)), ShortCycle((1,)), epoch_factor=1
-    )
-    steps = [requests for _, requests in of_all_ranks(world, 2, clips=10, schedule=schedule)]
-    assert [[request.index for request in requests] for requests in steps[:3]] == [
-        shuffled_order(0, 0, 10)[:4],
-        shuffled_order(0, 0, 10)[4:8],
-        shuffled_order(0, 0, 10)[8:] + shuffled_order(0, 1, 10)[:2],
-    ]
-    assert [request.seed for request in steps[2]] == [derive_seed(0, *at) for at in ((0, 8), (0, 9), (1, 0), (1, 1))]
-
-
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_clips_of_an_index_that_comes_several_times_in_a_pass_differ(world):
     """Each epoch begins with a pass of its own."""
