@@ -518,21 +518,3 @@ def test_gradients_of_functions_go_through_several_groups(clips, of):
         (layer(x) ** 3).sum().backward()
     for name, parameter in layer.named_parameters():
         assert_close(gradients[name], parameter.grad)
-
-
-@pytest.mark.parametrize(("clips", "of"), [(4, 4), (5, 5), (8, 4)])
-def test_an_ensemble_of_models_by_vmap_has_the_statistics_of_each(clips, of):
-    layers = [make_layer(track_running_stats=False) for _ in range(3)]
-    stacked, _ = torch.func.stack_module_state(layers)
-    x = make_clips(clips)
-
-    def forward(weights):
-        return torch.func.functional_call(layers[0], weights, (x,))
-
-    with sub_batches(2, of=of):
-        together = torch.func.vmap(forward)(stacked)
-        gradients = torch.func.vmap(torch.func.grad(lambda weights: (forward(weights) ** 3).sum()))(stacked)
-    for index, layer in enumerate(layers):
-        assert_close(together[index], grouped(layer, x, 2, of))
-        (grouped(layer, x, 2, of) ** 3).sum().backward()
-        assert_close(gradients["weight"][index], layer.weight.grad)
