@@ -94,8 +94,8 @@ def plan_of(
         dataset.divisor = plan.schedule.size_divisor
         if dataset.staying and not plan.schedule.is_baseline:
             tell(
-                f"On every grid, {', '.join(dataset.staying)} of a sample stay as they are. `follow` names what has to "
-                "follow the clip, as boxes or a number of frames. Sound needs `whole_span=True`."
+                f"These parts of a sample stay as they are on every grid: {', '.join(dataset.staying)}. `follow` names "
+                "what has to follow the clip, as boxes or a number of frames. Sound needs `whole_span=True`."
             )
     return plan, dataset
 
