@@ -62,7 +62,7 @@ def test_the_parts_of_a_sample_that_stay_on_every_grid_are_named(tmp_path, caplo
     noise, labels = clips().tensors
     three = DataLoader(TensorDataset(noise, labels, torch.rand(len(labels), 3)), 4)
     run(tmp_path, module=OfThree(), train=three, max_epochs=1)
-    assert "These parts of a sample stay as they are on every grid: 1, 2. `follow` names what has to follow" in caplog.text
+    assert "parts of a sample stay as they are on every grid: 1, 2. `follow` names what has to follow" in caplog.text
 
 
 def test_mini_batches_of_an_optimizer_step_are_not_called_steps(tmp_path, caplog):
