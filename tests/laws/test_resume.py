@@ -28,7 +28,7 @@ from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.checkpoints.continuation import _continues_at, _plan_key, describe_run
+from lightning_multigrid.training.checkpoints.continuation import _continues_at, describe_run
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 from tests.helpers.processes import start_method
 from tests.helpers.sampling import sampled
@@ -716,15 +716,3 @@ def test_a_checkpoint_of_another_version_is_refused_before_anything_is_planned(v
     ):
         fit(module, callback, ckpt_path=tmp_path / "old.ckpt")
     module.load_state_dict(torch.load(tmp_path / "old.ckpt")["state_dict"])  # as the message says
-
-
-# --- The arithmetic ---
-
-
-def test_plans_are_the_same_but_for_the_batch():
-    def key(clips=4, epochs=4, stride=1, **arguments):
-        return _plan_key(MultigridSchedule(Baseline(BatchShape(clips, 8, 32), epochs, (2, 3), stride), **arguments))
-
-    assert key() == key(clips=32) == key(epochs=4.0) == key(sub_batch=16)
-    others = [{"epochs": 5}, {"stride": 2}, {"epoch_factor": 2}, {"stepwise": False}, {"lr_scaling": "sqrt"}, OFF]
-    assert len({key(), *(key(**other) for other in others)}) == 7

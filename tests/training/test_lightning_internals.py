@@ -13,9 +13,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import SLURMEnvironment
-from lightning.pytorch.utilities import CombinedLoader
 
-from lightning_multigrid import MultigridCallback
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
 from lightning_multigrid.training.trainer import lightning_internals
 from lightning_multigrid.training.trainer.changes import Changes
@@ -32,8 +30,6 @@ from lightning_multigrid.training.trainer.lightning_internals import (
     optimizer_overrides,
     reload_every,
     replace_loader,
-    request_once,
-    set_batch_size,
     slurms_checkpoint,
     splits_data,
     stage_of_training,
@@ -75,42 +71,6 @@ def test_splits_data():
     assert splits_data(trainer())
 
 
-class Asks(Module):
-    """Makes its loader itself, and asks for the length of the training before Lightning does."""
-
-    asked = 0
-
-    def train_dataloader(self):
-        self.asked += 1
-        return loader()
-
-    def configure_optimizers(self):
-        self.of_script = self.trainer.estimated_stepping_batches
-        return super().configure_optimizers()
-
-
-def test_request_once():
-    """Asks again where Lightning has no loader any more, or another one is put in."""
-    for callbacks in ([], [MultigridCallback()], [MultigridCallback()]):
-        module = Asks()
-        trainer(*callbacks, max_epochs=2).fit(module)
-        assert (module.asked, module.of_script) == (1, 2 * len(loader()))
-    host, module = trainer(max_epochs=1), Asks()
-    with Changes() as changes:
-        attach(host, module, changes)
-        source = training_source(host)
-        source.instance = module
-        request_once(host, changes)
-        first = source.dataloader()
-        host.fit_loop._combined_loader = CombinedLoader(first)
-        assert source.dataloader() is host.train_dataloader is first
-        host.fit_loop._combined_loader = None  # as tuners do
-        assert source.dataloader() is not first
-        source.instance = other = few()
-        assert source.dataloader() is other
-    assert "dataloader" not in vars(source)
-
-
 def test_training_source():
     source, data = training_source(trainer()), few()
     assert {"instance", "name"} <= set(vars(source))
@@ -121,9 +81,6 @@ def test_training_source():
     host = trainer(Set(lambda host: setattr(training_source(host), "instance", other)), max_epochs=1)
     host.fit(module, data)
     assert len(module.seen) == 3
-    del host.fit_loop._data_source
-    with pytest.raises(MisconfigurationException, match="cannot find the training loader in this version.*Install"):
-        training_source(host)
 
 
 def test_a_loader_that_is_seen_goes_with_the_one_that_is_iterated():
@@ -150,18 +107,6 @@ def test_loader_seen_as():
     host.fit(module, loader_seen_as(host, few(), front))
     assert [(epoch, batch) for epoch, batch, *_ in module.seen] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert all(loader is front for loader in [*seen, host.train_dataloader])
-
-
-def test_set_batch_size():
-    class Logs(Module):
-        def training_step(self, batch, batch_idx):
-            self.log("mean", float(batch_idx), on_step=False, on_epoch=True)
-            return super().training_step(batch, batch_idx)
-
-        def on_train_batch_start(self, batch, batch_idx):
-            set_batch_size(self.trainer, (3, 1)[batch_idx])
-
-    assert fit(Logs(), train=few(), max_epochs=1).callback_metrics["mean"] == 0.25  # by their clips it were 0.5
 
 
 class Set(L.Callback):

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 
-from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, TrainerFn, callbacks_of
+from lightning_multigrid.host import LightningModule, Trainer, TrainerFn, callbacks_of
 from lightning_multigrid.schedule import Place, Plan
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.trainer_view import lightning_modules
@@ -27,34 +27,7 @@ def training_source(trainer: Trainer) -> Any:
 
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._data_source`): a loader passed to `fit` is nowhere public.
     """
-    source = getattr(trainer.fit_loop, "_data_source", None)
-    if not callable(getattr(source, "dataloader", None)):
-        raise MisconfigurationException(
-            "MultigridCallback cannot find the training loader in this version of Lightning. Install a version that "
-            "the package's requirements name."
-        )
-    return source
-
-
-def request_once(trainer: Trainer, changes: Changes) -> None:
-    """Makes a script's `train_dataloader()` be called once for each loader of a `fit`, until `changes` are undone.
-
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`): it asks `training_source`, and does so before
-    the callback if `configure_optimizers` wants the length. It keeps the answer only as it iterates it. A tuner drops
-    that for another batch size, so Lightning has no loader when it asks for the next one.
-    """
-    source = training_source(trainer)
-    given, ask = source.instance, source.dataloader
-    last: list[Any] = []
-
-    def answer() -> Any:
-        if source.instance is not given:
-            return ask()
-        if trainer.train_dataloader is None or not last:
-            last[:] = [ask()]
-        return last[0]
-
-    changes.set_attribute(source, "dataloader", answer)
+    return trainer.fit_loop._data_source
 
 
 def splits_data(trainer: Trainer) -> bool:
@@ -117,17 +90,6 @@ def batch_index(trainer: Trainer) -> int:
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.batch_idx`): a loader and some hooks are not given it.
     """
     return trainer.fit_loop.batch_idx
-
-
-def set_batch_size(trainer: Trainer, clips: int) -> None:
-    """Says how many clips the current mini-batch has, by which Lightning weighs what is logged over an epoch.
-
-    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/logger_connector/result.py`, `_ResultCollection.batch_size`): it takes
-    the first axis of the first tensor for them, which may be another one.
-    """
-    results = trainer._results
-    if results is not None:
-        results.batch_size = clips
 
 
 def step_is_logged(trainer: Trainer) -> bool:
