@@ -20,6 +20,7 @@ from lightning_multigrid.training.plan_ahead import plan_ahead
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.refusals import refuse_unsupported
 from lightning_multigrid.training.trainer.changes import Changes
+from lightning_multigrid.training.trainer.lightning_internals import request_once
 
 
 class MultigridCallback(Arguments, Callback):
@@ -229,6 +230,7 @@ class MultigridCallback(Arguments, Callback):
         if stage == "fit":
             self._run, self._account = None, Account()
             self._changes.enter_context(one_at_a_time())
+            request_once(trainer, self._changes)
             refuse_unsupported(trainer, pl_module)
 
     @override

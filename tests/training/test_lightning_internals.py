@@ -13,7 +13,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.utilities import CombinedLoader
 
+from lightning_multigrid import MultigridCallback
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
 from lightning_multigrid.training.trainer import lightning_internals
 from lightning_multigrid.training.trainer.changes import Changes
@@ -30,6 +32,7 @@ from lightning_multigrid.training.trainer.lightning_internals import (
     optimizer_overrides,
     reload_every,
     replace_loader,
+    request_once,
     slurms_checkpoint,
     splits_data,
     stage_of_training,
@@ -69,6 +72,42 @@ def test_splits_data():
     for given in (True, False):
         assert splits_data(trainer(use_distributed_sampler=given)) is given
     assert splits_data(trainer())
+
+
+class Asks(Module):
+    """Makes its loader itself, and asks for the length of the training before Lightning does."""
+
+    asked = 0
+
+    def train_dataloader(self):
+        self.asked += 1
+        return loader()
+
+    def configure_optimizers(self):
+        self.of_script = self.trainer.estimated_stepping_batches
+        return super().configure_optimizers()
+
+
+def test_request_once():
+    """Asks again where Lightning has no loader any more, or another one is put in."""
+    for callbacks in ([], [MultigridCallback()], [MultigridCallback()]):
+        module = Asks()
+        trainer(*callbacks, max_epochs=2).fit(module)
+        assert (module.asked, module.of_script) == (1, 2 * len(loader()))
+    host, module = trainer(max_epochs=1), Asks()
+    with Changes() as changes:
+        attach(host, module, changes)
+        source = training_source(host)
+        source.instance = module
+        request_once(host, changes)
+        first = source.dataloader()
+        host.fit_loop._combined_loader = CombinedLoader(first)
+        assert source.dataloader() is host.train_dataloader is first
+        host.fit_loop._combined_loader = None  # as tuners do
+        assert source.dataloader() is not first
+        source.instance = other = few()
+        assert source.dataloader() is other
+    assert "dataloader" not in vars(source)
 
 
 def test_training_source():

@@ -30,6 +30,27 @@ def training_source(trainer: Trainer) -> Any:
     return trainer.fit_loop._data_source
 
 
+def request_once(trainer: Trainer, changes: Changes) -> None:
+    """Makes a script's `train_dataloader()` be called once for each loader of a `fit`, until `changes` are undone.
+
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`): it asks `training_source`, and does so before
+    the callback if `configure_optimizers` wants the length. It keeps the answer only as it iterates it. A tuner drops
+    that for another batch size, so Lightning has no loader when it asks for the next one.
+    """
+    source = training_source(trainer)
+    given, ask = source.instance, source.dataloader
+    last: list[Any] = []
+
+    def answer() -> Any:
+        if source.instance is not given:
+            return ask()
+        if trainer.train_dataloader is None or not last:
+            last[:] = [ask()]
+        return last[0]
+
+    changes.set_attribute(source, "dataloader", answer)
+
+
 def splits_data(trainer: Trainer) -> bool:
     """Whether Lightning cuts the data among the devices itself: the argument `use_distributed_sampler`.
 
