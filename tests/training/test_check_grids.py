@@ -211,7 +211,7 @@ FAILING = {
     "clips that mix": (  # two of 4 frames would be one of 8
         lambda: script(nn.Sequential(Shift(), nn.Linear(3, 4))),
         lambda: DataLoader(clips(frames=8), 4),
-        r"`net.0` \(Shift\) fails with .*frames and pixels from the shape",
+        r"`net.0` \(Shift\) fails with .*take frames and pixels from the shape",
     ),
     "labels per frame": (lambda: script(training_step=framewise), loader, r"a step fails with .*also for labels and m"),
 }
@@ -428,10 +428,33 @@ def test_a_step_that_takes_no_more_clips_than_the_baseline_has_is_refused():
         assert len(batch[0]) <= 4
         return cross_entropy(self(batch[0]), batch[1])
 
-    said = r"Script cannot take clips of 2 x .*, 8 in a mini-batch: .* fails with Asser.* Let it take any number"
+    said = r"A step of Script takes 2 clips of the grid of .*, but not 8 \(AssertionError: .* as `clips.shape\[0\]`"
     with pytest.raises(ValueError, match=said):
         fit(script(training_step=step), MultigridCallback(), max_epochs=1)
     fit(script(training_step=step), MultigridCallback.baseline(), max_epochs=1)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_hidden_state_that_is_kept_from_step_to_step_is_refused(reset):
+    """Each step alone succeeds; on the baseline's grid, or with the way out that the refusal names, it trains."""
+
+    class Recurrent(Module):
+        def make_net(self):
+            return nn.ModuleDict({"cell": nn.GRU(3, 8, batch_first=True), "head": nn.Linear(8, CLASSES)})
+
+        def training_step(self, batch, batch_idx):
+            kept = None if reset else getattr(self, "kept", None)
+            states, hidden = self.net["cell"](batch[0].mean(dim=(3, 4)).transpose(1, 2), kept)
+            self.kept = hidden.detach()
+            return cross_entropy(self.net["head"](states[:, -1]), batch[1])
+
+    fit(Recurrent(), MultigridCallback.baseline(), max_epochs=1)
+    if reset:
+        fit(Recurrent(), MultigridCallback(), max_epochs=1)
+        return
+    said = r"Recurrent keeps something .* 8 clips .* 2 clips .* `net.cell` \(GRU\) fails with .* hidden size .* Reset"
+    with pytest.raises(ValueError, match=said):
+        fit(Recurrent(), MultigridCallback(), max_epochs=1)
 
 
 def test_a_step_that_takes_the_baselines_number_of_clips_alone_fails_where_others_come():

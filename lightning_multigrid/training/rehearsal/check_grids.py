@@ -10,7 +10,7 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 
 from lightning_multigrid.host import LightningModule, Trainer, tell
 from lightning_multigrid.positions import knows_grids
-from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid.schedule import BatchShape, counted
 from lightning_multigrid.training.mini_batches import error_text, without_trace
 from lightning_multigrid.training.rehearsal.batches import Made
 from lightning_multigrid.training.rehearsal.counted import counted_from_first
@@ -35,9 +35,9 @@ def check_grids(
     """Refuses grids that a script cannot take, or on which it would compute something else than on the baseline's.
 
     The first grid is the baseline's. Small mini-batches, which `read` makes, go through the script's hooks and a step
-    on a clone of the module: once on each grid, and with four times the clips on the coarsest. What cannot be rehearsed
-    on the baseline's grid is accepted, and said. Where boxes follow the clips, pixels may be counted from the first: so
-    places are judged on grids of the full size.
+    on a clone of the module: once on each grid, and with four times the clips on the coarsest, first alone and then
+    after a step on the baseline's. What cannot be rehearsed on the baseline's grid is accepted, and said. Where boxes
+    follow the clips, pixels may be counted from the first: so places are judged on grids of the full size.
     """
     if trainer.strategy.restore_checkpoint_after_setup:
         tell(f"{type(trainer.strategy).__name__} shards the module, whose steps are not rehearsed. {UNNOTICED}")
@@ -66,8 +66,11 @@ def check_grids(
         if grid is coarsest and len({shape.clips for shape in grids}) > 1:
             many = rehearse(more)
             if many.error is not None and more.clips <= most:  # the training has as many
-                raise refusal(name, more, _place(module, many), many.error) from many.error
+                raise ValueError(_fixed_number(name, grid, more, many.error)) from many.error
             check_sum_over_clips(name, now.losses, many.losses)
+            after = rehearse(baseline, more)
+            if after.error is not None and many.error is None:
+                raise ValueError(_kept_state(name, baseline, more, _place(module, after), after.error)) from after.error
 
 
 def _number_of_clips(grids: Sequence[BatchShape]) -> int:
@@ -100,6 +103,23 @@ def _refuse_counted(
             "Give that layer, or the module, a method `set_grid(self, frames, size)`, which is called before each "
             "mini-batch, and let it spread the places. If they should be counted, let the method do nothing."
         )
+
+
+def _fixed_number(name: str, grid: BatchShape, more: BatchShape, error: Exception) -> str:
+    return (
+        f"A step of {name} takes {counted(grid.clips, 'clip')} of {named(grid)}, but not {more.clips} "
+        f"({error_text(error)}). The mini-batches of coarse grids have more clips than the baseline's: take their "
+        "number from the mini-batch, as `clips.shape[0]`, wherever a tensor is made for them."
+    )
+
+
+def _kept_state(name: str, before: BatchShape, grid: BatchShape, where: str, error: Exception) -> str:
+    return (
+        f"{name} keeps something from step to step that has the size of a mini-batch: a step with {grid.clips} clips "
+        f"of {named(grid)} succeeds as the first step, but after one with {before.clips} clips of {named(before)} "
+        f"{where} fails with {error_text(error)}. Mini-batches change their number of clips and their grid. Reset what "
+        "is kept at the beginning of each step, or make it fit the clips of the mini-batch."
+    )
 
 
 def _place(module: LightningModule, trial: Trial) -> str:

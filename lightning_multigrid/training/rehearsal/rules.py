@@ -23,15 +23,15 @@ def named(grid: BatchShape) -> str:
 def refusal(name: str, grid: BatchShape, where: str, error: Exception) -> ValueError:
     """The error for a grid on which a module fails."""
     return ValueError(
-        f"{name} cannot take clips of {grid.frames} x {grid.size} x {grid.size} (frames x height x width), "
-        f"{grid.clips} in a mini-batch: {where} fails with {error_text(error)}. Let it take any number of clips of any "
-        "length and size: end with a global pool, and take clips, frames and pixels from the shape of the mini-batch, "
-        "also for labels and masks, and for what it keeps from step to step. Resize positions in a method "
-        "`set_grid(self, frames, size)` of the module, which is called before each step. If layers halve clips again "
-        "and again, as a U-Net's, give `MultigridCallback(size_divisor=16)`, or the divisor of your strides, and "
-        "`frames_divisor` if they also halve the frames. If the clips have other axes, name them, for instance "
-        "`MultigridCallback(layout='THWC')`. Or give MultigridCallback `long_cycle` and `short_cycle` factors that "
-        "keep the clips larger: all keep their frames with `long_cycle=LongCycle(((1, 0.5**0.5), (1, 1)))`."
+        f"{name} cannot take clips of {grid.frames} x {grid.size} x {grid.size} (frames x height x width): {where} "
+        f"fails with {error_text(error)}. Let it take clips of any length and size: end with a global pool, and "
+        "take frames and pixels from the shape of the clips, also for labels and masks that have such axes. Resize "
+        "positions in a method `set_grid(self, frames, size)` of the module, which is called before each step. If "
+        "layers halve clips again and again, as a U-Net's, give `MultigridCallback(size_divisor=16)`, or the divisor "
+        "of your strides, and `frames_divisor` if they also halve the frames. If "
+        "the clips have other axes, name them, for instance `MultigridCallback(layout='THWC')`. Or give "
+        "MultigridCallback `long_cycle` and `short_cycle` factors that keep the clips larger: all keep their frames "
+        "with `long_cycle=LongCycle(((1, 0.5**0.5), (1, 1)))`."
     )
 
 

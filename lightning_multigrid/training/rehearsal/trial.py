@@ -37,9 +37,12 @@ def try_step(
     trainer: Trainer,
     baseline: BatchShape,
     made: Made,
-    grid: BatchShape,
+    *grids: BatchShape,
 ) -> Trial:
-    """Tries the hooks of a mini-batch, and a step, on a new clone of a module, on a grid."""
+    """Tries the hooks of a mini-batch, and a step, on a new clone of a module, on one grid after the other.
+
+    Returns what was seen on the last grid. With one grid alone, the step is a first step.
+    """
     trial = Trial()
     losses: list[Tensor] = []
     try:
@@ -48,15 +51,17 @@ def try_step(
             fill(clone)
             following = Following(clone, baseline.frames, baseline.size)
             _note_layers(clone, trial)
-            with without_trace(trainer, module.device), torch.no_grad():
-                batch = arrived(trainer, clone, made, grid)
-            trial.arrived = sizes_of_clips(batch)
-            following.set_grid(grid.frames, grid.size)
-            own = copied(batch)  # a step may write to it
-            traced = TracedValues(tensors_in(own), lambda: trial.layer)
-            # What is random differs between grids, so that it is not taken for the same table.
-            with without_trace(trainer, clone.device, seed=grid.frames * grid.size), traced:
-                returned = dry_step(trainer, clone, own)
+            for grid in grids:
+                losses.clear()
+                with without_trace(trainer, module.device), torch.no_grad():
+                    batch = arrived(trainer, clone, made, grid)
+                trial.arrived = sizes_of_clips(batch)
+                following.set_grid(grid.frames, grid.size)
+                own = copied(batch)  # a step may write to it
+                traced = TracedValues(tensors_in(own), lambda: trial.layer)
+                # What is random differs between grids, so that it is not taken for the same table.
+                with without_trace(trainer, clone.device, seed=grid.frames * grid.size), traced:
+                    returned = dry_step(trainer, clone, own)
         trial.met, trial.convolved = traced.met, traced.convolved
         loss = returned.get("loss") if isinstance(returned, Mapping) else returned
         if isinstance(loss, Tensor):
