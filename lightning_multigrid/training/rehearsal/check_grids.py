@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import isfinite
 
 import torch
@@ -19,6 +19,7 @@ from lightning_multigrid.training.rehearsal.rules import (
     UNNOTICED,
     check_points,
     check_sum_over_clips,
+    divisors_that_work,
     named,
     refusal,
 )
@@ -58,7 +59,9 @@ def check_grids(
         if all(map(isfinite, first.losses)) and not all(map(isfinite, now.losses)):  # of CTC with few frames, say
             now.error = ValueError("its loss is not finite, as it is on the baseline's grid")
         if now.error is not None:
-            raise refusal(name, grid, _place(module, now), now.error) from now.error
+            works = cache(lambda one: try_step(module, trainer, baseline, read((one,)), one).error is None)
+            divisors = divisors_that_work(shapes, works)
+            raise refusal(name, grid, _place(module, now), now.error, divisors) from now.error
         check_points(HOOKS, baseline, first.arrived or (), grid, now.arrived or ())
         check_points("`training_step` or `forward`", baseline, [first.convolved], grid, [now.convolved])
         if not (boxes_follow and grid.size != baseline.size):

@@ -1,6 +1,9 @@
 """What is judged of trials: errors, how many points clips have, and the loss."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
 
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.mini_batches import error_text
@@ -20,15 +23,37 @@ def named(grid: BatchShape) -> str:
     return f"the grid of {grid.frames} x {grid.size} x {grid.size} (frames x height x width)"
 
 
-def refusal(name: str, grid: BatchShape, where: str, error: Exception) -> ValueError:
-    """The error for a grid on which a module fails."""
+def divisors_that_work(grids: Sequence[BatchShape], works: Callable[[BatchShape], bool]) -> str:
+    """The divisors, as arguments, to whose multiples grids are rounded so that each works; empty if there are none.
+
+    The first grid is the baseline's, which isn't rounded. Some of the others must stay smaller.
+    """
+    full, *others = grids
+    for divisor, axes in product((2, 4, 8, 16, 32), (("size",), ("frames",), ("size", "frames"))):
+        rounded: list[BatchShape] = []
+        for grid in others:
+            multiples = {axis: max(divisor, round(getattr(grid, axis) / divisor) * divisor) for axis in axes}
+            overrides: dict[str, Any] = {axis: min(number, getattr(full, axis)) for axis, number in multiples.items()}
+            rounded.append(replace(grid, **overrides))
+        smaller = all(any(getattr(grid, axis) < getattr(full, axis) for grid in rounded) for axis in axes)
+        if smaller and all(map(works, dict.fromkeys(rounded))):
+            return ", ".join(f"{axis}_divisor={divisor}" for axis in axes)
+    return ""
+
+
+def refusal(name: str, grid: BatchShape, where: str, error: Exception, divisors: str) -> ValueError:
+    """The error for a grid on which a module fails; it runs on those that are rounded to multiples of `divisors`."""
+    rounded = (
+        f"It runs on all grids with `MultigridCallback({divisors})`, which is right for layers that halve clips again "
+        "and again, as a U-Net's. Or let"
+        if divisors
+        else "Let"
+    )
     return ValueError(
         f"{name} cannot take clips of {grid.frames} x {grid.size} x {grid.size} (frames x height x width): {where} "
-        f"fails with {error_text(error)}. Let it take clips of any length and size: end with a global pool, and "
+        f"fails with {error_text(error)}. {rounded} it take clips of any length and size: end with a global pool, and "
         "take frames and pixels from the shape of the clips, also for labels and masks that have such axes. Resize "
         "positions in a method `set_grid(self, frames, size)` of the module, which is called before each step. If "
-        "layers halve clips again and again, as a U-Net's, give `MultigridCallback(size_divisor=16)`, or the divisor "
-        "of your strides, and `frames_divisor` if they also halve the frames. If "
         "the clips have other axes, name them, for instance `MultigridCallback(layout='THWC')`. Or give "
         "MultigridCallback `long_cycle` and `short_cycle` factors that keep the clips larger: all keep their frames "
         "with `long_cycle=LongCycle(((1, 0.5**0.5), (1, 1)))`."
