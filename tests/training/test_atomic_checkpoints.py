@@ -115,6 +115,31 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path, monkeypatch):
     assert sorted(os.listdir()) == ["bad.ckpt", "good.ckpt"]
 
 
+@pytest.mark.parametrize("place", ["data", "directory"])
+def test_a_checkpoint_with_other_bytes_than_were_written_is_refused(place, tmp_path):
+    path = tmp_path / "a.ckpt"
+    io.save_checkpoint(CHECKPOINT, path)
+    written = bytearray(path.read_bytes())
+    at = written.index(CHECKPOINT["state_dict"]["w"].numpy().tobytes()) if place == "data" else 0
+    written[at] ^= 1
+    path.write_bytes(written)
+    with pytest.raises(ValueError, match=r"a\.ckpt is damaged: it has other bytes than were written \("):
+        io.load_checkpoint(path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_checkpoint_without_checksums_is_read_where_none_are_asked_for(zipped, tmp_path):
+    """The old format of torch has none."""
+    path = tmp_path / "a.ckpt"
+    asked = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(not zipped)
+    try:
+        torch.save(CHECKPOINT, path, _use_new_zipfile_serialization=zipped)
+        assert same(io.load_checkpoint(path), CHECKPOINT)
+    finally:
+        torch.serialization.set_crc32_options(asked)
+
+
 # --- In a training ---
 
 

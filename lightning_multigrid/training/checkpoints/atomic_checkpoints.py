@@ -7,9 +7,10 @@ is killed meanwhile leaves half a file under its name.
 import errno
 import os
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import fsspec
 import torch
@@ -57,11 +58,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ValueError: If the file holds more than tensors and plain values.
+            ValueError: If the file holds more than tensors and plain values, or other bytes than were written.
         """
         try:
             # Lightning's own method trusts every URL, and before 2.6 every file.
             with fsspec.open(os.fspath(path), "rb") as file:
+                if "://" not in os.fspath(path):  # else it would be transferred twice
+                    _refuse_damage(file, path)
                 checkpoint: dict[str, Any] = torch.load(file, map_location, weights_only=weights_only is not False)
         except FileNotFoundError as error:  # that of a URL says no more than the URL
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path)) from error
@@ -71,6 +74,23 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 f"({_reason(error)}). If you trust them, give `fit` or `validate` `weights_only=False` (Lightning 2.6)."
             ) from error
         return checkpoint
+
+
+def _refuse_damage(file: IO[bytes], path: StrPath) -> None:
+    """Refuses a checkpoint with other bytes than were written: torch writes checksums, and reads without them."""
+    damaged = None
+    if zipfile.is_zipfile(file) and torch.serialization.get_crc32_options():
+        try:
+            damaged = zipfile.ZipFile(file).testzip()
+        except zipfile.BadZipFile as error:
+            damaged = str(error)
+    if damaged is not None:
+        raise ValueError(
+            f"{path} is damaged: it has other bytes than were written ({damaged}). Copy it again, or take another "
+            "checkpoint. If it was written without checksums, by `torch.serialization.set_crc32_options(False)`, also "
+            "read it so."
+        )
+    file.seek(0)
 
 
 def _reason(error: BaseException) -> str:
