@@ -26,6 +26,7 @@ from lightning_multigrid.host import (
     tell,
     tell_above_bar,
 )
+from lightning_multigrid.schedule import duration
 from lightning_multigrid.training.trainer.lightning_internals import (
     handle_from_now_on,
     requeue_signals,
@@ -216,7 +217,12 @@ class NewestCheckpoint(ModelCheckpoint):
         if stopped and not (trainer.validating and _averages(trainer)):
             self._write(trainer)
         if self._has_written or _mark(self._path):
-            tell(f"{self._last} continues from {self._path}{self._way_on}")
+            written = self._written if self._has_written else time.monotonic() - time.time() + _mark(self._path) / 1e9
+            age = time.monotonic() - written
+            tell(
+                f"{self._last} continues from {self._path}"
+                f"{f', written {duration(age)} before' if age > 1 else ''}{self._way_on}"
+            )
         else:
             tell(f"No checkpoint was written yet: NewestCheckpoint writes one every {self._seconds / 60:g} minutes.")
 
