@@ -74,25 +74,27 @@ def plan(
     require(clips is None or clips >= 1, "--clips", clips, "at least 1")
     require(devices is None or devices >= 1, "--devices", devices, "at least 1")
     _require_drawable(plot)
-    trainer = cli.trainer
+    trainer, data = cli.trainer, cli.datamodule
+    if not isinstance(data, VideoDataModule):
+        raise MisconfigurationException(
+            f"`plan` reads the baseline off a VideoDataModule, got {type(data).__name__}. With other data the schedule "
+            "is printed when `fit` starts."
+        )
+    require(step_time is None or step_time > 0, "--step_time", step_time, "above 0")
+    world = cli.configured_world if devices is None else devices
     callback = next((c for c in trainer.callbacks if isinstance(c, MultigridCallback)), None)  # type: ignore[attr-defined]
     if callback is None:
         say("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", sys.stderr)
-    if not isinstance(cli.datamodule, VideoDataModule):
-        raise MisconfigurationException(
-            f"`plan` reads the baseline off a VideoDataModule, got {type(cli.datamodule).__name__}. With other "
-            "data the schedule is printed when `fit` starts."
-        )
-    require(step_time is None or step_time > 0, "--step_time", step_time, "above 0")
+        synced = world if cli.config.trainer.sync_batchnorm else 1
+        callback = MultigridCallback.baseline(sub_batch=data.batch_size * synced)
     planned = preview(
         callback,
         trainer,
         cli.model,
-        cli.datamodule,
-        clips=count_clips(cli.datamodule) if clips is None else clips,
-        world=cli.configured_world if devices is None else devices,
+        data,
+        clips=count_clips(data) if clips is None else clips,
+        world=world,
         configured_world=cli.configured_world,
-        sync_batchnorm=cli.config.trainer.sync_batchnorm,
         epoch=epoch,
     )
     epochs = planned.schedule.epochs
@@ -109,10 +111,10 @@ def plan(
     elif step_time is not None:
         seconds = seconds_by_points(planned.shapes, planned.schedule.baseline.shape, step_time)
     say(planned.table(seconds))
-    if measure and not planned.baseline:
+    if measure:
         here = clips is None and planned.counted
         missing = "The loader is not measured, as the videos are not here, or `--clips` stands for them."
-        say(measure_loader(planned, trainer, cli.model, cli.datamodule, seconds) if here else missing)
+        say(measure_loader(planned, trainer, cli.model, data, seconds) if here else missing)
     if epoch is not None:
         say(f"\n{planned.epoch_table(epoch)}")
 
