@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import warnings
-from contextlib import nullcontext
 from functools import partial
 from inspect import signature
 
@@ -541,10 +540,20 @@ def test_a_bug_keeps_its_traceback(tmp_path):
         main(["plan", "--config", config(tmp_path), "--model=tests.cli.test_main.Buggy"])
 
 
-@pytest.mark.parametrize("command", [[], ["fit"], ["plan"]])
+def test_all_options_of_fit_are_lightnings_and_those_that_its_help_names(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "--help_all"])
+    told = capsys.readouterr().out
+    main(["fit", "--help"])
+    named = re.findall(r"^  --([\w.]+)", capsys.readouterr().out, re.MULTILINE)
+    of_classes = {"data.batch_size", "model.lr", "help_all"}  # which a config names
+    assert all(f"--{name}" in told for name in {*named} - of_classes)
+    assert of_classes < {*named}
+
+
+@pytest.mark.parametrize("command", [[], ["plan"]])
 def test_help(command, capsys):
-    with pytest.raises(SystemExit, match="0") if command == ["fit"] else nullcontext():
-        main([*command, "--help"])
+    main([*command, "--help"])
     text = capsys.readouterr().out
     if command == ["plan"]:
         assert text.startswith("usage: lightning-multigrid plan [--config CONFIG] [options]\n\nPrints the multigrid")
@@ -555,13 +564,13 @@ def test_help(command, capsys):
         assert all(re.search(rf"^    {name} +\S", text, re.MULTILINE) for name in (*LightningCLI.subcommands(), *OURS))
 
 
-@pytest.mark.parametrize("command", OURS)
-def test_help_of_our_commands_names_all_that_they_take_and_imports_nothing_that_trains(command):
+@pytest.mark.parametrize("command", [*OURS, "fit"])
+def test_help_names_all_that_our_commands_take_and_imports_nothing_that_trains(command):
     code = f"import sys; from lightning_multigrid.cli import main; main([{command!r}, '--help']); print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     shown, _, imported = shown.removesuffix("\n").rpartition("\n")
     assert not {"torch", "lightning", "jsonargparse"} & {*imported.split()}
-    takes = {*signature(commands._OURS[command]).parameters} - {"cli", "datamodule"}
+    takes = {*signature(commands._OURS[command]).parameters} - {"cli", "datamodule"} if command in OURS else {"config"}
     assert {*re.findall(r"^  (?:--|-c.*--)?(\w+)", shown.lower(), re.MULTILINE)} >= takes
 
 

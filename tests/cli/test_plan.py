@@ -183,6 +183,11 @@ def test_a_plan_refuses_what_fit_would_for_these_data(videos):
         preview(MultigridCallback(whole_span=True), *arguments, clips=8000, world=1, configured_world=1)
 
 
+def test_of_too_few_steps_the_way_out_is_an_argument_of_the_data_module(videos):
+    with pytest.raises(ValueError, match=r"by `repeats=\d+`, with `max_epochs` divided by"):
+        MultigridCallback().plan(trainer(max_epochs=3), classifier(), data_of(videos, batch_size=24))
+
+
 # --- Baselines ---
 
 
