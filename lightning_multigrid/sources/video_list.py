@@ -35,8 +35,8 @@ class VideoList:
     The first row may be a header, in any capitals: `path` (or `file_name`, `filename`, `filepath`, `file_path`,
     `video_path`, `video`, `file`, `clip`) and `label` (or `labels`, `class`, `class_name`, `category`, `action`). Of
     several such columns, the first in this order counts; others are skipped, but for `split`, `subset`, `partition` and
-    `fold`, in which all rows must be alike. A file `.jsonl` has an object on each line, with these names. In a folder,
-    `metadata.csv` or `metadata.jsonl` with them is its list, as in the video folders of Hugging Face.
+    `fold`, in which all rows must be alike. In a folder, `metadata.csv` with these names is its list, as in the video
+    folders of Hugging Face.
 
     With columns named `start` and `end`, in seconds of the video, a row is a *stretch* of its video: clips and views
     are of the frames that are shown within [start, end). Where a field is empty, the video begins or ends it. A video
