@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, is_url, new_file, path_argument, quoted, write_csv
 from lightning_multigrid.sources.builder import ManifestBuilder
@@ -110,24 +111,15 @@ class VideoList:
         known, several = own or classes, self.multi_label or "spans" in rows.columns
         frames = self.frame_rate is not None
         labels = Labels(rows, known, counted=bool(own), multi_label=several, folders=frames)
-        builder = self._builder(source, root, known, multi_label=several)
+        builder = self._builder(source, root, classes=known, multi_label=several)
         for row in rows:
             stretch, spans = times(rows, row)
             builder.add(row.path, labels.of(row), where=row.line, spans=spans, stretch=stretch)
         return replace(builder.build(labels.names), prepared=prepared)
 
-    def _builder(
-        self, source: str, root: StrPath | None, classes: Sequence[str], *, multi_label: bool
-    ) -> ManifestBuilder:
-        return ManifestBuilder(
-            source,
-            root,
-            classes=classes,
-            multi_label=multi_label,
-            frame_rate=self.frame_rate,
-            existing_only=self.existing_only,
-            allow_outside_root=self.allow_outside_root,
-        )
+    def _builder(self, source: str, root: StrPath | None, **arguments: Any) -> ManifestBuilder:
+        own = {name: getattr(self, name) for name in ("frame_rate", "existing_only", "allow_outside_root")}
+        return ManifestBuilder(source, root, **own, **arguments)
 
     def _read_folder(self, source: str, classes: tuple[str, ...]) -> Manifest:
         if self.root is not None:
@@ -136,7 +128,7 @@ class VideoList:
         folders = class_names(source, frames=frames)
         # Without folders, a folder of images is the only video.
         root = source if folders or not frames else os.path.dirname(os.path.abspath(source))
-        builder = self._builder(source, root, classes or folders, multi_label=self.multi_label)
+        builder = self._builder(source, root, classes=classes or folders, multi_label=self.multi_label)
         labels = {name: label for label, name in enumerate(classes or folders)}
         left_out = Counter[str]()
         for name in folders or [""]:

@@ -242,9 +242,6 @@ class VideoDataModule(LightningDataModule):
             if split not in read:
                 continue
             manifest = read[split]
-            if manifest.images_per_second is not None and not isinstance(self.sources[split], VideoSource):
-                rate = f"{manifest.images_per_second:g} per second"
-                tell(f"Each video of `{split}` is a folder of images, {rate}, as in `train`.")
             if split != "predict":
                 self.num_classes = self._num_classes_of(split, manifest, train)
                 _tell(split, manifest, train, self.num_classes)

@@ -36,7 +36,7 @@ def test_fit_works_with_what_init_writes(videos, capsys):
     said = capsys.readouterr().out
     assert said.startswith("24 videos of 3 classes, short side 48 pixels, 10 frames at 30 per second.\n")
     assert (
-        "\nClasses: 3, each with 8 videos.\nTraining and validation: 21 and 3 videos.\n"
+        "\nClasses: 3, with 8 to 8 videos each, median 8.\nTraining and validation: 21 and 3 videos.\n"
         "Written: multigrid.yaml, multigrid_train.csv, multigrid_val.csv.\n"
     ) in said
     assert "Shorter than" not in said
