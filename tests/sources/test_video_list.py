@@ -427,7 +427,7 @@ def test_what_a_folder_leaves_out_is_named(tmp_path, caplog):
     assert rows_of(manifest) == [(name, (int(name[0] == "s"),)) for name in names]
     assert manifest.classes == ("run", "swim")
     told = " ".join(caplog.messages)
-    assert "not videos by their suffix are left out: '.ogm' (2), 'none' (1)." in told
+    assert "not videos by their suffix are left out: ['.ogm', 'none']." in told
     assert "has empty folders, which are left out: 'walk'." in told
 
 
