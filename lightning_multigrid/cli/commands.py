@@ -4,7 +4,6 @@ import argparse
 import logging
 import os
 import shlex
-import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,6 @@ from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_multigrid.cli.checkpoint import LoadedWeights, refuse_other_files
 from lightning_multigrid.cli.compare import compare
@@ -74,25 +72,27 @@ def plan(
     require(clips is None or clips >= 1, "--clips", clips, "at least 1")
     require(devices is None or devices >= 1, "--devices", devices, "at least 1")
     _require_drawable(plot)
-    trainer = cli.trainer
+    trainer, data = cli.trainer, cli.datamodule
+    if not isinstance(data, VideoDataModule):
+        raise MisconfigurationException(
+            f"`plan` reads the baseline off a VideoDataModule, got {type(data).__name__}. With other data the schedule "
+            "is printed when `fit` starts."
+        )
+    require(step_time is None or step_time > 0, "--step_time", step_time, "above 0")
+    world = cli.configured_world if devices is None else devices
     callback = next((c for c in trainer.callbacks if isinstance(c, MultigridCallback)), None)  # type: ignore[attr-defined]
     if callback is None:
         say("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", sys.stderr)
-    if not isinstance(cli.datamodule, VideoDataModule):
-        raise MisconfigurationException(
-            f"`plan` reads the baseline off a VideoDataModule, got {type(cli.datamodule).__name__}. With other "
-            "data the schedule is printed when `fit` starts."
-        )
-    require(step_time is None or step_time > 0, "--step_time", step_time, "above 0")
+        synced = world if cli.config.trainer.sync_batchnorm else 1
+        callback = MultigridCallback.baseline(sub_batch=data.batch_size * synced)
     planned = preview(
         callback,
         trainer,
         cli.model,
-        cli.datamodule,
-        clips=count_clips(cli.datamodule) if clips is None else clips,
-        world=cli.configured_world if devices is None else devices,
+        data,
+        clips=count_clips(data) if clips is None else clips,
+        world=world,
         configured_world=cli.configured_world,
-        sync_batchnorm=cli.config.trainer.sync_batchnorm,
         epoch=epoch,
     )
     epochs = planned.schedule.epochs
@@ -109,10 +109,10 @@ def plan(
     elif step_time is not None:
         seconds = seconds_by_points(planned.shapes, planned.schedule.baseline.shape, step_time)
     say(planned.table(seconds))
-    if measure and not planned.baseline:
+    if measure:
         here = clips is None and planned.counted
         missing = "The loader is not measured, as the videos are not here, or `--clips` stands for them."
-        say(measure_loader(planned, trainer, cli.model, cli.datamodule, seconds) if here else missing)
+        say(measure_loader(planned, trainer, cli.model, data, seconds) if here else missing)
     if epoch is not None:
         say(f"\n{planned.epoch_table(epoch)}")
 
@@ -216,29 +216,21 @@ def _parser_arguments(command: str) -> dict[str, Any]:
 
 
 def _refuse_callbacks(config: Namespace) -> None:
-    """Refuses two of MultigridCallback, null or a list for a cycle, and a `trainer` that is none.
-
-    jsonargparse (4.53) lets such a cycle and such a `trainer` pass, and then can't make the callback.
-    """
+    """Refuses two of MultigridCallback, and a cycle or `trainer` that jsonargparse (4.53) lets pass and can't make."""
     if not isinstance(config.trainer, Namespace):
         raise ValueError(
             f"`trainer` must be the arguments of a Trainer, such as `{{max_epochs: 10}}`, got {config.trainer!r}."
         )
     given = config.trainer.callbacks or []
     callbacks = given if isinstance(given, list) else [given]
-    of_multigrid = [path for one in callbacks if "MultigridCallback" in (path := one.get("class_path", "")).split(".")]
-    if len(of_multigrid) > 1:
-        raise ValueError(
-            f"A training takes one MultigridCallback, got {' and '.join(of_multigrid)}. Leave out the others."
-        )
+    ours = [callback for callback in callbacks if "MultigridCallback" in callback.get("class_path", "").split(".")]
+    if len(ours) > 1:
+        raise ValueError(f"A training takes one MultigridCallback, got {len(ours)}. Leave the others out.")
     for callback in callbacks:
-        for name, none in (("short_cycle", "[1]"), ("long_cycle", "[[1, 1]]")):
-            arguments = callback.get("init_args") or {}
-            if name in arguments and not isinstance(arguments[name], (Namespace, dict, str)):
-                raise ValueError(
-                    f"`{name}` of MultigridCallback has arguments of its own, got {arguments[name]!r}. Write "
-                    f"`{name}: {{factors: ...}}`, with `factors: {none}` for no such cycle, or leave it out."
-                )
+        for name in {"short_cycle", "long_cycle"} & {*vars(callback.get("init_args") or Namespace())}:
+            if not isinstance(cycle := callback.init_args[name], (Namespace, dict, str)):
+                what = f"`{name}` of MultigridCallback has arguments of its own, got {cycle!r}"
+                raise ValueError(f"{what}. Write `{name}: {{factors: ...}}`, or leave it out.")
 
 
 class _SavedRun(SaveConfigCallback):
@@ -417,24 +409,9 @@ def _continues(command: str, words: Sequence[str]) -> str:
 
 def run(words: Sequence[str]) -> None:
     """Runs a command line."""
-    refuse_other_commands(words[0], [*_LIGHTNINGS, *_OURS])
-    if words[0] in _LIGHTNINGS:  # Lightning takes SIGTERM itself
-        _run(words[0], words[1:])
-        return
-    before = signal.signal(signal.SIGTERM, _end)
-    try:
-        _run(words[0], words[1:])
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _end(*_: object) -> None:
-    """Ends a command as Ctrl-C does: with the trainings that it has started, and with what it has half written."""
-    raise SIGTERMException
-
-
-def _run(command: str, words: Sequence[str]) -> None:
-    words = typed(command, words)
+    command = words[0]
+    refuse_other_commands(command, [*_LIGHTNINGS, *_OURS])
+    words = typed(command, words[1:])
     for config in (word.partition("=")[2] for word in words if word.startswith("--config=")):
         refuse_other_texts(config)
     configured = any(word.startswith("-c") or word.partition("=")[0] == "--config" for word in words)

@@ -59,11 +59,9 @@ def prepare_videos(
         lightning-multigrid prepare --config recipe.yaml --output prepared
 
     The first prepares a list or a folder of videos. The second prepares all splits that a config of `fit` names, each
-    into a folder of its own, and prints what to change in the config. It also takes options of the config, such as
-    --data.train. If the command was stopped, the same command continues. Broken and damaged videos are left out, and
-    `report.csv` names them with the reason.
-
-    Several machines that run the same command share the work, if they reach one folder.
+    into a folder of its own, and prints what to change in the config. If the command was stopped, the same command
+    continues; several machines that run it on one folder share the work. `report.csv` names broken videos, which are
+    left out, with the reason.
 
     Args:
         datamodule: That of a config; instead of `source`.

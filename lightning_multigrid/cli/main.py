@@ -23,6 +23,16 @@ _LIGHTNINGS = {
     "test": "Measures a trained model on the test videos of a config.",
     "predict": "Writes a table of the classes of new videos.",
 }
+_OF_CONFIGS = {
+    "config CONFIG": "A YAML file of `model`, `data` and `trainer`. `lightning-multigrid init` writes a first one.",
+    "trainer.max_epochs=10": "Any value of the config, by its name.",
+    "data.batch_size=4": "Also of the data module.",
+    "model.lr=0.1": "Also of the module.",
+    "ckpt_path FILE": "The checkpoint that is continued or measured; `last` is the newest one.",
+    "print_config": "Print the whole config, with all options and their defaults.",
+    "model.help CLASS": "Show the arguments of a class; also `--data.help` and `--trainer.callbacks.help`.",
+    "help_all": "Show all options. This takes some seconds.",
+}  # of Lightning's commands: the options that most trainings need
 # Where the functions of our own commands are.
 OURS = {
     "init": ("init.py", "init"),
@@ -47,10 +57,23 @@ def main(args: Sequence[str] | None = None) -> None:
             print(f"lightning-multigrid {__version__}")
         elif words[0] in OURS and {"-h", "--help"} & {*words}:
             _parser(words[0]).print_help()
+        elif words[0] in _LIGHTNINGS and words[1:] in (["-h"], ["--help"]):
+            _page(words[0]).print_help()
         else:
             from lightning_multigrid.cli.program import program
 
-            program(words)
+            program([*words[:-1], "--help"] if words[-1] == "--help_all" else words)
+
+
+def _page(command: str) -> argparse.ArgumentParser:
+    """The parser of a command of Lightning's with the options that most trainings need, for its help."""
+    source = " [PREDICT]" if command == "predict" else ""
+    parser = argparse.ArgumentParser(
+        usage=f"lightning-multigrid {command}{source} [--config CONFIG] [options]", description=_LIGHTNINGS[command]
+    )
+    for name, says in _OF_CONFIGS.items():
+        parser.add_argument(f"--{name}", metavar="", help=says)
+    return parser
 
 
 def _program() -> argparse.ArgumentParser:
@@ -80,7 +103,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     if command not in (*OF_FILE, *OF_DATA):
         more = (
             "All options of `fit` are also taken, such as --trainer.max_epochs=10, --model.lr=0.1 and "
-            "--data.batch_size=4. `lightning-multigrid fit --help` shows them."
+            "--data.batch_size=4. `lightning-multigrid fit --help_all` shows them."
         )
     parser = argparse.ArgumentParser(
         usage=f"lightning-multigrid {command}{'' if more else ' SOURCE'}{config} [options]",

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import product
 from operator import mul
 from statistics import mean
 from typing import Any, cast
@@ -62,7 +62,6 @@ class Preview:
     """What will happen in a training."""
 
     plan: Plan  # for an assumed number of clips, if it is not known
-    baseline: bool  # whether there is no MultigridCallback: then the plan is only for its shapes and LRs
     counted: bool  # whether the number of clips is known
     lrs: tuple[LRPoint, ...]  # over the training on these devices, `_POINTS_PER_PHASE` per phase
     of_epoch: tuple[LRPoint, ...]  # at the start and the end of each part of the epoch that was asked for
@@ -78,12 +77,7 @@ class Preview:
     @property
     def steps(self) -> list[int] | None:
         """Mini-batches of each phase; None if the training videos are not known."""
-        if not self.counted:
-            return None
-        if not self.baseline:
-            return self.plan.phase_steps
-        ends = (math.ceil(self.plan.baseline_length.batches * phase.end_epoch) for phase in self.schedule.phases)
-        return [end - start for start, end in pairwise([0, *ends])]
+        return self.plan.phase_steps if self.counted else None
 
     @property
     def shapes(self) -> list[tuple[BatchShape, int]]:
@@ -204,7 +198,7 @@ def measure_loader(
 
 
 def preview(
-    callback: MultigridCallback | None,
+    callback: MultigridCallback,
     trainer: Trainer,
     module: LightningModule,
     data: VideoDataModule,
@@ -212,24 +206,18 @@ def preview(
     clips: int | None,
     world: int,
     configured_world: int,
-    sync_batchnorm: bool = False,
     epoch: int | None = None,
 ) -> Preview:
     """Returns what `fit` does on this many devices (`world`); Trainer and module are afterwards as before.
 
-    `clips` is the number of videos, `configured_world` that of the devices that the LR of the config is for. `callback`
-    is None for a baseline without one, and then `sync_batchnorm` says whether all devices share BatchNorm statistics.
-    `epoch` is one whose LRs are also wanted.
+    `clips` is the number of videos, `configured_world` that of the devices that the LR of the config is for. `epoch` is
+    one whose LRs are also wanted.
     Epochs of too few steps, and a scheduler that counts steps of an unknown number, are refused.
     """
-    if callback is not None:
-        check_parts(callback, "VideoDataset")
+    check_parts(callback, "VideoDataset")
     with Changes() as changes:
         attach(trainer, module, changes)
         known = clips * data.repeats if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
-        baseline = callback is None
-        if callback is None:  # BatchNorm is plain, or the same everywhere
-            callback = MultigridCallback.baseline(sub_batch=data.batch_size * (world if sync_batchnorm else 1))
         recipe = read_recipe(trainer, _stand_in(data, known), world)
         replace_loader(trainer, _stand_in(data, math.ceil(known / world)), changes)
         make_optimizers(trainer)
@@ -240,10 +228,9 @@ def preview(
             )
         shape = BatchShape(data.batch_size, data.frames, data.size)
         plan = make_plan(callback, trainer, module, recipe, shape, data.stride, seed=0, world=world)
-        if not baseline and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             check_steps(plan, data)
-        if not baseline:
-            tell_notes(callback, trainer, plan)
+        tell_notes(callback, trainer, plan)
         quick = plan
         if in_epochs and recipe.epoch.batches > _CURVE_BATCHES:
             # The module's arguments are in epochs, so shorter epochs give the same curve.
@@ -263,7 +250,7 @@ def preview(
         asked = [] if epoch is None else _places_of_epoch(plan.schedule, epoch)
         points = dict(_lr_points(plan.schedule, lr, of_devices, sorted({*places, *asked})))
         lrs, of_epoch = (tuple(points[place] for place in wanted) for wanted in (_places(plan.schedule), asked))
-        return Preview(plan, baseline, clips is not None, lrs, of_epoch, configured, configured_world, of_devices, rule)
+        return Preview(plan, clips is not None, lrs, of_epoch, configured, configured_world, of_devices, rule)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:

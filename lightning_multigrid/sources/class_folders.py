@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from lightning_multigrid.files import VIDEO_SUFFIXES, is_frame, quoted
 from lightning_multigrid.sources.text import ManifestError, refuse_unlisted
 
 _log = logging.getLogger(__name__)
-_NAMED = 8  # suffixes
 _OF_THE_SYSTEM = ("lost+found", "@eaDir")  # folders: of a file system, and of thumbnails that a NAS makes
 _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 
@@ -42,21 +40,18 @@ def class_names(source: str, *, frames: bool) -> list[str]:
 
 def no_videos(folder: str, *, frames: bool) -> ManifestError:
     """Returns the error for a folder without videos, or with `frames`, without folders of images."""
-    kind = "folders of images" if frames else "videos"
+    kinds = ("folders of images", "videos") if frames else ("videos", "folders of images")
     if next(videos_below(folder, frames=not frames), None) is None:
-        return ManifestError(f"{folder} holds no {kind}. Add some, or remove the folder.")
-    if frames:
-        return ManifestError(f"{folder} holds videos, and no folders of images. Leave `frame_rate` out.")
-    return ManifestError(
-        f"{folder} holds folders of images, and no videos. Give a `VideoList` with `frame_rate`, the images per second."
-    )
+        return ManifestError(f"{folder} holds no {kinds[0]}. Add some, or remove the folder.")
+    way_out = "Leave `frame_rate` out" if frames else "Give a `VideoList` with `frame_rate`, the images per second"
+    return ManifestError(f"{folder} holds {kinds[1]}, and no {kinds[0]}. {way_out}.")
 
 
-def videos_below(folder: str, *, frames: bool, left_out: Counter[str] | None = None) -> Iterator[str]:
+def videos_below(folder: str, *, frames: bool, left_out: set[str] | None = None) -> Iterator[str]:
     """Yields the paths of the videos below a folder, sorted; with `frames`, those of the folders that hold images.
 
     Hidden files are skipped. Links are followed, but no folder is entered twice, nor one that holds this folder.
-    `left_out` counts the suffixes of other files.
+    `left_out` gets the suffixes of other files.
     """
     chosen = is_frame if frames else _is_video
     for place, names in _files_below(folder):
@@ -67,13 +62,6 @@ def videos_below(folder: str, *, frames: bool, left_out: Counter[str] | None = N
             yield place
         elif not frames:
             yield from (os.path.join(place, name) for name in files)
-
-
-def tell_left_out(folder: str, left_out: Counter[str]) -> None:
-    """Says which suffixes the files have that were left out of a folder of videos."""
-    if left_out:
-        told = ", ".join(f"{quoted(suffix)} ({count:,})" for suffix, count in left_out.most_common(_NAMED))
-        _log.warning("Files in %s that are not videos by their suffix are left out: %s.", folder, told)
 
 
 def _files_below(folder: str) -> Iterator[tuple[str, list[str]]]:

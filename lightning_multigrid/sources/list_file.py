@@ -1,8 +1,7 @@
-"""The rows of a list of videos: CSV with or without a header, or JSON lines."""
+"""The rows of a list of videos: CSV with or without a header."""
 
 import csv
 import io
-import json
 import math
 import os
 import re
@@ -10,7 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lightning_multigrid.files import VIDEO_SUFFIXES, quoted
 from lightning_multigrid.sources.text import ManifestError, csv_rows, open_text
@@ -26,21 +25,20 @@ _SEPARATORS = "\t, ;"
 _NUMBER = re.compile("[0-9]{1,9}", re.ASCII)
 _NUMBERS = re.compile(r"[0-9]{1,9}(\s*[;,]\s*[0-9]{1,9})*", re.ASCII)
 _NO_UTF_8 = re.compile("[\ud800-\udfff]")  # as which `open_text` reads such bytes
-_METADATA = ("metadata.csv", "metadata.jsonl")  # of a video folder of Hugging Face
+_METADATA = ("metadata.csv", "metadata.jsonl")  # of a video folder of Hugging Face; the second is refused
 _HEAD = 1 << 16  # characters by which the separator is found
-_MOST_CACHED = 1 << 14  # labels
 WHOLE = 0.0, math.inf
 
 
 class Row(NamedTuple):
-    """A video of a list as it stands in a `line`: text, or values of JSON; what it lacks is empty."""
+    """A video of a list as it stands in a `line`; what it lacks is empty."""
 
     line: int
     path: str
-    label: Any
-    start: Any
-    end: Any
-    spans: Any
+    label: str
+    start: str
+    end: str
+    spans: str
 
 
 class ListFile:
@@ -53,12 +51,12 @@ class ListFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self.columns: list[str] = []
-        if path.lower().endswith(".json"):
+        if path.lower().endswith((".json", ".jsonl")):
             raise ManifestError(
-                f"{path} is JSON, and a list has a row for each video: `path label`, or an object of JSON with "
-                "`file_name` and `label` if its name ends in `.jsonl`. Write one of these."
+                f"{path} is JSON, and a list is a CSV with a row for each video, such as `path,label`. Write one, for "
+                "instance with pandas: `pandas.read_json(path, lines=True).to_csv('list.csv', index=False)`."
             )
-        self._rows = self._of_json() if path.lower().endswith(".jsonl") else self._of_csv()
+        self._rows = self._read()
         self._first = next(self._rows, None)  # by now, the names of the columns are read
 
     def __iter__(self) -> Iterator[Row]:
@@ -71,12 +69,12 @@ class ListFile:
         """Returns the error of a row; `what` says what is wrong, then how to go on."""
         return ManifestError(f"{self.path}, line {line}: {what}.")
 
-    def _of_csv(self) -> Generator[Row, None, None]:
+    def _read(self) -> Generator[Row, None, None]:
         with open_text(self.path) as file:
             head = file.read(_HEAD)
             separator = _separator(head)
             lines = chain(io.StringIO(head + file.readline(), newline=""), file)
-            width, chosen, splits = 2, itemgetter(0, 1, 2, 2, 2), dict[str, Any]()
+            width, chosen, splits = 2, itemgetter(0, 1, 2, 2, 2), dict[str, str]()
             of_splits: list[int] = []
             for number, (line, row) in enumerate(csv_rows(self.path, lines, separator)):
                 while not row[-1]:  # spaces at the end of a line do not make fields
@@ -95,40 +93,19 @@ class ListFile:
                     self._check_split(line, self.columns[place], row[place], splits)
                 yield Row(line, *chosen(row))
 
-    def _of_json(self) -> Generator[Row, None, None]:
-        splits: dict[str, Any] = {}
-        with open_text(self.path) as file:
-            for line, text in enumerate(file, start=1):
-                if not text.strip():
-                    continue
-                try:
-                    record = json.loads(text)
-                except (ValueError, RecursionError) as error:  # numbers too long, brackets too deep
-                    raise self.error(line, f"not JSON: {error}. Write an object of JSON on each line") from error
-                if not isinstance(record, dict):
-                    said = f"{quoted(text.strip())} is not an object of JSON"
-                    raise self.error(line, f"{said}. Write one with `file_name` and `label` on each line")
-                fields = {name.lower(): value for name, value in record.items()}
-                self.columns = self.columns or list(fields)
-                for name in filter(fields.__contains__, _SPLITS):
-                    self._check_split(line, name, fields[name], splits)
-                fields = {name: "" if value is None else value for name, value in fields.items()}
-                path, *others = [next((fields[name] for name in kind if name in fields), "") for kind in _COLUMNS]
-                yield Row(line, path if isinstance(path, str) else "", *others)
-
     def _check_columns(self, line: int) -> None:
         if twice := [name for name in chain(*_COLUMNS) if self.columns.count(name) > 1]:
             raise self.error(line, f"two columns are named `{twice[0]}`. Rename the one that does not count")
         if ("start" in self.columns) != ("end" in self.columns):
             raise self.error(line, "stretches need two columns, `start` and `end`; their fields may be empty")
 
-    def _check_split(self, line: int, name: str, value: Any, splits: dict[str, Any]) -> None:
+    def _check_split(self, line: int, name: str, value: str, splits: dict[str, str]) -> None:
         """Refuses a row of another split than those before, in a column such as `split`; `splits` has theirs."""
         if splits.setdefault(name, value) != value:
             raise self.error(
                 line,
-                f"`{name}` is {quoted(str(value))}, and {quoted(str(splits[name]))} in a row before; all rows "
-                f"would be of one split. Give a list of each split, or leave the column `{name}` out",
+                f"`{name}` is {quoted(value)}, and {quoted(splits[name])} in a row before; all rows would be of one "
+                f"split. Give a list of each split, or leave the column `{name}` out",
             )
 
     def _too_wide(self, line: int, row: Sequence[str], separator: str) -> ManifestError:
@@ -160,38 +137,25 @@ class Labels:
         self._ids = {name: number for number, name in enumerate(classes)}
         numbers = () if counted else (name for name in classes if _NUMBER.fullmatch(name))
         self._numbered = {int(name): self._ids[name] for name in numbers}
-        self._first: tuple[int, Any, type] | None = None  # line, label and kind of the first
-        self._cached: dict[str, list[int]] = {}
+        self._first: tuple[int, str, type] | None = None  # line, label and kind of the first
 
     def of(self, row: Row) -> list[int]:
         """The numbers of a row's labels."""
         line, path, label, *_ = row
-        if label == "":
+        if not label:
             return []
-        found = self._cached.get(label) if isinstance(label, str) else None
-        if found is None:
-            found = self._numbers(line, label)
-            if isinstance(label, str) and len(self._cached) < _MOST_CACHED:
-                self._cached[label] = found
-        unsure = not self._rows.columns and self._first is not None and self._first[2] is str
-        if unsure and (self._folders or not path.lower().endswith(VIDEO_SUFFIXES)):
-            raise self._no_label(line, label)
-        return found
-
-    def _numbers(self, line: int, label: Any) -> list[int]:
         labels = self._read(line, label)
-        if not labels:
-            return []
-        if isinstance(labels[0], str) and str(label).lower().endswith(VIDEO_SUFFIXES):
-            raise self._no_label(line, label)
         self._first = self._first or (line, label, type(labels[0]))
         if type(labels[0]) is not self._first[2]:
             raise self._rows.error(
                 line,
-                f"the label {quoted(str(label))} is not of the kind of {quoted(str(self._first[1]))} in line "
-                f"{self._first[0]}: labels are all numbers from 0, or all names. Correct it, or rename the classes "
-                "whose names are numbers",
+                f"the label {quoted(label)} is not of the kind of {quoted(self._first[1])} in line {self._first[0]}: "
+                "labels are all numbers from 0, or all names. Correct it, or rename the classes whose names are "
+                "numbers",
             )
+        unsure = isinstance(labels[0], str) and not self._rows.columns
+        if unsure and (self._folders or not path.lower().endswith(VIDEO_SUFFIXES)):
+            raise self._no_label(line, label)
         return [self._number(line, label) for label in labels]
 
     def _number(self, line: int, label: int | str) -> int:
@@ -216,17 +180,8 @@ class Labels:
             )
         return label
 
-    def _read(self, line: int, label: Any) -> list[Any]:
-        """The labels of a field, or of a value of JSON: numbers or names."""
-        if isinstance(label, list):
-            parts = [self._read(line, part) for part in label]
-            if any(len(part) != 1 or type(part[0]) is not type(parts[0][0]) for part in parts):
-                raise self._no_label(line, label)
-            return [part[0] for part in parts]
-        if isinstance(label, int) and not isinstance(label, bool):
-            label = str(label)
-        if not isinstance(label, str):
-            raise self._no_label(line, label)
+    def _read(self, line: int, label: str) -> Sequence[int | str]:
+        """The labels of a field: numbers or names."""
         if _NUMBERS.fullmatch(label):
             return [int(part) for part in re.findall("[0-9]+", label)]
         known = self._known and label in self._ids
@@ -240,14 +195,15 @@ class Labels:
             raise self._rows.error(line, f"the label {quoted(label)} is not in UTF-8. Save the list as UTF-8")
         between = ";" if ";" in label else ","  # names such as "Male speech, man speaking" hold a comma
         names = [name.strip() for name in label.split(between)] if self._multi_label and not known else [label]
-        if any(len(name.splitlines()) != 1 or "\0" in name or _is_number(name) for name in names):
+        unlike = any(len(name.splitlines()) != 1 or _is_number(name) for name in names)
+        if unlike or label.lower().endswith(VIDEO_SUFFIXES):
             raise self._no_label(line, label)
         return names
 
-    def _no_label(self, line: int, label: Any) -> ManifestError:
+    def _no_label(self, line: int, label: str) -> ManifestError:
         return self._rows.error(
             line,
-            f"the label {quoted(str(label))} is not a number from 0, several such as `1;5`, or a name after the path "
+            f"the label {quoted(label)} is not a number from 0, several such as `1;5`, or a name after the path "
             "of a video. Put a path that holds a separator in double quotes, let the first row name the columns "
             "(`path,label`), or use a folder per class",
         )
@@ -262,23 +218,22 @@ def times(rows: ListFile, row: Row) -> tuple[tuple[float, float], list[tuple[flo
     for moment, absent in zip((start, end), WHOLE, strict=True):
         try:
             stretch.append(absent if moment == "" else float(moment))
-        except (ValueError, TypeError, OverflowError):
-            said = f"the start or end {quoted(str(moment))} is not a number of seconds. Write it like `12.5`"
+        except ValueError:
+            said = f"the start or end {quoted(moment)} is not a number of seconds. Write it like `12.5`"
             raise rows.error(line, said) from None
     try:
         pairs = [(float(low), float(high)) for low, high in map(str.split, spans.split(";"))] if spans else []
-    except (ValueError, AttributeError):
-        said = f"the spans {quoted(str(spans))} are not the start and the end of each label in seconds"
+    except ValueError:
+        said = f"the spans {quoted(spans)} are not the start and the end of each label in seconds"
         raise rows.error(line, f"{said}. Write them like `1.5 3;0 12.25`") from None
     return (stretch[0], stretch[1]), pairs
 
 
 def metadata_in(folder: str) -> str | None:
-    """Returns the list that a video folder of Hugging Face holds: `metadata.csv` or `.jsonl`, if it has labels."""
-    found = [path for name in _METADATA if os.path.isfile(path := os.path.join(folder, name))]
-    if len(found) > 1:
-        raise ManifestError(f"{folder} holds {' and '.join(_METADATA)}. Give one of them as the list.")
-    for path in found:
+    """Returns the list that a video folder of Hugging Face holds, `metadata.csv`, if it has labels."""
+    for path in (os.path.join(folder, name) for name in _METADATA):
+        if not os.path.isfile(path):
+            continue
         with closing(ListFile(path)) as rows:
             if _names_labels(rows.columns):
                 return path

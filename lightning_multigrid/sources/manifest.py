@@ -35,9 +35,8 @@ class Rows(NamedTuple):
 class Manifest:
     """Paths and labels of videos: read-only, and the same memory in every worker. `ManifestBuilder` makes manifests.
 
-    A few tensors hold everything. Python objects, one per row, would be copied in each forked worker, which writes to
-    their reference counts; tensors are not, and torch passes them to spawned workers as shared memory. A row may be a
-    stretch of its video, and a video may be in several rows.
+    A few tensors hold everything: Python objects, one per row, would be copied in each worker. A row may be a stretch
+    of its video, and a video may be in several rows.
 
     Args:
         origin: The file or folder it was read from.

@@ -1,6 +1,5 @@
 """What is said of manifests before a training: how large the classes are, and which videos two splits share."""
 
-from itertools import islice
 from statistics import median
 
 import numpy as np
@@ -8,27 +7,20 @@ import numpy as np
 from lightning_multigrid.files import quoted
 from lightning_multigrid.sources.manifest import Manifest
 
-_NAMED = 5  # classes
-
 
 def class_sizes(manifest: Manifest, num_classes: int) -> str:
-    """Says how many videos the classes have, and which have none, of videos that have one label each.
+    """Says how many videos the classes have, and how many classes have none, of videos that have one label each.
 
-    It reads "3, each with 8 videos", or "3 of 5, with 2 to 8 videos, median 4; without a video: run, swim".
+    It reads "5, with 2 to 8 videos each, median 4; 2 without a video, such as 'run'".
     """
     labels, counts = (found.tolist() for found in np.unique(manifest.rows.labels, return_counts=True))
-    sizes, number = sorted(counts), max(num_classes, labels[-1] + 1)
-    there, without = set(labels), number - len(labels)
-    said = f"{len(labels):,} of {number:,}" if without else f"{number:,}"
-    if sizes[0] == sizes[-1]:
-        said += f", each with {sizes[0]:,} video{'s' * (sizes[0] > 1)}"
-    else:
-        said += f", with {sizes[0]:,} to {sizes[-1]:,} videos, median {median(sizes):,g}"
-    named = islice((label for label in range(number) if label not in there), _NAMED)
-    known = len(manifest.classes)  # of `num_classes`, which may be more
-    names = [quoted(manifest.classes[label]) if label < known else str(label) for label in named]
-    more = f" and {without - _NAMED:,} more" if without > _NAMED else ""
-    return f"{said}; without a video: {', '.join(names)}{more}" if without else said
+    number, there = max(num_classes, labels[-1] + 1), set(labels)
+    said = f"{number:,}, with {min(counts):,} to {max(counts):,} videos each, median {median(counts):,g}"
+    first = next((label for label in range(number) if label not in there), None)
+    if first is None:
+        return said
+    name = quoted(manifest.classes[first]) if first < len(manifest.classes) else first
+    return f"{said}; {number - len(labels):,} without a video, such as {name}"
 
 
 def shared_videos(train: Manifest, other: Manifest) -> list[str]:

@@ -1,20 +1,22 @@
 """The user's own videos: a list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote."""
 
+import logging
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, is_url, new_file, path_argument, quoted, write_csv
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.class_folders import class_names, no_videos, tell_left_out, videos_below
+from lightning_multigrid.sources.class_folders import class_names, no_videos, videos_below
 from lightning_multigrid.sources.list_file import Labels, ListFile, metadata_in, times
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError, read_text
 
+_log = logging.getLogger(__name__)
 LIST_NAME, CLASSES_NAME = "metadata.csv", "classes.txt"  # of a folder that `prepare` wrote
 _WRITTEN = ("file_name", "label", "start", "end", "prepared")
 _OLDER = "manifest.json"  # which `prepare` wrote once
@@ -26,8 +28,7 @@ class VideoList:
 
     A *list* is UTF-8 text with a row per video: `path label`, or `path` alone (no labels, for prediction). The
     separator is a tab, a comma, a space or a semicolon: the first of these by which the first row is a header, or else
-    that it has outside of double quotes. Double quotes enclose a path that holds the separator, a line break or a
-    quote; quotes inside are doubled. Blank lines are skipped. There are no comments.
+    that it has outside of double quotes. Double quotes enclose a path that holds the separator, as in any CSV.
 
     Labels are all numbers from 0, or all names of classes, which count in the order of the sorted names. Several labels
     are `1;5` or `"1,5"`. Without a header, a name follows the path of a video file.
@@ -35,19 +36,15 @@ class VideoList:
     The first row may be a header, in any capitals: `path` (or `file_name`, `filename`, `filepath`, `file_path`,
     `video_path`, `video`, `file`, `clip`) and `label` (or `labels`, `class`, `class_name`, `category`, `action`). Of
     several such columns, the first in this order counts; others are skipped, but for `split`, `subset`, `partition` and
-    `fold`, in which all rows must be alike. A file `.jsonl` has an object on each line, with these names. In a folder,
-    `metadata.csv` or `metadata.jsonl` with them is its list, as in the video folders of Hugging Face.
+    `fold`, in which all rows must be alike. In a folder, `metadata.csv` with these names is its list, as in the video
+    folders of Hugging Face.
 
-    With columns named `start` and `end`, in seconds of the video, a row is a *stretch* of its video: clips and views
-    are of the frames that are shown within [start, end). Where a field is empty, the video begins or ends it. A video
-    may be in any number of rows.
+    With columns named `start` and `end`, in seconds, a row is a *stretch* of its video: clips and views are of the
+    frames that are shown within [start, end). An empty field is the start or the end of the video.
 
     In a *folder per class*, `source/<class>/**/*.mp4` (and other suffixes), labels count the sorted names of the
-    folders; if these are the numbers from 0 on, each is its label. Hidden files, empty folders, `lost+found` and
-    `@eaDir` are skipped, links are followed. A warning names the suffixes of other files, and empty folders.
-
-    In a *folder of videos*, `source/*.mp4`, without other folders, they have no labels, which is enough for prediction.
-    With `frame_rate`, such a folder of images is one video.
+    folders; if these are the numbers from 0 on, each is its label. A warning names what is left out. In a *folder of
+    videos*, `source/*.mp4`, they have no labels; with `frame_rate`, such a folder of images is one video.
 
     Videos may be at *URLs* of `https://`, `http://`, `s3://` and `hf://`: below a `root` that is one, in a list whose
     rows are URLs below that root, and in a list or a prepared folder that is at a URL itself.
@@ -55,8 +52,7 @@ class VideoList:
     Where a video may have several labels, a column `spans` has the start and the end of each in seconds of the video,
     like `1.5 3;0 12.25`; an empty field means all of it.
 
-    A *prepared* folder holds such a list, `metadata.csv`, and `classes.txt`, whose lines its labels count. Arguments
-    that say something else are refused.
+    A *prepared* folder holds such a list, `metadata.csv`, and `classes.txt`, whose lines its labels count.
 
     Args:
         source: The list, the folder that holds a folder per class or videos, or the prepared folder.
@@ -110,24 +106,15 @@ class VideoList:
         known, several = own or classes, self.multi_label or "spans" in rows.columns
         frames = self.frame_rate is not None
         labels = Labels(rows, known, counted=bool(own), multi_label=several, folders=frames)
-        builder = self._builder(source, root, known, multi_label=several)
+        builder = self._builder(source, root, classes=known, multi_label=several)
         for row in rows:
             stretch, spans = times(rows, row)
             builder.add(row.path, labels.of(row), where=row.line, spans=spans, stretch=stretch)
         return replace(builder.build(labels.names), prepared=prepared)
 
-    def _builder(
-        self, source: str, root: StrPath | None, classes: Sequence[str], *, multi_label: bool
-    ) -> ManifestBuilder:
-        return ManifestBuilder(
-            source,
-            root,
-            classes=classes,
-            multi_label=multi_label,
-            frame_rate=self.frame_rate,
-            existing_only=self.existing_only,
-            allow_outside_root=self.allow_outside_root,
-        )
+    def _builder(self, source: str, root: StrPath | None, **arguments: Any) -> ManifestBuilder:
+        own = {name: getattr(self, name) for name in ("frame_rate", "existing_only", "allow_outside_root")}
+        return ManifestBuilder(source, root, **own, **arguments)
 
     def _read_folder(self, source: str, classes: tuple[str, ...]) -> Manifest:
         if self.root is not None:
@@ -136,9 +123,9 @@ class VideoList:
         folders = class_names(source, frames=frames)
         # Without folders, a folder of images is the only video.
         root = source if folders or not frames else os.path.dirname(os.path.abspath(source))
-        builder = self._builder(source, root, classes or folders, multi_label=self.multi_label)
+        builder = self._builder(source, root, classes=classes or folders, multi_label=self.multi_label)
         labels = {name: label for label, name in enumerate(classes or folders)}
-        left_out = Counter[str]()
+        left_out = set[str]()
         for name in folders or [""]:
             if name and name not in labels:
                 raise ManifestError(
@@ -151,8 +138,8 @@ class VideoList:
                 raise no_videos(folder, frames=frames)
             for path in videos:
                 builder.add(path, [labels[name]] if name else [], where=path)
-        if not frames:
-            tell_left_out(source, left_out)
+        if left_out and not frames:
+            _log.warning("Files in %s that are not videos by their suffix are left out: %s.", source, sorted(left_out))
         return builder.build()
 
 

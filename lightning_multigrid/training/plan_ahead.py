@@ -27,6 +27,7 @@ def plan_ahead(
     """Returns the plan of `trainer.fit(module, data)`; says what it does, and if `measured`, what time it takes."""
     with Changes() as changes:
         attach(trainer, module, changes)
+        trainer.datamodule = data if isinstance(data, LightningDataModule) else None  # type: ignore[attr-defined]
         refuse_unsupported(trainer, module)
         loader = _training_loader(trainer, module, data, changes)
         replace_loader(trainer, loader, changes)
@@ -36,7 +37,6 @@ def plan_ahead(
         plan, dataset = plan_of(arguments, trainer, module, script, world, seed=arguments.seed or 0)
         tell_plan(arguments, trainer, plan)
         if measured:
-            trainer.datamodule = data if isinstance(data, LightningDataModule) else None  # type: ignore[attr-defined]
             tell(str(measure(plan, dataset, trainer, module, script)))
         return plan
 

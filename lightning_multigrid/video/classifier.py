@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR, SequentialLR
@@ -194,12 +193,6 @@ class VideoClassifier(LightningModule):
         ticks_per_epoch = self._steps_per_epoch() if by_step else 1
         warmup = max(1, round(self.warmup_epochs * ticks_per_epoch)) if self.warmup_epochs else 0
         schedulers: list[LRScheduler] = []
-        short = by_step and 0 < (self.trainer.max_epochs or 0) < self.warmup_epochs
-        if short and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
-            rank_zero_warn(
-                f"The warm-up of `warmup_epochs={self.warmup_epochs:g}` is longer than the training "
-                f"(`max_epochs={self.trainer.max_epochs}`), so the LR stays below `lr`. Shorten the warm-up."
-            )
         if warmup:
             schedulers.append(LinearLR(optimizer, self.warmup_start_factor, total_iters=warmup))
         # In `SequentialLR` each scheduler counts ticks from its own start.

@@ -62,13 +62,11 @@ class VideoDataModule(LightningDataModule):
     ids (int64), or B x num_classes zeros and ones if videos may have several. Those of `predict` are `(clips, paths)`.
     Training clips are drawn as in the paper (Sec. 4). Where labels have spans, as in Charades, a training clip has the
     labels that it shows a part of; in evaluation a video has all of its labels. Validation sees the centre of each
-    video, on the baseline's grid; test and prediction see `test_views`. Their mini-batches are a `VideoBatch`, which
-    unpacks into the same pairs, and also says which clips belong to which video.
+    video, on the baseline's grid; test and prediction see `test_views`, in mini-batches that are a `VideoBatch`.
 
-    `BrokenVideoWarning` names a broken video once, and `broken` collects all of them. In training another video takes
-    its place; elsewhere it is left out. `DamagedVideoWarning` names a damaged one, whose frames are used as FFmpeg
-    decodes them. The LightningModule's own `on_after_batch_transfer` gets the finished mini-batch, although Lightning
-    warns that the data module's hook takes its place.
+    A warning names each broken video once. In training another video takes its place; elsewhere it is left out. The
+    frames of a damaged one are used as FFmpeg decodes them. The LightningModule's own `on_after_batch_transfer` gets
+    the finished mini-batch, although Lightning warns that the data module's hook takes its place.
 
     Args:
         train: Training videos: a list of `path,label`, a folder with a folder per class, what `lightning-multigrid
@@ -88,9 +86,8 @@ class VideoDataModule(LightningDataModule):
             means the paper's 256 to 340 for 224 pixels, scaled with `size`. Evaluation takes the smallest.
         short_side_sampling: `uniform` draws the short side uniformly, as the paper does; `inverse_uniform` its inverse,
             as PySlowFast does on Something-Something V2 and Charades.
-        frame_rate: Frames per second in which `stride` counts, so that clips of all videos last equally long; 30 is
-            PySlowFast's value for Kinetics. None counts each video's own frames, as the paper does (footnote 5). A
-            video without a known rate counts as broken.
+        frame_rate: Frames per second in which `stride` counts; 30 is PySlowFast's value for Kinetics. None counts each
+            video's own frames, as the paper does (footnote 5). A video without a known rate counts as broken.
         flip: Mirror half of the training clips. Turn it off where left and right have a meaning.
         test_views: The views of each video in test and prediction; None means the one view of validation. A mini-batch
             holds as many videos as make `batch_size` views, and at least one.
@@ -102,10 +99,8 @@ class VideoDataModule(LightningDataModule):
             bytes, and the device computes the colours, equal to RGB's within 3 of 255. `auto` means `yuv` on a CUDA
             device, else `rgb`.
         repeats: Clips to take from a training video each time it is visited (repeated augmentation). They lie in one
-            span as long as a baseline clip, which is decoded once, and each has its own frames, crop and flip. An epoch
-            visits every video, so it has `repeats` times as many clips.
-        balance: Draw the classes equally often, however many videos they have. An epoch has as many clips as without:
-            videos of small classes come several times, and of large classes a pass has a part.
+            span as long as a baseline clip, which is decoded once. An epoch has `repeats` times as many clips.
+        balance: Draw the classes equally often, however many videos they have. An epoch has as many clips as without.
         num_workers: Processes that decode. Those of training live as long as it; evaluation starts its own.
         prefetch_factor: Mini-batches that each process of training reads ahead; None is torch's 2.
         timeout: Seconds after which a mini-batch that does not come is an error, as on a drive that hangs; 0 waits.
@@ -123,9 +118,6 @@ class VideoDataModule(LightningDataModule):
         >>> data = VideoDataModule(train="train.csv", val="val.csv", batch_size=8, frames=16, size=112)
         >>> data.batch_size, data.frames, data.size, data.stride
         (8, 16, 112, 2)
-
-    `examples/recipes` has configs for Kinetics, Charades, and Something-Something V2, which is sampled by segments and
-    never mirrored.
     """
 
     def __init__(
@@ -242,9 +234,6 @@ class VideoDataModule(LightningDataModule):
             if split not in read:
                 continue
             manifest = read[split]
-            if manifest.images_per_second is not None and not isinstance(self.sources[split], VideoSource):
-                rate = f"{manifest.images_per_second:g} per second"
-                tell(f"Each video of `{split}` is a folder of images, {rate}, as in `train`.")
             if split != "predict":
                 self.num_classes = self._num_classes_of(split, manifest, train)
                 _tell(split, manifest, train, self.num_classes)
@@ -341,7 +330,9 @@ class VideoDataModule(LightningDataModule):
 
     def _num_classes_of(self, split: Split, manifest: Manifest, train: Manifest | None) -> int:
         """The number of classes, if the labels of a split fit it and `train`; a ValueError if they don't."""
-        counted = train.num_classes if train else self._classes_of_model() or manifest.num_classes
+        module = None if self.trainer is None else self.trainer.lightning_module
+        of_model = module.num_classes if isinstance(module, VideoClassifier) else None
+        counted = train.num_classes if train else of_model or manifest.num_classes
         num_classes = self._given_num_classes or counted
         if not manifest.labelled:
             raise ValueError(
@@ -372,10 +363,6 @@ class VideoDataModule(LightningDataModule):
                 "their order. Give both splits from one dataset, with the same file as `classes` of a `VideoList`."
             )
         return num_classes
-
-    def _classes_of_model(self) -> int | None:
-        module = None if self.trainer is None else self.trainer.lightning_module
-        return module.num_classes if isinstance(module, VideoClassifier) else None
 
     def _views(self, split: Split) -> Views:
         return self.test_views if split in ("test", "predict") else CENTRE

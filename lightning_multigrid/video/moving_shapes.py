@@ -101,11 +101,7 @@ class MovingShapesDataModule(VideoDataModule):
 
     @override
     def prepare_data(self) -> None:
-        """Writes the videos with a progress bar, unless they are there already; then makes their frame tables.
-
-        They appear all at once: an interrupted call leaves nothing that a later one takes for the dataset, and
-        processes that write at the same time end with the same files.
-        """
+        """Writes the videos, all at once, unless they are there already; then makes their frame tables."""
         folder = self.folder
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,5 @@
 """`PretrainedWeights`: starts training from published weights, by a config."""
 
-import os
-
 from typing_extensions import override
 
 from lightning_multigrid.files import path_argument
@@ -29,6 +27,4 @@ class PretrainedWeights(Callback):
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.ckpt_path is None:
-            if not os.path.exists(self.path):
-                raise FileNotFoundError(f"{self.path} does not exist. Correct the `path` of `PretrainedWeights`.")
             load_weights(pl_module.get_submodule(self.submodule), self.path)

@@ -31,9 +31,8 @@ class VideoClips(Dataset[tuple[Tensor, Any]]):
     what the grid of a mini-batch needs. Without it, or without Lightning, all clips are the baseline's.
 
     A label is a class id (int), or if videos may have several, a float vector of zeros and ones. Training clips are
-    drawn as in `VideoDataModule`, by torch's random state, and warnings name broken and damaged videos as there;
-    another video takes the place of a broken one. `SlowVideoWarning` names the first video that is read from its
-    beginning. Workers write warnings to standard error.
+    drawn as in `VideoDataModule`, by torch's random state. Warnings name broken and damaged videos as there, and
+    another video takes the place of a broken one.
 
     Args:
         source: The videos, as `train` of `VideoDataModule`.
@@ -52,9 +51,7 @@ class VideoClips(Dataset[tuple[Tensor, Any]]):
         short_side: Smallest and largest short side that a frame is resized to before the random crop, in pixels.
         frame_rate: Frames per second in which `stride` counts; None counts each video's own frames.
         flip: Mirror half of the training clips. Turn it off where left and right have a meaning.
-        index: Whether to make the frame tables that videos lack which are not prepared, now and once. They are stored
-            among the user's caches, or in the folder that is given. Without a table a clip is decoded from the
-            beginning of its video.
+        index: As in `VideoDataModule`; the tables are made now.
 
     Attributes:
         manifest: Paths and labels of the videos.
@@ -91,8 +88,7 @@ class VideoClips(Dataset[tuple[Tensor, Any]]):
         make_tables([manifest], index)
         self.manifest = with_tables(manifest, index)
         # In memory that workers share: a warning of any of them is the only one.
-        self._named = torch.zeros(len(manifest), 2, dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call]
-        self._slow_named = torch.zeros(1, dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call]
+        self._named = torch.zeros(len(manifest), 3, dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -168,10 +164,10 @@ class VideoClips(Dataset[tuple[Tensor, Any]]):
     def _warn(self, clip: Clip) -> None:
         """Names broken, damaged and slow videos, unless any worker has named them before."""
         for video in clip.broken:
-            row = clip.index if video.used_anyway else video.index
-            named = self._slow_named[0] if video.slow else self._named[row, int(video.used_anyway)]
-            if not named:
-                named.fill_(True)
+            # A slow video is named once for all.
+            at = (0, 2) if video.slow else (clip.index, 1) if video.used_anyway else (video.index, 0)
+            if not self._named[at]:
+                self._named[at] = True
                 warn_of(video, _FATES[self.train], stacklevel=4)
 
 

@@ -138,11 +138,6 @@ class TestLearningRate:
         with pytest.raises(MisconfigurationException, match=r"data have no length. Set `limit_train_batches` in"):
             make_trainer(max_epochs=1).fit(classifier, DataLoader(Stream()))
 
-    def test_a_warmup_that_is_longer_than_the_training_is_warned_about(self):
-        classifier = VideoClassifier(TinyModel(), CLASSES, schedule="cosine", warmup_epochs=3)
-        with pytest.warns(UserWarning, match=r"warm-up of `warmup_epochs=3` is longer than .* \(`max_epochs=2`\)"):
-            make_trainer(max_epochs=2).fit(classifier, random_data(clips=2, batch_size=1))
-
     def test_cosine_needs_an_end(self):
         classifier = VideoClassifier(TinyModel(), CLASSES, schedule="cosine")
         classifier.trainer = make_trainer(max_epochs=-1)

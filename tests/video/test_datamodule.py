@@ -292,7 +292,9 @@ def test_splits_whose_names_have_no_known_numbers_are_refused(folder):
 def test_fit_says_how_large_the_classes_are(folder, caplog):
     write_list(folder / "uneven.csv", ["20_0.mp4,black", *(f"220_{number}.mp4,white" for number in range(4))])
     VideoDataModule(VideoList(folder / "uneven.csv", classes=("black", "gray", "white")), **TINY).setup("fit")
-    assert "Classes of `train`: 2 of 3, with 1 to 4 videos, median 2.5; without a video: 'gray'." in caplog.text
+    assert (
+        "Classes of `train`: 3, with 1 to 4 videos each, median 2.5; 1 without a video, such as 'gray'." in caplog.text
+    )
 
 
 def test_videos_of_training_in_another_split_are_said_with_their_number_and_one_of_them(folder):
