@@ -3,7 +3,6 @@
 import json
 import math
 import os
-from collections import defaultdict
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -18,6 +17,7 @@ import yaml
 from rich import filesize
 
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, video_list
+from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import is_url, new_file, quoted, write_csv
 from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, look_at, of_videos
@@ -38,8 +38,8 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     Args:
         source: A folder with a folder per class, or with `train` and `val` of that kind, or a list of `path label`.
             Required.
-        val: Validation videos. By default the last fifth of each class is held out, in the order of names: clips of
-            one recording have usually names that are alike, and are then on one side.
+        val: Validation videos. By default a fifth of each class is held out, in whole recordings. Videos whose names
+            differ in the last number only count as one recording.
         output: The config to write.
         frame_rate: Images per second. Required if each video is a folder of images.
     """
@@ -67,7 +67,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."
         )
     looks, broken = look_at(manifest)
-    train, held = _hold_out(manifest) if val is None else (range(len(manifest)), ())
+    train, held, cut = hold_out(manifest) if val is None else (range(len(manifest)), (), 0)
     sources = {"train": source, "val": val} if val is not None else lists
     folder = f"{stem}_checkpoints"
     clip = _clip(looks)
@@ -81,7 +81,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
         "names": _in_yaml(manifest.classes),
         "of_frames": "" if frame_rate is None else f", frame_rate: {frame_rate}",
         "found": f", short side {short} pixels, {frames} frames at {rate} per second",
-        "why_val": "" if val else "The last fifth of each class, by name, is for validation. ",
+        "why_val": "" if val else "A fifth of each class is for validation. ",
         **{name: _in_yaml(os.path.abspath(where)) for name, where in (sources | {"checkpoints": folder}).items()},
         "path": quote(str(path)),
         "best": quote(os.path.join(folder, "best.ckpt")),
@@ -113,6 +113,11 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
             f"{broken[0]}. Training takes other videos instead. `lightning-multigrid check "
             f"--config {values['path']}` names all."
         )
+    if cut:
+        say(
+            f"warning: By the videos' names, training and validation share recordings: {cut:,}. "
+            "Accuracy on new recordings may be lower. `--val` takes videos of your own choice."
+        )
     needed = needed_short_side(VideoDataModule(frames=clip["frames"], size=clip["size"]))
     planes = bytes_of_planes(list(dict.fromkeys(manifest.paths())), Planes(needed), frame_rate)
     if planes <= min(_SMALL, disk_usage(path.parent).free // 2):
@@ -129,19 +134,6 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     commands = [f"    lightning-multigrid {word} --config {values['path']}" for word in words]
     commands[-1] += f" --ckpt_path {values['best']}"
     say("\n".join(["Next:\n", *commands]))
-
-
-def _hold_out(manifest: Manifest) -> tuple[list[int], list[int]]:
-    """Returns rows for training, and rows for validation: the last fifth of each class in the order of names."""
-    of_class = defaultdict[int, list[int]](list)
-    for row in sorted(range(len(manifest)), key=manifest.path):
-        of_class[manifest.label(row)].append(row)
-    held = sorted(row for rows in of_class.values() for row in rows[len(rows) - len(rows) // 5 :])
-    if not held:
-        raise ManifestError(
-            f"No class of {manifest.origin} has 5 videos, so none can be held out for validation. Give `--val`."
-        )
-    return sorted({*range(len(manifest))}.difference(held)), held
 
 
 def _in_yaml(names: str | Sequence[str]) -> str:

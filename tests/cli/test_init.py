@@ -4,7 +4,6 @@ import csv
 import os
 import re
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import yaml
 from lightning.pytorch.cli import LightningCLI
 from PIL import Image
 
-from lightning_multigrid.cli.init import _MACHINES, _hold_out, _training
+from lightning_multigrid.cli.init import _MACHINES, _training
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.prepare import Look
 from lightning_multigrid.sources import VideoList
@@ -146,19 +145,6 @@ def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos, capsys)
     assert len(val) == 8
 
 
-def test_the_last_fifth_of_each_class_is_held_out_and_so_most_recordings_are_on_one_side(tmp_path):
-    # As UCF101 names its videos: 25 groups of 4 to 7 clips in each class.
-    names = [(f"v_c{c}_g{g:02}_c{i:02}.avi", c) for c in range(3) for g in range(25) for i in range(4 + (g + c) % 4)]
-    names += [("v_c3_g00_c00.avi", 3)] * 4  # too few to hold any out
-    (tmp_path / "list.csv").write_text("".join(f"{name},{label}\n" for name, label in names))
-    train, val = _hold_out(VideoList(tmp_path / "list.csv").read())
-    assert sorted([*train, *val]) == list(range(len(names)))
-    sizes, held = Counter(label for _, label in names), Counter(names[row][1] for row in val)
-    assert held == {label: sizes[label] // 5 for label in range(3)}
-    recordings = [{names[row][0][:-8] for row in rows} for rows in (train, val)]
-    assert len(set.intersection(*recordings)) <= 3
-
-
 def test_videos_that_are_shorter_than_a_clip_are_said(videos, capsys):
     for name in ("jump", "turn left"):
         write_video(videos / "videos" / name / "7.mp4", numbered_frames(5, 48, 64))
@@ -260,6 +246,7 @@ def test_what_init_says_of_broken_and_larger_videos_and_of_paths_with_spaces(vid
     main(["init", "videos", "--output", "new folder/first.yaml"])
     said = capsys.readouterr().out
     assert f"warning: Broken of the 24 videos that were looked at: 1, such as {broken}: " in said
+    assert "training and validation share recordings: 1." in said
     assert "larger than their clips need: `lightning-multigrid prepare --config 'new folder/first.yaml'" in said
     assert "lightning-multigrid plan --measure --config 'new folder/first.yaml'\n" in said
     assert "--ckpt_path 'new folder/first_checkpoints/best.ckpt'\n" in said

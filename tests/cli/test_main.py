@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 import re
 import runpy
@@ -581,6 +582,20 @@ def test_the_version_is_told_without_importing_what_trains(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "lightning_multigrid.cli.program", None)
     runpy.run_module("lightning_multigrid", run_name="__main__")
     assert capsys.readouterr().out == f"lightning-multigrid {__version__}\n"
+
+
+def test_the_module_runs_as_a_program_and_torchrun_is_told_its_error(tmp_path, monkeypatch, capsys):
+    """As torchrun's summary shows it; `test_launchers.py` runs torchrun itself."""
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    monkeypatch.setattr("faulthandler.enable", lambda **_: None)  # torch's; pytest has its own
+    monkeypatch.setattr(sys, "argv", ["lightning_multigrid", "migrate", "nothing.yaml"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_module("lightning_multigrid", run_name="__main__")
+    assert left.value.code == 1
+    assert "nothing.yaml" in capsys.readouterr().err
+    said = json.loads((tmp_path / "error.json").read_text())["message"]
+    assert said["message"].startswith("FileNotFoundError: ")
+    assert "in translate_pyslowfast" in said["extraInfo"]["py_callstack"]
 
 
 # --- Classes that the tests above name ---
