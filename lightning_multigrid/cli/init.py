@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -19,7 +20,7 @@ from rich import filesize
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, video_list
 from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import is_url, new_file, quoted, write_csv
+from lightning_multigrid.files import VIDEO_SUFFIXES, is_url, new_file, quoted, write_csv
 from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, look_at, of_videos
 from lightning_multigrid.sources import Manifest, ManifestError, class_sizes
 from lightning_multigrid.video import VideoDataModule
@@ -81,7 +82,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
         "names": _in_yaml(manifest.classes),
         "of_frames": "" if frame_rate is None else f", frame_rate: {frame_rate}",
         "found": f", short side {short} pixels, {frames} frames at {rate} per second",
-        "why_val": "" if val else "A fifth of each class is for validation. ",
+        "why_val": "Labels count the classes." if val else "A fifth of each class is for validation.",
         **{name: _in_yaml(os.path.abspath(where)) for name, where in (sources | {"checkpoints": folder}).items()},
         "path": quote(str(path)),
         "best": quote(os.path.join(folder, "best.ckpt")),
@@ -146,12 +147,17 @@ def _in_yaml(names: str | Sequence[str]) -> str:
 
 
 def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:
-    """Writes a list of the videos in these rows, with the numbers of their classes, and their stretches in seconds."""
+    """Writes a list of the videos in these rows, with the start and end of each stretch in seconds.
+
+    Labels are the names of the classes, or numbers if a name would be read as something else.
+    """
     written, folder = [("path", "label", "start", "end")], os.path.dirname(os.path.abspath(path))
+    as_names = all(map(_is_name, manifest.classes))
+    names = manifest.classes if as_names and manifest.classes else [*map(str, range(manifest.num_classes))]
     for row in rows:
         start, end = manifest.stretch(row)
         times = str(start) if start else "", "" if math.isinf(end) else str(end)
-        written.append((_from(folder, manifest.path(row)), str(manifest.label(row)), *times))
+        written.append((_from(folder, manifest.path(row)), names[manifest.label(row)], *times))
     write_csv(path, written)
 
 
@@ -159,6 +165,12 @@ def _from(folder: str, path: str) -> str:
     """A path relative to the folder of a list, if a list can say it so."""
     relative = os.path.relpath(path, folder)
     return path if is_url(path) or relative.startswith("..") or relative != relative.strip() else relative
+
+
+def _is_name(label: str) -> bool:
+    """Whether a list takes a label for the name of a class."""
+    number_or_path = re.fullmatch("[0-9;, ]*", label) or label.lower().endswith(VIDEO_SUFFIXES)
+    return not number_or_path and label == label.strip()
 
 
 def _medians(looks: Sequence[Look]) -> list[float]:

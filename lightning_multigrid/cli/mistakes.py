@@ -1,12 +1,13 @@
 """Mistakes on the command line: which name was meant, and keys that a config says twice. jsonargparse says the rest."""
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from inspect import signature
 from itertools import chain
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import yaml
@@ -15,48 +16,66 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 @contextmanager
 def told(parser: ArgumentParser, words: Sequence[str]) -> Iterator[None]:
-    """Makes the errors of a parser of command-line `words` end with the option that is nearest to an unknown one."""
+    """Makes the errors of a parser of command-line `words` end with the names that are nearest to unknown ones."""
     try:
         yield
     except ArgumentError as error:
-        known = {part for option in parser.get_defaults().keys() for part in option.split(".")}  # noqa: SIM118
-        names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
-        names += re.findall(r"option '([\w.]+)'", str(error))  # keys of a config
-        typed = {part for name in names for part in name.split(".")}
-        near = (get_close_matches(name, known, n=1) for name in sorted(typed - known - {"config"}))
+        known = {"class_path", "init_args", "dict_kwargs", "config"}
+        known.update(*(option.split(".") for option in parser.get_defaults().keys()))  # noqa: SIM118, a Namespace
+        options = [word[2:].partition("=") for word in words if word.startswith("--")]
+        typed = {part for name, _, _ in options for part in name.split(".")}
+        for config in (value for name, _, value in options if name == "config"):
+            with suppress(OSError, ValueError, yaml.YAMLError):
+                _collect(yaml.safe_load(Path(config).read_text("utf-8")), typed, known)
+        near = (get_close_matches(name, known, n=1) for name in sorted(typed - known))
         raise ArgumentError(None, f"{error}{_meant(chain.from_iterable(near))}") from error
 
 
-class _EachKeyOnce(yaml.SafeLoader):
-    """Refuses a mapping that has a key twice: YAML readers take the last one, silently."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        lines: dict[str, int] = {}
-        for key, _ in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
-            if name in lines and name != "<<":  # more than one of these may be merged
-                raise ValueError(
-                    f"has `{name}` twice, in lines {lines[name]} and {line}, and only the last would count. Put what "
-                    "they say under one."
-                )
-            lines[name] = line
-        return node
+def _collect(value: Any, typed: set[str], known: set[str]) -> None:
+    """Adds the names in a config, and those of its classes' arguments and of what their modules hold."""
+    for entry in value if isinstance(value, list) else [value]:
+        if isinstance(entry, dict):
+            typed.update(map(str, entry))
+            module, _, name = str(entry.get("class_path", "")).rpartition(".")
+            with suppress(Exception):  # it can't be imported, or has no signature, as jsonargparse says
+                known.update(dir(locate(module)) if module else ())
+                typed.update([name] if module else ())
+                known.update(signature(locate(f"{module}.{name}")).parameters)  # type: ignore[arg-type]
+            for held in entry.values():
+                _collect(held, typed, known)
 
 
 def refuse_other_texts(config: str) -> None:
-    """Refuses a config that is not YAML in UTF-8, or says a key twice."""
+    """Refuses a config that is not YAML in UTF-8, or says a key twice: YAML readers take the last one, silently."""
     if not os.path.isfile(config):  # jsonargparse says it, or reads it as the text of a config
         return
     try:
-        yaml.compose(Path(config).read_text("utf-8"), Loader=_EachKeyOnce)
+        node = yaml.compose(Path(config).read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except UnicodeDecodeError as error:
         what = f"{config} is not text in UTF-8: it has another byte at {error.start}. Save it as UTF-8."
         raise ArgumentError(None, what) from error
     except yaml.YAMLError as error:
         raise ArgumentError(None, f"{config} is not YAML: {' '.join(str(error).split())}") from error
-    except ValueError as error:
-        raise ArgumentError(None, f"{config} {error}") from error
+    nodes, seen = [node], set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):  # an alias, or a leaf
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+            continue
+        nodes += [value for _, value in node.value]
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            name, line = (key.tag, str(key.value)), key.start_mark.line + 1
+            if name in lines and key.value != "<<":  # more than one of these may be merged
+                raise ArgumentError(
+                    None,
+                    f"{config} has `{key.value}` twice, in lines {lines[name]} and {line}, and only the last would "
+                    "count. Put what they say under one.",
+                )
+            lines[name] = line
 
 
 def refuse_other_commands(word: str, commands: Iterable[str]) -> None:

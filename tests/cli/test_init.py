@@ -50,7 +50,7 @@ def test_fit_works_with_what_init_writes(videos, capsys):
     lists = {split: Path(data[split]["init_args"]["source"]) for split in ("train", "val")}
     rows = {split: list(csv.DictReader(path.read_text().splitlines())) for split, path in lists.items()}
     assert [(row["path"], row["label"]) for row in rows["val"]] == [
-        (f"videos/{name}/7.mp4", str(label)) for label, name in enumerate(("jump", "turn left", "turn right"))
+        (f"videos/{name}/7.mp4", name) for name in ("jump", "turn left", "turn right")
     ]
     assert len({row["path"] for split in rows.values() for row in split}) == 24
     assert set(config) == {"seed_everything", "model", "data", "trainer"}  # as other programs take it
@@ -151,6 +151,22 @@ def test_videos_that_are_shorter_than_a_clip_are_said(videos, capsys):
     main(["init", "videos"])
     said = " ".join(capsys.readouterr().out.split())
     assert "Shorter than the 8 frames that a clip spans: 2 of the 24 videos that were looked at." in said
+
+
+@pytest.mark.parametrize("name", ["3", "a.mp4", "1;2"])
+def test_labels_are_numbers_where_a_name_would_be_read_as_something_else(videos, name):
+    (videos / "videos" / "jump").rename(videos / "videos" / name)
+    main(["init", "videos"])
+    data = yaml.safe_load((videos / "multigrid.yaml").read_text())["data"]["init_args"]
+    read = VideoList(**data["val"]["init_args"]).read()
+    assert [read.classes[read.label(row)] for row in range(len(read))] == [
+        Path(read.path(row)).parent.name for row in range(len(read))
+    ]
+    assert {row["label"] for row in csv.DictReader((videos / "multigrid_val.csv").read_text().splitlines())} == {
+        "0",
+        "1",
+        "2",
+    }
 
 
 def test_a_list_elsewhere_names_videos_by_their_whole_paths(videos):
