@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import groupby
 
 from lightning_multigrid.sources import Manifest, ManifestError
@@ -20,8 +22,10 @@ def recording_name(path: str, class_name: str = "") -> str:
     return "/".join([*parts, re.sub(r"[0-9]+(?=[^0-9]*$)", "", name)])
 
 
-def hold_out(manifest: Manifest) -> tuple[list[int], list[int], int]:
+def hold_out(manifest: Manifest, kinds: Sequence[str] = ()) -> tuple[list[int], list[int], int]:
     """Returns rows for training, rows for validation, and how many recordings have some of both.
+
+    `kinds` say how each row is coded. A kind with at least 5 videos in a class is held out like a class of its own.
 
     Held out is the end of each class in the order of names: from where a recording begins, as near to a fifth as there
     is one; a recording is cut where that would be less than a tenth, or more than half.
@@ -31,8 +35,10 @@ def hold_out(manifest: Manifest) -> tuple[list[int], list[int], int]:
     names = [manifest.classes[label] if manifest.classes else "" for label in labels]
     recordings = [recording_name(manifest.path(row), names[row]) for row in rows]
     held: list[int] = []
-    by_name = sorted(rows, key=lambda row: (labels[row], recordings[row], manifest.path(row), row))
-    for _, of_class in groupby(by_name, key=labels.__getitem__):
+    groups = _groups(labels, recordings, kinds or [""] * len(rows))
+    # A group is together in this order.
+    by_name = sorted(rows, key=lambda row: (groups[row], recordings[row], manifest.path(row), row))
+    for _, of_class in groupby(by_name, key=lambda row: groups[row][:2]):
         own = list(of_class)
         share = len(own) // _SHARE
         whole = (
@@ -49,3 +55,24 @@ def hold_out(manifest: Manifest) -> tuple[list[int], list[int], int]:
     train = sorted({*rows} - {*held})
     cut = {recordings[row] for row in train} & {recordings[row] for row in held}
     return train, sorted(held), len(cut)
+
+
+def _groups(labels: Sequence[int], recordings: Sequence[str], kinds: Sequence[str]) -> list[tuple[int, str, bool]]:
+    """For each row its class, the kind of its recording, and whether that is frequent; else the class's most frequent.
+
+    Rare ones come first in their order, so that they are not held out.
+    """
+    of_class = defaultdict[int, dict[str, str]](dict)
+    for label, recording, kind in zip(labels, recordings, kinds, strict=True):
+        of_class[label].setdefault(recording, kind)
+    # A class without recordings is one by the names of its videos, which is cut in any case.
+    own = [
+        kind if len(of_class[label]) == 1 else of_class[label][recording]
+        for label, recording, kind in zip(labels, recordings, kinds, strict=True)
+    ]
+    groups = [*zip(labels, own, strict=True)]
+    numbers = Counter(groups)
+    most = {label: kind for (label, kind), _ in reversed(numbers.most_common())}
+    frequent = [numbers[group] >= _SHARE or most[group[0]] == group[1] for group in groups]
+    pairs = zip(groups, frequent, strict=True)
+    return [(label, kind if often else most[label], often) for (label, kind), often in pairs]

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -21,7 +22,7 @@ from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_s
 from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import VIDEO_SUFFIXES, is_url, new_file, quoted, write_csv
-from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, look_at, of_videos
+from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, kind_of, look_at, of_videos
 from lightning_multigrid.sources import Manifest, ManifestError, class_sizes
 from lightning_multigrid.video import VideoDataModule
 
@@ -30,6 +31,7 @@ _LARGEST = 16  # the clips of the largest mini-batch, for each of the baseline: 
 _STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # this many steps of the baseline, in 10 to 150 epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
 _PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
+_OPENED, _NAMED = 2000, 5  # videos of which the split knows how they are coded; kinds that are named
 _SMALL = 100 * 10**9  # bytes of planes, above which H.264 is proposed
 
 
@@ -39,8 +41,8 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     Args:
         source: A folder with a folder per class, or with `train` and `val` of that kind, or a list of `path label`.
             Required.
-        val: Validation videos. By default a fifth of each class is held out, in whole recordings. Videos whose names
-            differ in the last number only count as one recording.
+        val: Validation videos. By default a fifth of each class is held out, in whole recordings, and of each codec and
+            size where it has 5 videos. Videos whose names differ in the last number only count as one recording.
         output: The config to write.
         frame_rate: Images per second. Required if each video is a folder of images.
     """
@@ -68,7 +70,8 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."
         )
     looks, broken = look_at(manifest)
-    train, held, cut = hold_out(manifest) if val is None else (range(len(manifest)), (), 0)
+    kinds = [kind_of(path) for path in manifest.paths()] if val is None and len(manifest) <= _OPENED else []
+    train, held, cut = hold_out(manifest, kinds) if val is None else (range(len(manifest)), (), 0)
     sources = {"train": source, "val": val} if val is not None else lists
     folder = f"{stem}_checkpoints"
     clip = _clip(looks)
@@ -99,8 +102,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     with new_file(str(path)) as file:
         file.write(text.encode())
     say(f"{of_videos(len(manifest))} of {manifest.num_classes} classes{values['found']}.")
-    split = f"Training and validation: {len(train):,} and" if held else "Training:"
-    say(f"Classes: {class_sizes(manifest, manifest.num_classes)}.\n{split} {of_videos(len(held or train))}.")
+    say(f"Classes: {class_sizes(manifest, manifest.num_classes)}.\n{_split_text(train, held, kinds)}")
     say(f"Written: {', '.join(files)}.")
     span = clip["frames"] * clip["stride"]
     if shorter := sum(look.frames < span for look in looks):
@@ -171,6 +173,16 @@ def _is_name(label: str) -> bool:
     """Whether a list takes a label for the name of a class."""
     number_or_path = re.fullmatch("[0-9;, ]*", label) or label.lower().endswith(VIDEO_SUFFIXES)
     return not number_or_path and label == label.strip()
+
+
+def _split_text(train: Sequence[int], held: Sequence[int], kinds: Sequence[str]) -> str:
+    """Says how many videos are on either side, also by how they are coded."""
+    if not held:
+        return f"Training: {of_videos(len(train))}."
+    counts = [Counter(kinds[row] for row in rows if kinds) for rows in (train, held)]
+    most = [kind for kind, _ in (counts[0] + counts[1]).most_common(_NAMED) if kind]
+    by_kind = "".join(f"; {kind}: {counts[0][kind]:,} and {counts[1][kind]:,}" for kind in most if len(most) > 1)
+    return f"Training and validation: {len(train):,} and {of_videos(len(held))}{by_kind}."
 
 
 def _medians(looks: Sequence[Look]) -> list[float]:

@@ -34,6 +34,19 @@ def test_a_recording_with_several_classes_stays_whole(tmp_path):
     assert (len(train), len(val), cut) == (32, 8, 0)
 
 
+def test_kinds_are_held_out_like_classes_and_recordings_with_several_stay_whole(tmp_path):
+    path = tmp_path / "list.csv"
+    names = [
+        f"{game}_{i}.mp4" for game in ("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l") for i in range(5)
+    ]
+    path.write_text("\n".join(f"{name} 0" for name in names))
+    kinds = ["avi" if name < "d" and name != "a_0.mp4" else "mp4" for name in names]
+    train, val, cut = hold_out(VideoList(path).read(), kinds)
+    assert cut == 0
+    assert {names[row][0] for row in val} == {"c", "k", "l"}  # `a` counts as its first video
+    assert sorted([*train, *val]) == [*range(60)]
+
+
 def test_what_can_only_be_cut_is_cut_and_counted(tmp_path):
     names = [(f"{c}/{i}.mp4", c) for c in range(2) for i in range(10)] + [(f"2/x{i}.mp4", 2) for i in range(4)]
     train, val, cut = split(tmp_path, names)

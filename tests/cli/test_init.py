@@ -4,6 +4,7 @@ import csv
 import os
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,23 @@ def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos, capsys)
     written = [manifest.stretch(row) for manifest in (train, val) for row in range(len(manifest))]
     assert sorted(map(str, written)) == sorted(map(str, [*stretches, (0.2, float("inf"))]))
     assert len(val) == 8
+
+
+def test_codecs_and_sizes_are_on_both_sides_where_a_class_has_five_of_them(videos, capsys):
+    for name in ("jump", "turn left", "turn right"):
+        for index in range(8, 8 + (5 if name != "jump" else 1)):  # one is too few to hold one out
+            write_video(videos / "videos" / name / f"{index}.avi", numbered_frames(10, 64, 96), codec="mpeg4")
+    main(["init", "videos"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Training and validation: 30 and 5 videos; h264 64 x 48: 21 and 3; mpeg4 96 x 64: 9 and 2." in said
+    val = list(csv.DictReader((videos / "multigrid_val.csv").read_text().splitlines()))
+    assert sorted(Counter((row["label"], row["path"][-4:]) for row in val).items()) == [
+        (("jump", ".mp4"), 1),
+        (("turn left", ".avi"), 1),
+        (("turn left", ".mp4"), 1),
+        (("turn right", ".avi"), 1),
+        (("turn right", ".mp4"), 1),
+    ]
 
 
 def test_videos_that_are_shorter_than_a_clip_are_said(videos, capsys):
