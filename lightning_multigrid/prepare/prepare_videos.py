@@ -6,10 +6,12 @@ which says what was broken and why. A video has its name only once it is whole a
 one folder: each takes the videos in an order of its own, and looks for the prepared one before it makes it.
 """
 
+import errno
 import hashlib
 import json
 import os
 import random
+import shutil
 import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -21,6 +23,7 @@ import av
 from lightning_multigrid.decode import BrokenVideosError, Done, PlaneFile, VideoError, is_plane_file, own_table
 from lightning_multigrid.files import (
     InputFile,
+    OutputError,
     StrPath,
     is_frame,
     is_url,
@@ -32,6 +35,7 @@ from lightning_multigrid.files import (
     state_of,
     write_csv,
 )
+from lightning_multigrid.prepare.check_videos import bytes_of_planes
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.prepare.transcode import ENCODER, Encoding, Planes, TranscodeJob, transcode
 from lightning_multigrid.sources import Manifest, save_list
@@ -68,7 +72,8 @@ def prepare(
 
     Raises:
         BrokenVideosError: If too many videos are broken; the others are there nevertheless, and so is the report.
-        OutputError: If the disk is full, or refuses something. The same command goes on from what is there.
+        OutputError: If the disk is full, or has no room for the planes, or refuses something. The same command goes on
+            from what is there.
         ValueError: If an argument is outside its range, two videos would share a name, or this FFmpeg has no encoder.
     """
     require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "in [0, 1]")
@@ -103,6 +108,8 @@ def prepare(
             elif _own_origin(target) != made_from:
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 jobs.append(TranscodeJob(source, target, encoding, manifest.images_per_second, made_from))
+        if isinstance(encoding, Planes):
+            _check_room(root, bytes_of_planes([job.source for job in jobs], encoding, manifest.images_per_second))
         random.Random().shuffle(jobs)  # other processes may do the same
         made = 0
         for job, result in shown("prepare", run_tasks(_make, jobs, workers, timeout), len(jobs)):
@@ -130,6 +137,16 @@ def prepare(
         )
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
     return Prepared(made, len(good) - made, broken, folder=root, report=report, bytes=size)
+
+
+def _check_room(folder: str, needed: int) -> None:
+    """Raises an `OutputError` if the disk of a folder has no room for this many bytes."""
+    if needed > (free := shutil.disk_usage(folder).free):
+        raise OutputError(
+            errno.ENOSPC,
+            f"Planes of the videos that are not there yet take about {needed / 1e9:.1f} GB, and the disk of {folder} "
+            f"has {free / 1e9:.1f} GB free. Free some space, give a smaller `short_side`, or write H.264.",
+        )
 
 
 def names_of(sources: Sequence[str], root: str, suffix: str) -> dict[str, str]:
