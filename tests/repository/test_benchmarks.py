@@ -225,6 +225,23 @@ def test_a_fit_of_prepared_videos_says_what_limits_each_grid(script, tmp_path, c
     assert f"{rows[0]['ms_waiting']:.1f}" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts by /proc")
+def test_what_a_training_keeps_is_counted(script, tmp_path):
+    file = tmp_path / "leaks.json"
+    few = ["--only", "own dataset", "--batches", "4", "--warm-up", "2", "--every", "2", "--workers", "0"]
+    done = [sys.executable, BENCHMARKS / "benchmark_leaks.py", *few, "--json", file]
+    printed = subprocess.run(done, capture_output=True, text=True, check=True).stdout
+    assert "own dataset: 4 mini-batches; in 1,000: " in printed
+    row = json.loads(file.read_text())["rows"]["own dataset"]
+    assert row["resident"] > 10**8
+    row_of = script("benchmark_leaks")["row_of"]
+    counts = [(step, {"bytes": 10**8 + 7 * step, "files": 9, "threads": step // 2, "shm": 0}) for step in (0, 2, 4)]
+    grown = {"bytes": 7000, "files": 0, "threads": 500, "shm": 0}
+    assert row_of(counts) == pytest.approx({"mini_batches": 4, "resident": 10**8, **grown})
+    tables = runpy.run_path(str(RESULTS / "tables.py"))
+    assert "| `leaks.json` | own dataset | 4 | " in "".join(tables["made_of"](tmp_path, tables["KINDS"]))
+
+
 def test_the_readme_names_every_script():
     named = re.findall(r"`(\w+\.(?:py|sh))`", (BENCHMARKS / "README.md").read_text())
     assert sorted(named) == sorted(path.name for suffix in ("py", "sh") for path in BENCHMARKS.glob(f"*.{suffix}"))
