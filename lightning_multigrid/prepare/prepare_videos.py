@@ -14,7 +14,7 @@ import random
 import shutil
 import unicodedata
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 
@@ -121,7 +121,7 @@ def prepare(
         write_report(report, broken)
         good = {source: name for source, name in names.items() if source not in broken}
         for source, name in good.items():
-            if _own_origin(os.path.join(folder, name)) != origins[source]:
+            if _origin(os.path.join(folder, name)) != origins[source]:
                 raise ValueError(
                     f"{name} in {folder} is not what this `prepare` made of {source}: another one, with other settings "
                     "or of another source, writes there at the same time. Give each an `output` of its own."
@@ -198,16 +198,20 @@ def _make(job: TranscodeJob) -> bool:
 
 
 def _own_origin(path: str) -> str | None:
-    """What a prepared video says that it was made from; None if it isn't there, or not whole."""
-    try:
-        if is_plane_file(path):
-            with PlaneFile(path) as planes:
-                return planes.made_from
-        with closing(InputFile(path)) as file:
-            table = own_table(file)
-            return table.made_from if table is not None and table.file_size == file.size else None
-    except (OSError, VideoError):
-        return None
+    """What a prepared video says that it was made from; None if it isn't there, can't be read, or isn't whole."""
+    with suppress(OSError, VideoError):
+        return _origin(path)
+    return None
+
+
+def _origin(path: str) -> str | None:
+    """The same, but an OSError or a `VideoError` if it can't be read."""
+    if is_plane_file(path):
+        with PlaneFile(path) as planes:
+            return planes.made_from
+    with closing(InputFile(path)) as file:
+        table = own_table(file)
+        return table.made_from if table is not None and table.file_size == file.size else None
 
 
 def write_report(path: str, broken: Mapping[str, str]) -> None:
