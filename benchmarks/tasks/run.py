@@ -50,7 +50,8 @@ ROWS = {
     "lr_none": "multigrid 1.5x, the script's LR",
 }
 # Parts of a config, which go on that of `grid_words`.
-ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_96", "grid_64", "grid_64_steps", "grid_many", "grid_few"
+ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_64", "grid_64_steps", "grid_96"
+ON_GRID_WORDS += "grid_many", "grid_few"
 TASKS = "grid_words", *ON_GRID_WORDS, "avletters", "hard_shapes", "transformer_10"
 # Situation, plan, and the task and row that show it.
 CARD = (
