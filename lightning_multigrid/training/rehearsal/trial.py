@@ -41,6 +41,8 @@ def try_step(
 ) -> Trial:
     """Tries the hooks of a mini-batch, and a step, on a new clone of a module, on a grid."""
     trial = Trial()
+    if made[grid] is None:  # of a `collate_fn` that drops samples: Lightning skips it
+        return trial
     losses: list[Tensor] = []
     try:
         with clone_of(module, trainer, losses) as clone:
