@@ -44,6 +44,8 @@ def try_step(
     Returns what was seen on the last grid. With one grid alone, the step is a first step.
     """
     trial = Trial()
+    if made[grid] is None:  # of a `collate_fn` that drops samples: Lightning skips it
+        return trial
     losses: list[Tensor] = []
     try:
         with clone_of(module, trainer, losses) as clone:
