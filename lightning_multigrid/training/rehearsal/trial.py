@@ -44,7 +44,7 @@ def try_step(
     Returns what was seen on the last grid. With one grid alone, the step is a first step.
     """
     trial = Trial()
-    if made[grid] is None:  # of a `collate_fn` that drops samples: Lightning skips it
+    if any(made[grid] is None for grid in grids):  # of a `collate_fn` that drops samples: Lightning skips it
         return trial
     losses: list[Tensor] = []
     try:
