@@ -5,10 +5,10 @@
 
 Each source is read by a real `fit` of a tiny model, with `MultigridCallback`, in a process of its own: the data module
 from originals with frame tables, from copies and planes of `prepare`, and from originals at URLs of a server on this
-machine; and an own dataset in an ordinary `DataLoader`. All steps have one base shape, and go through the short cycle,
-so that no phase needs more than another. Every `--every` mini-batches after a warm-up the script counts what the
-process and its workers hold: the sum of their resident bytes, open files, threads, and the bytes of shared memory that
-they have open. The growth of each is the slope of a line through all counts.
+machine; and an own dataset in a `DataLoader` whose workers persist. All steps have one base shape, and go through the
+short cycle, so that no phase needs more than another. Every `--every` mini-batches after a warm-up the script counts
+what the process and its workers hold: the sum of their resident bytes, open files, threads, and the bytes of shared
+memory that they have open. The growth of each is the slope of a line through all counts.
 """
 
 import argparse
@@ -110,7 +110,7 @@ class Counts(lightning.Callback):
 def loader_of(source: str, folder: Path, workers: int) -> Iterator[Any]:
     """The data of a source: videos are drawn, and prepared, in the folder."""
     if source == "own dataset":
-        yield DataLoader(OwnDataset(), 2, shuffle=True, num_workers=workers)
+        yield DataLoader(OwnDataset(), 2, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
         return
     videos = folder / "videos"
     videos.mkdir()

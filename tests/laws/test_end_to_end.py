@@ -23,37 +23,20 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 REAL_VIDEOS = Path(os.environ.get("LIGHTNING_MULTIGRID_TEST_VIDEOS") or Path(__file__).parents[3] / "shared" / "videos")
 
 
-def fit_videos(rows, workers=0, epochs=2, max_bad_fraction=0.25):
-    """Fits the videos of a manifest; returns the callback, the data module and the warnings."""
-    manifest = rows[0][0].parent / "train.csv"
-    manifest.write_text("\n".join(f'"{path}",{label}' for path, label in rows))
-    data = VideoDataModule(
-        train=str(manifest),
-        val=str(manifest),
-        batch_size=1,
-        frames=4,
-        size=32,
-        stride=1,
-        num_workers=workers,
-        max_bad_fraction=max_bad_fraction,
-    )
-    callback = MultigridCallback()
-    host = trainer(callback, max_epochs=epochs)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        host.fit(VideoClassifier(small_cnn(4, width=4), num_classes=4), datamodule=data)
-    messages = [str(warning.message) for warning in caught if issubclass(warning.category, BrokenVideoWarning)]
-    return callback, data, messages
-
-
 @pytest.mark.skipif(not REAL_VIDEOS.is_dir(), reason="the folder of real videos is not there")
 def test_real_videos_of_many_codecs(tmp_path):
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "text.mp4").write_text("not a video")
     files = sorted(path for path in REAL_VIDEOS.iterdir() if path.suffix in {".mp4", ".mkv", ".avi", ".mov", ".webm"})
     bad = [tmp_path / name for name in ("empty.mp4", "text.mp4", "missing.mp4")]
-    rows = [(path, index % 4) for index, path in enumerate([*bad, *files, *files])]
-    callback, data, messages = fit_videos(rows)
+    videos = tmp_path / "train.csv"
+    videos.write_text("\n".join(f'"{path}",{index % 4}' for index, path in enumerate([*bad, *files, *files])))
+    shape = {"batch_size": 1, "frames": 4, "size": 32, "stride": 1, "num_workers": 0}
+    data, callback = VideoDataModule(train=str(videos), val=str(videos), **shape), MultigridCallback()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer(callback, max_epochs=2).fit(VideoClassifier(small_cnn(4, width=4), num_classes=4), datamodule=data)
+    messages = [str(warning.message) for warning in caught if issubclass(warning.category, BrokenVideoWarning)]
     assert callback.report.times
     named = Counter(path for path in data.broken for message in messages if f"{path}:" in message)
     assert set(named.values()) == {1}  # each broken file once

@@ -222,7 +222,7 @@ def quiet():
 FIXTURE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=FIXTURE)
+@settings(max_examples=20, deadline=None, suppress_health_check=FIXTURE)
 @given(config=configs())
 def test_the_plan_is_what_fit_does(config, monkeypatch):
     compare(config, monkeypatch)

@@ -87,7 +87,7 @@ def check_order(case):
 small, large = st.integers(1, 8), st.integers(9, 128)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(ranks(small))
 def test_ranks_share_each_mini_batch(case):
     check_order(case)

@@ -495,7 +495,7 @@ def test_the_same_global_mini_batches_on_any_number_of_ranks(clips, world, accum
     assert one == many
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     number=st.integers(64, 900),
     old=st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3)),

@@ -15,6 +15,7 @@ import av
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils.data import IterableDataset
 
 from lightning_multigrid import BatchShape, MultigridSchedule
 from lightning_multigrid.schedule import Plan
@@ -300,6 +301,26 @@ def test_what_a_training_keeps_is_counted(script, tmp_path):
     made = [(step, {"bytes": 10**8 + 7 * step, "files": 9, "threads": step // 2, "shm": 0}) for step in (0, 2, 4)]
     grown = {"bytes": 7000, "files": 0, "threads": 500, "shm": 0}
     assert benchmark["row_of"](made) == pytest.approx({"mini_batches": 4, "resident": 10**8, **grown})
+
+
+class Numbers(IterableDataset):
+    def __len__(self):
+        return 12
+
+    def __iter__(self):
+        return iter(range(12))
+
+
+@pytest.mark.parametrize("dataset", [[{"x": torch.ones(2), "in": {"number": n}} for n in range(12)], Numbers()])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_come_as_from_torchs_loader(dataset, workers, script, tmp_path):
+    both = script("torch_loader_tests")
+    theirs, ours = (both[kind](dataset, batch_size=3, num_workers=workers) for kind in ("DataLoader", "Ours"))
+    assert len(ours) == len(theirs)
+    for _ in range(2):
+        assert str([*ours]) == str([*theirs])
+    with pytest.raises(SystemExit, match=r"test_dataloader.py isn't there. Give a folder with the sources of the inst"):
+        both["main"]([str(tmp_path)])
 
 
 def test_the_readme_names_every_script():

@@ -85,10 +85,15 @@ def whole_training():
 def evidence():
     kills = (RESULTS / "verify_resume.txt").read_text()
     same, number = re.search(r"^(\d+)/(\d+) identical", kills, re.MULTILINE).groups()
+    theirs, ours = re.findall(
+        r"^(\d+) tests .*, (\d+) of", (RESULTS / "torch_loader_tests.txt").read_text(), re.MULTILINE
+    )[0]
     return [
         f"{same} of {number} trainings that were killed with `kill -9`",
+        f"**The loader** passes {ours} of {theirs} of torch's own tests",
         *gpu(),
         *whole_training(),
+        *leaks(),
         *ordinary(),
         *readers(),
         *planes(),
@@ -104,6 +109,15 @@ def readers():
     for file in report("decode_real")["files"].values():
         assert min(file["table"][name]["x ours"] for name in ("torchcodec exact", "pyslowfast", "decord")) > 1
     return [f"On {sum(of['kinds'].values())} files with unusual times"]
+
+
+def leaks():
+    """What a training keeps of each mini-batch: bytes, and neither open files nor threads."""
+    rows = (report("leaks")["rows"] | report("leaks_own")["rows"]).values()
+    assert len(rows) == 5
+    assert all(row[name] < 0.1 for row in rows for name in ("files", "threads"))
+    most = max(row["bytes"] for row in rows) / 1000
+    return [f"memory grows by at most {most:.0f} bytes a mini-batch, open files and threads do not"]
 
 
 def planes():
