@@ -1,12 +1,10 @@
 import os
-import zlib
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from lightning_multigrid.decode import frame_folder
 from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import VideoReader
@@ -164,89 +162,14 @@ def test_an_image_is_turned_as_its_camera_was(tmp_path, orientation, suffix):
         assert part.max() <= (12 if suffix == "jpg" else 0)
 
 
-# --- Listings that are kept ---
-
-
-@pytest.fixture
-def listed(monkeypatch):
-    """The folders that were listed, where all changes count as long ago, and nothing is known from before."""
-    paths = []
-
-    def scandir(path):
-        paths.append(path)
-        return os_scandir(path)
-
-    os_scandir = os.scandir
-    frame_folder._listed.cache_clear()
-    monkeypatch.setattr(frame_folder, "_SETTLED", -3600e9)  # whatever the clock does
-    monkeypatch.setattr(os, "scandir", scandir)
-    return paths
-
-
-def contents(path):
-    with FrameFolder(path, rate=24) as video:
-        return (video.height, video.width), [number_of(frame) for frame in video.read(range(len(video))).numpy()]
-
-
-def test_a_folder_is_listed_once_for_many_clips(folder, tmp_path, listed):
-    (folder / "000005.png").unlink()
-    other = write_frames(tmp_path / "vidéo \udce9", FRAMES[:4], "{}.5.png")
-    for _ in range(3):
-        assert contents(folder) == ((48, 64), [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11])
-        assert contents(other) == ((48, 64), [0, 1, 2, 3])
-    assert listed == [str(folder), str(other)]
-
-
-def write_over(folder):
+def test_a_folder_that_has_changed_is_read_as_it_is_now(folder):
+    FrameFolder(folder, rate=24)
+    (folder / "000012.png").unlink()
     for image in folder.iterdir():
         Image.fromarray(np.full((24, 40, 3), 0, np.uint8)).save(image)
-
-
-@pytest.mark.parametrize(
-    ("change", "length", "size"),
-    [
-        (lambda folder: (folder / "000012.png").unlink(), 11, (48, 64)),
-        (lambda folder: (folder / "000001.png").unlink(), 11, (48, 64)),
-        (lambda folder: Image.fromarray(FRAMES[0]).save(folder / "000013.png"), 13, (48, 64)),
-        (lambda folder: (folder / "000012.png").rename(folder / "000011.txt"), 11, (48, 64)),
-        (lambda folder: write_frames(folder.rename(folder.with_name("old")).parent / "video", FRAMES[:3]), 3, (48, 64)),
-    ],
-)
-def test_a_changed_folder_is_listed_anew(folder, listed, change, length, size):
-    contents(folder)
-    change(folder)
-    for _ in range(2):
-        with FrameFolder(folder, rate=24) as video:
-            assert (len(video), (video.height, video.width)) == (length, size)
-            assert video.read(range(length)).shape == (length, *size, 3)
-    assert listed == [str(folder)] * 2
-
-
-def test_images_that_are_written_over_are_read_anew(folder, listed):
-    contents(folder)
-    write_over(folder)
     with FrameFolder(folder, rate=24) as video:
-        assert (len(video), video.height, video.width) == (12, 24, 40)
-        assert video.read(range(12)).shape == (12, 24, 40, 3)
-
-
-def test_a_folder_that_changed_a_moment_ago_is_not_kept(folder, listed, monkeypatch):
-    # Another change might get the same time of a coarse clock.
-    monkeypatch.setattr(frame_folder, "_SETTLED", 3600e9)
-    assert contents(folder) == contents(folder)
-    assert len(listed) == 2
-
-
-def test_what_is_known_of_folders_is_small():
-    names = "/".join(f"img_{number:05}.jpg" for number in range(300))
-    assert len(zlib.compress(names.encode(), 1)) * frame_folder._LISTED < 16e6
-
-
-def test_a_kept_folder_that_is_gone_is_missing(folder, listed):
-    contents(folder)
-    folder.rename(folder.with_name("elsewhere"))
-    with pytest.raises(VideoError, match=r"video: not a folder of frames \(No such file"):
-        FrameFolder(folder, rate=24)
+        assert (len(video), video.height, video.width) == (11, 24, 40)
+        assert video.read(range(11)).shape == (11, 24, 40, 3)
 
 
 # --- Faults ---
