@@ -196,15 +196,6 @@ def test_any_end_is_a_file_or_an_error(stored, tmp_path_factory, data):
     assert all(one < other for one, other in pairwise(moments))
 
 
-def test_frames_and_boxes_that_there_are_not(stored):
-    with open_video(stored) as video:
-        for read in (video.read, video.read_yuv):
-            with pytest.raises(IndexError, match="`indices` must lie in 0 to 8 in .*b.planes, got 9"):
-                read([9])
-            with pytest.raises(ValueError, match="`box` must lie within the frame of 48 x 64 pixels"):
-                read([0], Box(40, 0, 9, 8))
-
-
 def test_planes_of_planes_are_the_same(stored, tmp_path):
     transcode(TranscodeJob(str(stored), str(tmp_path / "c.planes"), Planes(SIDE), made_from="of a"))
     assert (tmp_path / "c.planes").read_bytes() == stored.read_bytes()
