@@ -38,7 +38,7 @@ from lightning_multigrid.pixels import YuvClip, YuvFormat
 
 _ROWS = 16  # of luma in a band
 _CHECK = 8  # bytes of a checksum
-_AT_ONCE = 1 << 20  # bytes of frames whose colours are made at once
+_AT_ONCE = 1 << 18  # bytes of frames that are worked on together: what the cache of a processor holds
 _MAGIC = b"LMplane1"
 _HEAD = struct.Struct("<8s7Q2d")  # and the checksum of all after the frames
 _LIKELY = 1 << 13  # bytes that are read at first: the end of a video of half a minute
