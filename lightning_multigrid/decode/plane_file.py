@@ -205,7 +205,8 @@ class PlaneFile(Video):
         places = {index: index * head.bands + top for index in frames}  # of the first band of each
         with self.file.faults():
             read = {i: self.file.bytes.read(place * head.band, count * head.band) for i, place in places.items()}
-        data = np.frombuffer(b"".join(map(read.__getitem__, frames)), np.uint8).reshape(-1, head.band)
+        whole = b"".join(read[index].ljust(count * head.band) for index in frames)  # the file may be cut by now
+        data = np.frombuffer(whole, np.uint8).reshape(-1, head.band)
         seeds = [places[index] + band for index in frames for band in range(count)]
         found = list(map(xxhash.xxh3_64_digest, data[:, :used], seeds))
         written = data[:, used:].copy().view(f"V{_CHECK}").ravel().tolist()

@@ -1,5 +1,6 @@
 """A file of planes gives what the encoder of a prepared copy would get, or an error that names the file."""
 
+import os
 import struct
 from contextlib import suppress
 from fractions import Fraction
@@ -138,6 +139,16 @@ def test_rows_of_another_frame_are_an_error(stored, tmp_path):
     data[:frame], data[frame : 2 * frame] = data[frame : 2 * frame], data[:frame]
     with pytest.raises(VideoError, match="c.planes: damaged: rows 0 to 15 of frame 0"):
         read_all(altered(stored, tmp_path, data))
+
+
+def test_a_file_that_is_cut_while_it_is_open_is_an_error(stored, tmp_path):
+    path = altered(stored, tmp_path, stored.read_bytes())
+    with open_video(path) as video:
+        os.truncate(path, 5 * (16 * 64 * 3 // 2 + 8) + 7)  # in the third band of frame 1
+        assert same(video.read_yuv([1, 0], Box(0, 0, 32, 64)), open_video(stored).read_yuv([1, 0], Box(0, 0, 32, 64)))
+        for frame, rows in ((1, "32 to 47"), (4, "0 to 15")):
+            with pytest.raises(VideoError, match=f"c.planes: damaged: rows {rows} of frame {frame} are not"):
+                video.read([0, frame])
 
 
 @pytest.mark.parametrize("kept", [0, 1, 79, 80, 5000, -1])
