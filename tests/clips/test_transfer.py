@@ -16,7 +16,7 @@ from lightning_multigrid.clips.video_dataset import VideoDataset
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.loading import clip_dataset
 from lightning_multigrid.loading.loader import MultigridLoader
-from lightning_multigrid.loading.order import order_of, shuffled_order
+from lightning_multigrid.loading.order import shuffled_order
 from lightning_multigrid.loading.requests import ClipRequest, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.streams import CollateAtOnce
@@ -209,20 +209,6 @@ def test_parts_and_joins_of_datasets_pass_visits_and_single_clips_on(folder):
     for place, index in ((0, 3), (1, 5), (2, 0), (2 + 5, 5)):
         found, alone = (one.read_clip(ClipRequest(at, 4, 22, seed=7)) for one, at in ((joined, place), (data, index)))
         assert contents(collate_clips([found])) == contents(collate_clips([alone]))
-
-
-def test_the_baselines_sampler_deals_an_epoch_to_the_ranks():
-    data = TensorDataset(torch.zeros(21))
-    ranks = [repeat_sampler(21, 3, num_replicas=2, rank=rank, seed=4) for rank in (0, 1)]
-    for epoch in (0, 1, 5):
-        for rank in ranks:
-            rank.set_epoch(epoch)
-        found = [list(rank) for rank in ranks]
-        expected = RepeatedOrder(4, 21, 3)(epoch)
-        assert found[0] + found[1] == [*expected, expected[0]]  # one more, to make the ranks equal
-        assert len(expected) == 3 * 21
-    loader = DataLoader(data, sampler=ranks[1])
-    assert list(order_of(loader, seed=8)(2)) == RepeatedOrder(8, 21, 3)(2)
 
 
 def test_a_loader_of_the_baseline_decodes_a_visit_once(folder, monkeypatch):
