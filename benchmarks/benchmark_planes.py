@@ -4,10 +4,11 @@
     python benchmarks/benchmark_planes.py video1.mp4 video2.mp4
 
 Copies and planes have a short side of 128 and 256 pixels, and clips 4, 8, 16 and 32 frames at a stride of 2, whose
-crops have 7/8 of the short side. Each clip is what `VideoDataset` gives of a request, as planes: the file is opened,
-its frame table read, frames and crop drawn, decoded or read. Each is read from a name that was not opened before (a
-hard link), whose bytes are in the page cache. All take turns at every clip, in random order. Numbers are medians of
-rounds. Without videos the script draws some of 640 x 360 pixels and ten seconds.
+crops have 7/8 of the short side. Each clip is what `VideoDataset` gives of a request, as YUV planes for a GPU or (with
+`--pixels rgb`) for a CPU: the file is opened, its frame table read, frames and crop drawn, decoded or read. Each is
+read from a name that was not opened before (a hard link), whose bytes are in the page cache. All take turns at every
+clip, in random order. Numbers are medians of rounds. Without videos the script draws some of 640 x 360 pixels and ten
+seconds.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import torch
 from benchmark_decode import make_footage
@@ -52,8 +54,8 @@ class Source:
         self._manifest = replace(VideoList(folder / "list.csv").read(), tables=str(folder / "tables"))
         self._rows = count()
 
-    def read(self, frames: int, size: int, seed: int) -> Spent:
-        data = VideoDataset(self._manifest, ClipSampling(32, size, STRIDE), "yuv")
+    def read(self, frames: int, size: int, seed: int, pixels: Literal["rgb", "yuv"]) -> Spent:
+        data = VideoDataset(self._manifest, ClipSampling(32, size, STRIDE), pixels)
         request = ClipRequest(next(self._rows), frames, size, seed)
         cpu, wall = time.process_time(), time.perf_counter()
         data.read_clip(request)
@@ -80,7 +82,7 @@ def measure(originals: list[Path], folder: Path, options: argparse.Namespace) ->
                 for _ in range(options.clips):
                     seed = draw.randrange(2**62)
                     for name in draw.sample(sorted(sources), len(sources)):
-                        spent[name].append(sources[name].read(frames, side * 7 // 8, seed))
+                        spent[name].append(sources[name].read(frames, side * 7 // 8, seed, options.pixels))
                 for name, of in spent.items():
                     cpu, wall = zip(*of, strict=True)
                     seen[name].append((sum(cpu) / len(of), sum(wall) / len(of)))
@@ -100,6 +102,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=10, help="of each of these (default: %(default)s)")
     parser.add_argument("--sides", type=int, nargs="+", default=[128, 256], help="short sides (default: %(default)s)")
     parser.add_argument("--frames", type=int, nargs="+", default=[4, 8, 16, 32], help="(default: %(default)s)")
+    parser.add_argument("--pixels", choices=["yuv", "rgb"], default="yuv", help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--clips", type=int, default=20, help="of each kind in a round (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")

@@ -2,12 +2,9 @@
 
 import os
 import re
-import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -24,8 +21,7 @@ from lightning_multigrid.files import FRAME_SUFFIXES, is_frame, on_disk
 # The formats that Pillow may read, whatever the name of a file: some of its others run programs.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
 _TICK = Fraction(1, 90_000)  # seconds; rates of videos are multiples of it, or nearly
-_LISTED = 8192  # folders whose images a process knows: some 8 MB of 300 images each
-_SETTLED = 3_000_000_000  # ns since the last change; file systems count changes within up to 2 s as one
+_DIGITS = re.compile("([0-9]+)")
 
 
 class FrameFolder(Video):
@@ -97,41 +93,29 @@ class FrameFolder(Video):
 
 
 def _images(path: str) -> list[str]:
-    """The names of the images in a folder, in their order.
-
-    A folder is listed again only if it has changed since: a long one is listed slowly. What changed a moment ago may
-    change again at the same time, as file systems count it.
-    """
+    """The names of the images in a folder, in their order."""
     try:
-        found = os.stat(path)
-        stamp = found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
-        settled = max(stamp[2:]) < time.time_ns() - _SETTLED
-        packed = _listed(path, stamp) if settled else _listed.__wrapped__(path, stamp)
+        with os.scandir(path) as entries:
+            names = [entry.name for entry in entries if is_frame(entry.name) and entry.is_file()]
     except OSError as error:
         raise VideoError(path, f"not a folder of frames ({error.strerror})") from error
-    return os.fsdecode(zlib.decompress(packed)).split("/")  # no name holds a slash
-
-
-@lru_cache(maxsize=_LISTED)
-def _listed(path: str, _: tuple[int, ...]) -> bytes:
-    """Lists a folder, packed: thousands of them are held."""
-    with os.scandir(path) as entries:
-        names = [entry.name for entry in entries if is_frame(entry.name) and entry.is_file()]
     if not names:
         raise VideoError(path, f"holds no images ({' '.join(FRAME_SUFFIXES)})")
-    return zlib.compress(os.fsencode("/".join(_in_order(path, names))), 1)
+    return _in_order(path, names)
 
 
 def _in_order(path: str, names: Sequence[str]) -> list[str]:
     """Sorts names by the numbers in them, the first of which counts most; refuses those that have no clear order."""
     numbers: dict[tuple[int, ...], str] = {}
-    alike: dict[str, str] = {}
+    alike: dict[tuple[str, ...], str] = {}
     decimals: dict[tuple[int, ...], str] = {}
     for name in sorted(names):
-        stem = os.path.splitext(name)[0]
-        alike.setdefault(re.sub("[0-9]+", "#", stem), name)
-        decimals.setdefault(tuple(map(len, re.findall(r"(?<=[0-9]\.)[0-9]+", stem))), name)
-        if (other := numbers.setdefault(tuple(map(int, re.findall("[0-9]+", stem))), name)) != name or len(alike) > 1:
+        parts = _DIGITS.split(os.path.splitext(name)[0])  # by turns what is before a number, and the number
+        number = tuple(map(int, parts[1::2]))
+        alike.setdefault(tuple(parts[::2]), name)
+        after_points = (len(digits) for before, digits in zip(parts[2::2], parts[3::2], strict=False) if before == ".")
+        decimals.setdefault(tuple(after_points), name)
+        if (other := numbers.setdefault(number, name)) != name or len(alike) > 1:
             two = " and ".join([*alike.values()] if len(alike) > 1 else [other, name])
             raise VideoError(
                 path, f"holds frames of several videos, by names such as {two}. Give each video a folder of its own"

@@ -38,7 +38,7 @@ from lightning_multigrid.pixels import YuvClip, YuvFormat
 
 _ROWS = 16  # of luma in a band
 _CHECK = 8  # bytes of a checksum
-_AT_ONCE = 1 << 20  # bytes of frames whose colours are made at once
+_AT_ONCE = 1 << 18  # bytes of frames that are worked on together: what the cache of a processor holds
 _MAGIC = b"LMplane1"
 _HEAD = struct.Struct("<8s7Q2d")  # and the checksum of all after the frames
 _LIKELY = 1 << 13  # bytes that are read at first: the end of a video of half a minute
@@ -151,9 +151,8 @@ class PlaneFile(Video):
 
     def __iter__(self) -> Iterator[VideoFrame]:
         for index in range(len(self)):
-            [(_, *planes)] = self._parts([index], Box(0, 0, self.height, self.width))
-            halves = self.height, self.height // 2, self.height // 2
-            frame = self._frame(*(plane[:, :rows] for plane, rows in zip(planes, halves, strict=True)))
+            luma, chroma = self._planes([index], 0, self._head.bands)
+            frame = self._frame(luma[:, : self.height], chroma[:, :, : self.height // 2])
             frame.pts, frame.time_base = int(self._times[index]), Fraction(self._head.ticks, self._head.per)
             yield frame
 
@@ -164,11 +163,11 @@ class PlaneFile(Video):
         box = Box.of(box, self.height, self.width)
         clip = np.empty((len(indices), box.height, box.width, 3), np.uint8)
         rows, columns = _within(box)
-        for part, *planes in self._parts(indices, box):
-            frame = self._frame(*planes)
+        for part, luma, chroma in self._parts(indices, box):
+            frame = self._frame(luma, chroma)
             shown = rgb_frame(frame, frame.height, frame.width).planes[0]
             pixels = plane_pixels(shown, Box(0, 0, frame.height, frame.width), 3)
-            clip[part] = pixels.reshape(len(planes[0]), -1, self.width, 3)[:, rows, columns]
+            clip[part] = pixels.reshape(len(luma), -1, self.width, 3)[:, rows, columns]
         return torch.from_numpy(clip)
 
     def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
@@ -181,34 +180,33 @@ class PlaneFile(Video):
         luma, chroma = format.planes(data)
         rows, columns = _within(box)
         half_rows, half_columns = _within(chroma_box(box), _ROWS // 2)
-        for part, y, cb, cr in self._parts(indices, box):
+        for part, y, half in self._parts(indices, box):
             luma[part] = y[:, rows, columns]
-            chroma[part, 0] = cb[:, half_rows, half_columns]
-            chroma[part, 1] = cr[:, half_rows, half_columns]
+            chroma[part] = half[:, :, half_rows, half_columns]
         return format.view(torch.from_numpy(data))
 
-    def _parts(self, indices: Sequence[int], box: Box) -> Iterator[tuple[slice, Any, Any, Any]]:
-        """Reads the bands that hold a clip, some frames at a time: which of the clip, and their Y, Cb and Cr."""
-        indices = [*map(operator.index, indices)]
-        frames = sorted(places_of(indices, len(self), self.file.path))
+    def _parts(self, indices: Sequence[int], box: Box) -> Iterator[tuple[slice, Any, Any]]:
+        """Reads the bands that hold a clip, some frames at a time: which of the clip, and their luma and chroma."""
         top, bottom = box.top // _ROWS, -(-(box.top + box.height) // _ROWS)
-        size, of_frame = self._head.band, self._head.bands
+        frames = places_of(indices, len(self), self.file.path)
         if isinstance(self.file.bytes, RemoteFile):  # it is asked for all of them at once
+            firsts = [index * self._head.bands for index in frames]
+            size = self._head.band
             with self.file.faults():
-                firsts = [index * of_frame for index in frames]
                 self.file.bytes.will_read(((first + top) * size, (first + bottom) * size) for first in firsts)
-        most = max(1, _AT_ONCE // ((bottom - top) * size))
+        most = max(1, _AT_ONCE // ((bottom - top) * self._head.band))
         for first in range(0, len(indices), most):
             part = slice(first, first + most)
-            yield part, *self._planes(indices[part], top, bottom)
+            yield part, *self._planes([*map(operator.index, indices[part])], top, bottom)
 
-    def _planes(self, frames: Sequence[int], top: int, bottom: int) -> tuple[Any, Any, Any]:
-        """Reads and checks some bands of frames, from `top` to before `bottom`; returns Y, Cb and Cr of each frame."""
+    def _planes(self, frames: Sequence[int], top: int, bottom: int) -> tuple[Any, Any]:
+        """Reads and checks the bands [top, bottom) of frames: T x h x W of luma, T x 2 x h / 2 x W / 2 of chroma."""
         head, used, count = self._head, self._head.band - _CHECK, bottom - top
         places = {index: index * head.bands + top for index in frames}  # of the first band of each
         with self.file.faults():
             read = {i: self.file.bytes.read(place * head.band, count * head.band) for i, place in places.items()}
-        data = np.frombuffer(b"".join(map(read.__getitem__, frames)), np.uint8).reshape(-1, head.band)
+        whole = b"".join(read[index].ljust(count * head.band) for index in frames)  # the file may be cut by now
+        data = np.frombuffer(whole, np.uint8).reshape(-1, head.band)
         seeds = [places[index] + band for index in frames for band in range(count)]
         found = list(map(xxhash.xxh3_64_digest, data[:, :used], seeds))
         written = data[:, used:].copy().view(f"V{_CHECK}").ravel().tolist()
@@ -217,16 +215,17 @@ class PlaneFile(Video):
             frame, band = divmod(wrong[0], head.bands)
             rows = f"{band * _ROWS} to {(band + 1) * _ROWS - 1} of frame {frame}"
             raise VideoError(self.file.path, f"damaged: rows {rows} are not those written. {_WAY_OUT}")
-        luma, chroma = _ROWS * head.width, _ROWS * head.width // 4
-        parts = data[:, :luma], data[:, luma : luma + chroma], data[:, luma + chroma : used]
-        widths = head.width, head.width // 2, head.width // 2
-        y, cb, cr = (part.reshape(len(frames), -1, width) for part, width in zip(parts, widths, strict=True))
-        return y, cb, cr
+        luma, half = data[:, : _ROWS * head.width], head.width // 2
+        chroma = data[:, _ROWS * head.width : used].reshape(len(frames), count, 2, _ROWS // 2, half)
+        return (
+            luma.reshape(len(frames), -1, head.width),
+            chroma.swapaxes(1, 2).reshape(len(frames), 2, -1, half),
+        )
 
-    def _frame(self, *planes: Any) -> VideoFrame:
+    def _frame(self, luma: Any, chroma: Any) -> VideoFrame:
         """Frames one below the other, as one frame."""
-        frame = VideoFrame(self.width, planes[0].size // self.width, "yuv420p")
-        for plane, rows in zip(frame.planes, planes, strict=True):
+        frame = VideoFrame(self.width, luma.size // self.width, "yuv420p")
+        for plane, rows in zip(frame.planes, (luma, chroma[:, 0], chroma[:, 1]), strict=True):
             plane_pixels(plane, Box(0, 0, plane.height, plane.width))[:] = rows.reshape(plane.height, plane.width)
         frame.colorspace, frame.color_range = self._head.matrix, ColorRange.MPEG
         return frame

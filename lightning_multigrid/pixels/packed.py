@@ -42,10 +42,10 @@ Crop: TypeAlias = Tensor | YuvClip  # T x h x w x 3 uint8, or YUV planes
 
 
 class PackedCrops:
-    """Crops whose bytes lie one after the other in a few tensors; each crop is a view of them.
+    """Crops whose bytes lie one after the other in one tensor, or in one each; each crop is a view of them.
 
     Args:
-        pieces: The bytes, flat uint8; no crop lies in two of them.
+        pieces: The bytes, flat uint8: of all crops, or of each.
         formats: What the bytes of each crop mean.
 
     >>> crops = PackedCrops([torch.zeros(12, dtype=torch.uint8)], [RgbFormat(1, 2, 1), RgbFormat(1, 1, 2)])
@@ -67,12 +67,9 @@ class PackedCrops:
         return len(self.formats)
 
     def __iter__(self) -> Iterator[Crop]:
-        pieces, rest = iter(self.pieces), self.pieces[0][:0]
-        for format in self.formats:
-            if not len(rest):
-                rest = next(pieces)
-            data, rest = rest.tensor_split([format.nbytes])
-            yield format.view(data)
+        whole = len(self.pieces) == 1
+        pieces = torch.split(self.pieces[0], [format.nbytes for format in self.formats]) if whole else self.pieces
+        return (format.view(data) for format, data in zip(self.formats, pieces, strict=True))
 
     @property
     def device(self) -> torch.device:

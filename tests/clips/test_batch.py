@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lightning_multigrid.clips.batch import BrokenVideo, Clip, collate_clips
+from lightning_multigrid.pixels.yuv import YuvFormat
 
 
 def clip(side, *labels, index=0, frames=2, size=4, broken=0):
@@ -12,13 +13,17 @@ def clip(side, *labels, index=0, frames=2, size=4, broken=0):
 
 
 def test_a_mini_batch_gives_the_crops_back():
-    clips = [clip(5, 7, index=3), clip(8, 1, index=4), clip(2, 0, index=9)]
+    yuv = Clip(YuvFormat(2, 4, 4).view(torch.arange(48, dtype=torch.uint8)), 4, True, (9,), 6)
+    clips = [clip(5, 7, index=3), clip(8, 1, index=4), yuv, clip(2, 0, index=9)]
     batch = collate_clips(clips)
-    assert batch.data.shape == (2 * 3 * (5 * 6 + 8 * 9 + 2 * 3),)
-    assert all(torch.equal(a, b.crop) for a, b in zip(batch.crops(), clips, strict=True))
-    assert (len(batch), batch.formats[0].frames, batch.size) == (3, 2, 4)
-    assert (batch.flips, batch.indices, batch.labels) == ((True, False, False), (3, 4, 9), ((7,), (1,), (0,)))
-    assert batch.class_ids().tolist() == [7, 1, 0]
+    assert batch.data.shape == (2 * 3 * (5 * 6 + 8 * 9 + 2 * 3) + 48,)
+    for crops in (batch.crops(), batch.to("cpu").crops()):
+        first, second, planes, last = crops
+        assert all(map(torch.equal, (first, second, last), (one.crop for one in clips if one is not yuv)))
+        assert (planes.format, planes.data.tolist()) == (yuv.crop.format, list(range(48)))
+    assert (len(batch), batch.formats[0].frames, batch.size) == (4, 2, 4)
+    assert (batch.flips, batch.indices) == ((True, False, True, False), (3, 4, 6, 9))
+    assert (batch.labels, batch.class_ids().tolist()) == (((7,), (1,), (9,), (0,)), [7, 1, 9, 0])
 
 
 def test_a_mini_batch_carries_the_seed_of_each_clip():

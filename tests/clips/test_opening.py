@@ -58,17 +58,10 @@ def numbers(frames):
     ("stretch", "shown"),
     [
         ((0, 0.5), range(5)),
-        ((0, 0.54), range(5)),  # the frame of 0.5 s is shown until 0.6 s
-        ((0, 0.56), range(6)),
-        ((0.5, 1.0), range(5, 10)),
-        ((0.54, 1.0), range(5, 10)),
+        ((0.54, 1.0), range(5, 10)),  # the frame of 0.5 s is shown until 0.6 s
         ((0.56, 1.0), range(6, 10)),
-        ((0.51, 0.52), range(5, 6)),
         ((0.58, 0.62), range(5, 6)),
-        ((2.5, 3.0), range(25, 30)),
         ((2.97, 99.0), range(29, 30)),
-        ((2.5, float("inf")), range(25, 30)),
-        ((0, 99.0), range(30)),
         ((0, float("inf")), range(30)),
     ],
 )

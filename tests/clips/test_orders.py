@@ -3,6 +3,7 @@
 import json
 import os
 from collections import Counter
+from functools import partial
 from itertools import chain
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.clips.orders import BalancedOrder, balance_sampler
+from lightning_multigrid.clips.orders import BalancedOrder, RepeatedOrder, balance_sampler, repeat_sampler
 from lightning_multigrid.loading.order import order_of
 from lightning_multigrid.sources.video_list import VideoList
 from lightning_multigrid.training.callback import MultigridCallback
@@ -21,6 +22,7 @@ from tests.helpers.recorder import TINY, Recorder
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
 
+LABELS = [0] * 9 + [1]
 SEVERAL = st.lists(st.sampled_from([0, 0, 0, 0, 2, 2, 5, 9]), min_size=1, max_size=60)
 
 
@@ -57,13 +59,23 @@ def test_passes_and_seeds_differ_and_are_drawn_again_as_they_were():
     assert len({*map(tuple, orders)}) == 4
 
 
-def test_ranks_cut_one_order():
-    labels = [0] * 9 + [1]
-    ranks = [balance_sampler(labels, num_replicas=2, rank=rank) for rank in (0, 1)]
-    for rank in ranks:
-        rank.set_epoch(5)
-    assert [*chain(*ranks)] == BalancedOrder(0, labels)(5)
-    assert order_of(DataLoader(range(10), sampler=ranks[1]), seed=8)(2) == BalancedOrder(8, labels)(2)
+@pytest.mark.parametrize(
+    ("sampler", "order", "clips"),
+    [
+        (partial(balance_sampler, LABELS), partial(BalancedOrder, labels=LABELS), 10),
+        (partial(repeat_sampler, 7, 3), partial(RepeatedOrder, length=7, repeats=3), 21),
+    ],
+    ids=["balance", "repeats"],
+)
+def test_ranks_cut_one_order(sampler, order, clips):
+    ranks = [sampler(num_replicas=2, rank=rank, seed=4) for rank in (0, 1)]
+    for epoch in (0, 1, 5):
+        for rank in ranks:
+            rank.set_epoch(epoch)
+        expected = order(4)(epoch)
+        assert len(expected) == clips
+        assert [*chain(*ranks)] == [*expected, *expected[: clips % 2]]  # one more, to make the ranks equal
+    assert [*order_of(DataLoader(range(clips), sampler=ranks[1]), seed=8)(2)] == order(8)(2)
 
 
 @pytest.fixture(scope="module")
@@ -107,22 +119,14 @@ class Writes(Recorder):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or torch.cuda.is_available(), reason="forks this process")
-@pytest.mark.parametrize("callback", [None, MultigridCallback(seed=5)], ids=["baseline", "multigrid"])
-def test_two_ranks_share_the_classes(folder, tmp_path, callback):
+def test_two_ranks_share_the_classes(folder, tmp_path):
+    """Of a baseline; with the callback, of any order each rank has a half of each mini-batch."""
     data = VideoDataModule(folder / "list.csv", balance=True, **{**TINY, "batch_size": 1})
-    host = trainer(*filter(None, [callback]), max_epochs=2, strategy=ddp_of_this_process(), devices=2)
+    host = trainer(max_epochs=2, strategy=ddp_of_this_process(), devices=2)
     host.fit(Writes(tmp_path), datamodule=data)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
-    if callback:  # a mini-batch is a block of the stream, of which each rank has a half
-        stream = [label for pair in zip(first, second, strict=True) for labels in pair for label in labels]
-        passes = [stream[start : start + 40] for start in range(0, len(stream) - 39, 40)]
-    else:
-        passes = [
-            list(chain(*first[20 * epoch : 20 * (epoch + 1)], *second[20 * epoch : 20 * (epoch + 1)]))
-            for epoch in (0, 1)
-        ]
-    assert len(passes) >= 2
-    assert [sorted(Counter(labels).values()) for labels in passes] == [[13, 13, 14]] * len(passes)
+    passes = [[*chain(*first[start : start + 20], *second[start : start + 20])] for start in (0, 20)]
+    assert [sorted(Counter(labels).values()) for labels in passes] == [[13, 13, 14]] * 2
 
 
 def test_a_run_that_continues_has_the_clips_that_it_would_have_had(folder, tmp_path):

@@ -1,11 +1,7 @@
-"""From the worker to the device: mini-batches, several clips of a visit, and processes that die."""
+"""From the worker to the device: mini-batches, and several clips of a visit."""
 
-import gc
-import os
-import signal
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -13,18 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from lightning_multigrid.clips.batch import Clip, collate_clips
+from lightning_multigrid.clips.batch import collate_clips
 from lightning_multigrid.clips.orders import RepeatedOrder, repeat_sampler
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.video_dataset import VideoDataset
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.loading import clip_dataset
 from lightning_multigrid.loading.loader import MultigridLoader
-from lightning_multigrid.loading.order import order_of, shuffled_order
+from lightning_multigrid.loading.order import shuffled_order
 from lightning_multigrid.loading.requests import ClipRequest, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.streams import CollateAtOnce
-from lightning_multigrid.pixels.yuv import YuvFormat
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Place, Plan
@@ -93,21 +88,6 @@ def test_mini_batches_are_the_same_for_any_number_of_workers(folder, repeats, wo
                 step.shape.frames,
                 step.shape.size,
             )
-
-
-def test_a_mini_batch_keeps_its_crops_on_another_device():
-    clips = [
-        Clip(torch.full((2, side, side + 1, 3), side, dtype=torch.uint8), 4, side % 2 == 0, (side,), 10 * side)
-        for side in range(3, 8)
-    ]
-    data = torch.arange(48, dtype=torch.uint8)
-    clips.insert(2, Clip(YuvFormat(2, 4, 4).view(data), 4, True, (9,), 9))
-    whole = collate_clips(clips)
-    for batch in (whole, whole.to("cpu")):
-        crops = list(batch.crops())
-        assert torch.equal(crops[2].data, data)
-        assert [crop.shape[1] for crop in crops if isinstance(crop, torch.Tensor)] == [3, 4, 5, 6, 7]
-        assert batch.class_ids().tolist() == [3, 4, 9, 5, 6, 7]
 
 
 def test_pieces_are_nearly_equal_and_part_no_visit():
@@ -231,20 +211,6 @@ def test_parts_and_joins_of_datasets_pass_visits_and_single_clips_on(folder):
         assert contents(collate_clips([found])) == contents(collate_clips([alone]))
 
 
-def test_the_baselines_sampler_deals_an_epoch_to_the_ranks():
-    data = TensorDataset(torch.zeros(21))
-    ranks = [repeat_sampler(21, 3, num_replicas=2, rank=rank, seed=4) for rank in (0, 1)]
-    for epoch in (0, 1, 5):
-        for rank in ranks:
-            rank.set_epoch(epoch)
-        found = [list(rank) for rank in ranks]
-        expected = RepeatedOrder(4, 21, 3)(epoch)
-        assert found[0] + found[1] == [*expected, expected[0]]  # one more, to make the ranks equal
-        assert len(expected) == 3 * 21
-    loader = DataLoader(data, sampler=ranks[1])
-    assert list(order_of(loader, seed=8)(2)) == RepeatedOrder(8, 21, 3)(2)
-
-
 def test_a_loader_of_the_baseline_decodes_a_visit_once(folder, monkeypatch):
     data = VideoDataset(VideoList(folder / "good.csv").read(), ClipSampling(frames=8, size=32, stride=2))
     opened = opened_videos(monkeypatch)
@@ -284,37 +250,3 @@ def test_a_pass_has_so_many_clips_of_each_video_with_the_callback_and_without(fo
     assert len(labels) == pytest.approx(3 * 40 * 2, rel=0.1)
     for number in range(3):  # 4 videos of each line of `good.csv`: 4 of class 0, and 3 of the others
         assert labels[80 * number : 80 * (number + 1)].bincount().tolist() == [2 * 4 * 4, 2 * 4 * 3, 2 * 4 * 3]
-
-
-# --- Processes that die ---
-
-
-class Dying(torch.utils.data.Dataset[Any]):
-    """Clips; the process that reads the first one is ended as by a system without memory.
-
-    The first one, so that none is on its way: the reader of a clip whose sender died gets an EOFError of
-    multiprocessing, and torch's error comes in whatever test runs next.
-    """
-
-    frames, size, stride = 8, 32, 1
-
-    def __len__(self):
-        return 66
-
-    def read_clip(self, request):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.fixture
-def forgotten():
-    """Lets torch forget a worker that died: it would tell the next test in which any process ends."""
-    yield
-    gc.collect()
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_the_death_of_a_worker_is_torchs_error():
-    sampler = MultigridSampler(Plan(SCHEDULE, 66), lambda number: range(66))
-    loader = MultigridLoader(Dying(), sampler, DataLoader(Dying(), num_workers=1))
-    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):
-        list(loader)

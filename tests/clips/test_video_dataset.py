@@ -229,13 +229,19 @@ def test_frames_that_are_shown_for_unequal_times_have_the_labels_of_those_times(
     assert seen == {(0,), (0, 1), (1,)}
 
 
-def test_a_video_of_unknown_rate_has_all_its_labels(actions, monkeypatch):
-    class Timeless(lightning_multigrid.decode.reader.VideoReader):
-        def __init__(self, path, index):
-            super().__init__(path)
-            self.rate = 0.0
+def of_unknown_rate(monkeypatch):
+    """Makes the rate of videos of 30 frames unknown."""
 
-    monkeypatch.setattr(lightning_multigrid.decode.reader, "VideoReader", Timeless)
+    class Unknown(lightning_multigrid.decode.reader.VideoReader):
+        def __init__(self, path, index):
+            super().__init__(path, index)
+            self.rate *= len(self) != 30
+
+    monkeypatch.setattr(lightning_multigrid.decode.reader, "VideoReader", Unknown)
+
+
+def test_a_video_of_unknown_rate_has_all_its_labels(actions, monkeypatch):
+    of_unknown_rate(monkeypatch)
     data = VideoDataset(actions, ClipSampling(frames=2, size=16, stride=1))
     assert {data.read_clip(ClipRequest(0, 2, 16, seed)).labels for seed in range(20)} == {(0, 1, 2)}
 
@@ -349,13 +355,7 @@ def test_clips_of_one_visit_and_views_are_at_the_rate_too(tmp_path):
 
 
 def test_a_video_of_unknown_rate_is_broken_where_the_rate_is_needed(folder, monkeypatch):
-    class Unknown(lightning_multigrid.decode.reader.VideoReader):
-        def __init__(self, *arguments, **more):
-            super().__init__(*arguments, **more)
-            if len(self) == 30:
-                self.rate = 0.0
-
-    monkeypatch.setattr(lightning_multigrid.decode.reader, "VideoReader", Unknown)
+    of_unknown_rate(monkeypatch)
     request = ClipRequest(0, 4, 12, 5)
     assert not dataset(folder, "good.csv").read_clip(request).broken
     data = VideoDataset(VideoList(folder / "good.csv").read(), replace(SMALL, frame_rate=30))

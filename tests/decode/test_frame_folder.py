@@ -1,12 +1,10 @@
 import os
-import zlib
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from lightning_multigrid.decode import frame_folder
 from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import VideoReader
@@ -14,6 +12,10 @@ from lightning_multigrid.decode.video_file import VideoError
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 FRAMES = numbered_frames(12)
+STYLES = ["{}.png", "video-{:06d}.PNG", "{:03d}.jpg", "{}.jpeg", "{}.webp", "{}.bmp"]
+DECIMALS = [("0.25.png", "0.5.png"), ("1.10.png", "1.9.png"), ("v1.10_1.png", "v1.9_1.png")]
+SEVERAL = [("img_1.png", "flow_x_1.png"), ("1.png", "cover.png"), ("1.png", "01.png"), ("7.jpg", "7.png")]
+SEVERAL.append(("a.png", "b.png"))
 
 
 def write_frames(folder, frames, name="{:06d}.png"):
@@ -36,28 +38,23 @@ def test_frames_come_back_as_they_were_written(folder):
     assert np.array_equal(clip.numpy(), FRAMES[[5, 0, 11, 5]])
 
 
-@pytest.mark.parametrize("name", ["{}.png", "video-{:06d}.PNG", "{:03d}.jpg", "{}.jpeg", "{}.webp", "{}.bmp"])
-def test_frames_are_in_the_order_of_their_numbers(tmp_path, name):
-    video = FrameFolder(write_frames(tmp_path / "video", FRAMES, name), rate=24)
-    assert [number_of(frame) for frame in video.read(range(12)).numpy()] == list(range(12))
-
-
 @pytest.mark.parametrize(
     "names",
     [
-        ["0.50", "0.75", "2.00", "10.00"],  # times
-        ["shot1.08", "shot1.09", "shot1.10", "shot2.01"],
-        ["00-01-59", "00-02-00", "00-10-01", "01-00-00"],
-        ["a.9", "a.10", "a.11", "a.100"],  # behind a letter there is no decimal
-        ["v2_000", "v2_001", "v2_010", "v10_001"],
+        *([name.format(number) for number in range(1, 13)] for name in STYLES),
+        # Of several numbers, the first counts most.
+        ["0.50.png", "0.75.png", "2.00.png", "10.00.png"],  # times
+        ["shot1.08.png", "shot1.09.png", "shot1.10.png", "shot2.01.png"],
+        ["00-01-59.png", "00-02-00.png", "00-10-01.png", "01-00-00.png"],
+        ["a.9.png", "a.10.png", "a.11.png", "a.100.png"],  # behind a letter there is no decimal
+        ["v2_000.png", "v2_001.png", "v2_010.png", "v10_001.png"],
     ],
 )
-def test_of_several_numbers_the_first_counts_most(tmp_path, names):
-    (tmp_path / "video").mkdir()
-    for number, name in enumerate(names):
-        Image.fromarray(FRAMES[number]).save(tmp_path / f"video/{name}.png")
-    video = FrameFolder(tmp_path / "video", rate=24)
-    assert [number_of(frame) for frame in video.read(range(4)).numpy()] == [0, 1, 2, 3]
+def test_frames_are_in_the_order_of_their_numbers(tmp_path, names):
+    for name, frame in zip(names, FRAMES, strict=False):
+        Image.fromarray(frame).save(tmp_path / name)
+    video = FrameFolder(tmp_path, rate=24)
+    assert [number_of(frame) for frame in video.read(range(len(names))).numpy()] == [*range(len(names))]
 
 
 @pytest.mark.parametrize("names", [[0, 1, 2, 6, 7], [0, 5, 10, 15, 20], ["0017", "0018", "0034", "0050", "0067"]])
@@ -70,30 +67,18 @@ def test_images_are_shown_equally_long_whatever_their_names(tmp_path, names):
     assert [video.time_of(frame) for frame in range(6)] == [0, 0.5, 1, 1.5, 2, 2.5]
 
 
-@pytest.mark.parametrize("names", [("0.25.png", "0.5.png"), ("1.10.png", "1.9.png"), ("v1.10_1.png", "v1.9_1.png")])
-def test_decimals_of_unequal_length_are_refused(tmp_path, names):
-    """`0.5` is behind `0.25`, and image 9 of shot 1 before image 10."""
-    for name in names:
-        Image.fromarray(FRAMES[0]).save(tmp_path / name)
-    with pytest.raises(VideoError, match=f"images such as {names[0]} and {names[1]}, whose order is not"):
-        FrameFolder(tmp_path, rate=2)
-
-
 @pytest.mark.parametrize(
-    "names",
+    ("names", "message"),
     [
-        ("img_1.png", "flow_x_1.png"),
-        ("1.png", "cover.png"),
-        ("1.png", "01.png"),
-        ("7.jpg", "7.png"),
-        ("a.png", "b.png"),
+        # `0.5` is behind `0.25`, and image 9 of shot 1 before image 10.
+        *((names, "images such as {} and {}, whose order is not") for names in DECIMALS),
+        *((names, "several videos, by names such as {} and {}. Give each video a") for names in SEVERAL),
     ],
 )
-def test_frames_of_several_videos_in_a_folder_are_refused(tmp_path, names):
+def test_names_without_a_clear_order_are_refused(tmp_path, names, message):
     for name in names:
         Image.fromarray(FRAMES[0]).save(tmp_path / name)
-    first, second = sorted(names)
-    with pytest.raises(VideoError, match=f"several videos, by names such as {first} and {second}. Give each video a"):
+    with pytest.raises(VideoError, match=message.format(*sorted(names))):
         FrameFolder(tmp_path, rate=2)
 
 
@@ -164,89 +149,14 @@ def test_an_image_is_turned_as_its_camera_was(tmp_path, orientation, suffix):
         assert part.max() <= (12 if suffix == "jpg" else 0)
 
 
-# --- Listings that are kept ---
-
-
-@pytest.fixture
-def listed(monkeypatch):
-    """The folders that were listed, where all changes count as long ago, and nothing is known from before."""
-    paths = []
-
-    def scandir(path):
-        paths.append(path)
-        return os_scandir(path)
-
-    os_scandir = os.scandir
-    frame_folder._listed.cache_clear()
-    monkeypatch.setattr(frame_folder, "_SETTLED", -3600e9)  # whatever the clock does
-    monkeypatch.setattr(os, "scandir", scandir)
-    return paths
-
-
-def contents(path):
-    with FrameFolder(path, rate=24) as video:
-        return (video.height, video.width), [number_of(frame) for frame in video.read(range(len(video))).numpy()]
-
-
-def test_a_folder_is_listed_once_for_many_clips(folder, tmp_path, listed):
-    (folder / "000005.png").unlink()
-    other = write_frames(tmp_path / "vidéo \udce9", FRAMES[:4], "{}.5.png")
-    for _ in range(3):
-        assert contents(folder) == ((48, 64), [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11])
-        assert contents(other) == ((48, 64), [0, 1, 2, 3])
-    assert listed == [str(folder), str(other)]
-
-
-def write_over(folder):
+def test_a_folder_that_has_changed_is_read_as_it_is_now(folder):
+    FrameFolder(folder, rate=24)
+    (folder / "000012.png").unlink()
     for image in folder.iterdir():
         Image.fromarray(np.full((24, 40, 3), 0, np.uint8)).save(image)
-
-
-@pytest.mark.parametrize(
-    ("change", "length", "size"),
-    [
-        (lambda folder: (folder / "000012.png").unlink(), 11, (48, 64)),
-        (lambda folder: (folder / "000001.png").unlink(), 11, (48, 64)),
-        (lambda folder: Image.fromarray(FRAMES[0]).save(folder / "000013.png"), 13, (48, 64)),
-        (lambda folder: (folder / "000012.png").rename(folder / "000011.txt"), 11, (48, 64)),
-        (lambda folder: write_frames(folder.rename(folder.with_name("old")).parent / "video", FRAMES[:3]), 3, (48, 64)),
-    ],
-)
-def test_a_changed_folder_is_listed_anew(folder, listed, change, length, size):
-    contents(folder)
-    change(folder)
-    for _ in range(2):
-        with FrameFolder(folder, rate=24) as video:
-            assert (len(video), (video.height, video.width)) == (length, size)
-            assert video.read(range(length)).shape == (length, *size, 3)
-    assert listed == [str(folder)] * 2
-
-
-def test_images_that_are_written_over_are_read_anew(folder, listed):
-    contents(folder)
-    write_over(folder)
     with FrameFolder(folder, rate=24) as video:
-        assert (len(video), video.height, video.width) == (12, 24, 40)
-        assert video.read(range(12)).shape == (12, 24, 40, 3)
-
-
-def test_a_folder_that_changed_a_moment_ago_is_not_kept(folder, listed, monkeypatch):
-    # Another change might get the same time of a coarse clock.
-    monkeypatch.setattr(frame_folder, "_SETTLED", 3600e9)
-    assert contents(folder) == contents(folder)
-    assert len(listed) == 2
-
-
-def test_what_is_known_of_folders_is_small():
-    names = "/".join(f"img_{number:05}.jpg" for number in range(300))
-    assert len(zlib.compress(names.encode(), 1)) * frame_folder._LISTED < 16e6
-
-
-def test_a_kept_folder_that_is_gone_is_missing(folder, listed):
-    contents(folder)
-    folder.rename(folder.with_name("elsewhere"))
-    with pytest.raises(VideoError, match=r"video: not a folder of frames \(No such file"):
-        FrameFolder(folder, rate=24)
+        assert (len(video), video.height, video.width) == (11, 24, 40)
+        assert video.read(range(11)).shape == (11, 24, 40, 3)
 
 
 # --- Faults ---
@@ -300,15 +210,3 @@ def test_a_frame_that_declares_too_many_pixels_is_refused(tmp_path):
     Image.new("1", (8192, 8193)).save(tmp_path / "video/1.png")
     with pytest.raises(VideoError, match=r"1\.png has more than 67108864 pixels"):
         FrameFolder(tmp_path / "video", rate=24)
-
-
-@pytest.mark.parametrize("index", [-1, 12])
-def test_indices_beyond_the_frames(folder, index):
-    with pytest.raises(IndexError, match=rf"must lie in 0 to 11 in .*video, got {index}"):
-        FrameFolder(folder, rate=24).read([0, index])
-
-
-@pytest.mark.parametrize("box", [(-1, 0, 4, 4), (0, 0, 0, 4), (45, 0, 4, 4), (0, 61, 4, 4)])
-def test_boxes_beyond_the_frame(folder, box):
-    with pytest.raises(ValueError, match=r"`box` must lie within the frame of 48 x 64 pixels"):
-        FrameFolder(folder, rate=24).read([0], Box(*box))

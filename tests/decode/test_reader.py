@@ -19,8 +19,9 @@ from PIL import ExifTags, Image, ImageOps
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.frame_table import FrameTable
 from lightning_multigrid.decode.full_decode import make_table
-from lightning_multigrid.decode.reader import VideoReader, read_frames
+from lightning_multigrid.decode.reader import VideoReader, open_video, read_frames
 from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.prepare.transcode import Planes, TranscodeJob, transcode
 from tests.helpers.codings import CODINGS, COUNT, FRAMES, H264, HEIGHT, WIDTH, damage, real_videos, requests, written
 from tests.helpers.field_pictures import SIDE, expected_frames, write_field_pictures
 from tests.helpers.rare_files import mp4_cut
@@ -153,18 +154,30 @@ def test_more_than_8_bits_that_are_not_yuv_are_refused(pix_fmt, bits, tmp_path):
         VideoReader(path)
 
 
+@pytest.fixture(params=["file", "images", "planes"])
+def opened_as(request, video, tmp_path):
+    """The same frames as any kind of video."""
+    if request.param == "images":
+        for number, frame in enumerate(FRAMES):
+            Image.fromarray(frame).save(tmp_path / f"{number}.png")
+        return open_video(tmp_path, images_per_second=30)
+    if request.param == "planes":
+        transcode(TranscodeJob(str(video), str(tmp_path / "a.planes"), Planes(HEIGHT)))
+        return open_video(tmp_path / "a.planes")
+    return open_video(video)
+
+
 @pytest.mark.parametrize(
     "box", [(0, 0, 65, 80), (0, 0, 64, 81), (-1, 0, 8, 8), (57, 0, 8, 8), (0, 73, 8, 8), (0, 0, 0, 8)]
 )
-def test_box_must_lie_within_the_frame(video, box):
-    with VideoReader(video) as reader, pytest.raises(ValueError, match="`box` must lie within the frame of 64 x 80"):
-        reader.read([0], Box(*box))
-
-
-@pytest.mark.parametrize("index", [-1, COUNT, 10**9])
-def test_index_must_be_that_of_a_frame(video, index):
-    with pytest.raises(IndexError, match=rf"`indices` must lie in 0 to 59 in .*gop_12.mp4, got {index}\."):
-        read_frames(video, [0, index])
+def test_frames_and_boxes_that_there_are_not(opened_as, box):
+    with opened_as as reader:
+        for read in (reader.read, reader.read_yuv):
+            with pytest.raises(ValueError, match="`box` must lie within the frame of 64 x 80"):
+                read([0], Box(*box))
+            for index in (-1, COUNT, 10**9):
+                with pytest.raises(IndexError, match=rf"`indices` must lie in 0 to 59 in .*, got {index}\."):
+                    read([0, index])
 
 
 @pytest.mark.parametrize("name", ["gop_12.mp4", "gop_250.mp4", "open_gop.mp4", "h265.mp4"])
