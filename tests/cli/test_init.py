@@ -15,7 +15,6 @@ from PIL import Image
 
 from lightning_multigrid.cli.init import _MACHINES, _hold_out, _training
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.prepare import Look
 from lightning_multigrid.sources import VideoList
 from lightning_multigrid.video import VideoDataModule
 from tests.helpers.videos import numbered_frames, write_video
@@ -219,21 +218,6 @@ def test_names_that_are_no_utf_8_are_refused_before_a_file_is_written(videos, mo
     said = capsys.readouterr().err
     assert re.search(r"The name '.*jump \\udce9.*' is not UTF-8, which a config must be\. Rename the folder\.", said)
     assert not list(home.glob("multigrid*"))
-
-
-@pytest.mark.parametrize(
-    ("frames", "rate", "side", "said"),
-    [
-        (12_345, 29.97003, 1080, "short side 1,080 pixels, 12,345 frames at 29.97 per second"),
-        (2_000_000, 25.0, 100, "short side 100 pixels, 2,000,000 frames at 25 per second"),
-        (5.5, 12.5, 48, "short side 48 pixels, 5.5 frames at 12.5 per second"),
-    ],
-)
-def test_numbers_are_said_in_full(videos, capsys, monkeypatch, frames, rate, side, said):
-    look = Look(frames, rate, side, 2 * side)
-    monkeypatch.setattr("lightning_multigrid.cli.init.look_at", lambda manifest: ([look], []))
-    main(["init", "videos"])
-    assert capsys.readouterr().out.startswith(f"24 videos of 3 classes, {said}.\n")
 
 
 def test_beside_a_gpu_the_config_uses_it(videos, monkeypatch):
