@@ -99,14 +99,14 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     span = clip["frames"] * clip["stride"]
     if shorter := sum(look.frames < span for look in looks):
         say(
-            f"warning: Shorter than the {span} frames that a clip spans: {shorter} of the {of_videos(len(looks))} that "
-            "were looked at. Their clips repeat the last frame. A smaller `stride` or `frames` spans less."
+            f"warning: Videos shorter than the {span} frames that a clip spans: {shorter} of {len(looks)} that were "
+            "looked at. Their clips repeat the last frame. Give a smaller `stride`, or fewer `frames`."
         )
     if broken:
         say(
-            f"warning: Broken of the {of_videos(len(looks) + len(broken))} that were looked at: {len(broken)}, such as "
-            f"{broken[0]}. Training takes other videos instead. `lightning-multigrid check "
-            f"--config {values['path']}` names all."
+            f"warning: Broken videos: {len(broken)} of the {len(looks) + len(broken)} that were looked at, such as "
+            f"{broken[0]}. Training takes other videos in their place. `lightning-multigrid check "
+            f"--config {values['path']}` names all broken ones."
         )
     words = "check", "plan --measure", "fit", "compare", "predict FOLDER"
     commands = [f"    lightning-multigrid {word} --config {values['path']}" for word in words]

@@ -37,8 +37,8 @@ class _EachKeyOnce(yaml.SafeLoader):
             name, line = str(key.value), key.start_mark.line + 1
             if name in lines and name != "<<":  # more than one of these may be merged
                 raise ValueError(
-                    f"has `{name}` twice, in lines {lines[name]} and {line}, and only the last would count. Put what "
-                    "they say under one."
+                    f"has `{name}` twice, in lines {lines[name]} and {line}, and only the last would count. Put "
+                    "both under one key."
                 )
             lines[name] = line
         return node

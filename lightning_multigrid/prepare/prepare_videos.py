@@ -77,8 +77,8 @@ def prepare(
     folder = os.path.join(root, "videos")
     if os.path.isdir(manifest.origin) and root.startswith(os.path.join(os.path.realpath(manifest.origin), "")):
         raise ValueError(
-            f"`output` {root} lies in {manifest.origin}, all of whose folders are read for videos: the next time, they "
-            "would be a class of their own. Give a folder beside it."
+            f"`output` {root} lies in {manifest.origin}, of which each folder is a class: the next time, the output "
+            "would be one, too. Give a folder beside it."
         )
     sources = manifest.paths()
     names = names_of(sources, manifest.root, encoding.suffix)

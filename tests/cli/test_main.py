@@ -238,7 +238,7 @@ def test_plan_of_a_preset():
 def test_plan_with_a_scheduler_that_counts_steps_needs_clips(tmp_path, capsys):
     class_path = "tests.cli.test_main.StepScheduled"
     args = ["plan", "--config", config(tmp_path), f"--model={class_path}"]
-    assert "Say how many there are with `--clips`" in failure(capsys, args)
+    assert "Give their number with `--clips`" in failure(capsys, args)
     main([*args, "--clips=800"])
     steps, baseline_steps = re.search(r"(\d+) steps instead of (\d+), 358.5 passes", capsys.readouterr().out).groups()
     assert int(baseline_steps) == 239 * 100
@@ -312,7 +312,7 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
         ("empty", "`--ckpt_path ` is not there ("),
         ("best", "`best` is known only while it trains"),
         ("none", "is not there ("),
-        ("text", "is not a checkpoint, or only a part. Give one of `fit`"),
+        ("text", "is not a checkpoint, or only a part of one. Give a check"),
         ("home", "a.ckpt` is not a checkpoint of Lightning"),
         ("cut", "is not a checkpoint, or only a part"),
         ("numpy", "is not a checkpoint, or only a part"),

@@ -166,7 +166,7 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
 def test_an_output_within_a_folder_of_videos_is_refused(tmp_path):
     """Its copies would be a class of the next reading."""
     videos(tmp_path / "in", ["run/a.mp4", "swim/b.mp4"])
-    with pytest.raises(ValueError, match=r"`output` .*in/prepared lies in .*in, all of whose folders are read"):
+    with pytest.raises(ValueError, match=r"`output` .*in/prepared lies in .*in, of which each folder is a class"):
         prepare(VideoList(tmp_path / "in").read(), tmp_path / "in" / "prepared", FAST)
     assert not (tmp_path / "in" / "prepared").exists()
 

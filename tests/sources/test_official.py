@@ -192,7 +192,11 @@ def row(actions, video="46GP8"):
         ("charades", row("c092 nan 21.20"), r"line 2: 'c092 nan 21\.20' is not like"),
         ("charades", row("c157 0.00 1.00"), r"line 2: label 157 is not from 0 to 156"),
         ("charades", row("", "../46GP8"), r"line 2: the path '\.\./46GP8\.mp4' leads out of the root"),
-        ("charades", {"Charades_v1_classes.txt": "c000 A\nc002 B\n"}, r"classes\.txt: 'c002 B', where number 1 is"),
+        (
+            "charades",
+            {"Charades_v1_classes.txt": "c000 A\nc002 B\n"},
+            r"classes\.txt: 'c002 B' must begin with the number 1",
+        ),
         ("ucf", {"trainlist01.txt": "Eating/a.avi 1\n"}, r"line 1: 'Eating/a\.avi 1' has no folder that is a class of"),
         ("ucf", {"classInd.txt": "1 A\n2 A\n"}, r"`classes` must be a sequence of different names"),
         ("hmdb", {"cartwheel_test_split1.txt": "a.avi 3\n"}, r"cartwheel_test_split1\.txt, line 1: 'a\.avi 3' is not"),

@@ -283,7 +283,7 @@ def test_fit_says_how_large_the_classes_are(folder, caplog):
 
 def test_videos_of_training_in_another_split_are_said_with_their_number_and_one_of_them(folder):
     write_list(folder / "shared.csv", ["20_1.mp4 0", "text.mp4 1", f"{folder}/./220_3.mp4 2"])
-    told = r"2 of the 3 videos of `{}` are also in `train`, such as .*20_1\.mp4\. So .* Take them out of one"
+    told = r"2 of the 3 videos of `{}` are also in `train`, such as .*20_1\.mp4\. So .* Take the shared ones out"
     for stage, split in (("fit", "val"), ("validate", "val"), ("test", "test")):
         with pytest.warns(UserWarning, match=told.format(split)):
             VideoDataModule(folder / "good.csv", **{split: folder / "shared.csv"}, **TINY).setup(stage)
@@ -548,7 +548,7 @@ def test_without_an_index_nothing_is_kept(source, decoded, monkeypatch):
 def test_a_cache_that_cannot_be_written_is_told_and_the_training_goes_on(source, monkeypatch):
     (source / "cache").write_text("")
     monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(source / "cache"))
-    told = r"while writing to .* read from their beginning.*`index` may be another folder"
+    told = r"while writing to .* read from their beginning.*another folder for frame tables as `index`"
     with pytest.warns(UserWarning, match=told), pytest.warns(SlowVideoWarning, match="has no frame table, so clips"):
         assert fit(data_of(source)).trainer.global_step == 3
 
