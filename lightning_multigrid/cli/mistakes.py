@@ -10,7 +10,7 @@ import yaml
 from jsonargparse import ArgumentError
 
 
-class _EachKeyOnce(yaml.SafeLoader):
+class _EachKeyOnce(yaml.SafeLoader):  # type: ignore[misc]
     """Refuses a mapping that has a key twice: YAML readers take the last one, silently."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
