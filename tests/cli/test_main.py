@@ -480,14 +480,19 @@ def test_a_name_that_the_output_cannot_show_ends_no_command(tmp_path, monkeypatc
     assert b"\\xe9\n" in output.getvalue()
 
 
-def test_ctrl_c_is_no_traceback(tmp_path, capsys, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize(
+    ("stop", "code", "said"), [(KeyboardInterrupt, 130, "Stopped.\n"), (SIGTERMException, 143, "")]
+)
+def test_a_command_that_is_stopped_shows_no_traceback_and_is_no_success(
+    tmp_path, capsys, monkeypatch, stop, code, said
+):
+    def stopped(*_):
+        raise stop
 
-    monkeypatch.setattr(commands, "count_clips", interrupted)
-    with pytest.raises(SystemExit, match="130"):
+    monkeypatch.setattr(commands, "count_clips", stopped)
+    with pytest.raises(SystemExit, match=str(code)):
         main(["plan", "--config", config(tmp_path)])
-    assert capsys.readouterr().err.endswith("Stopped.\n")
+    assert capsys.readouterr().err.endswith(said)
 
 
 @pytest.mark.parametrize("words", [["migrate", "theirs.yaml"], ["check", "--help"], ["plan", "--like=kinetics-i3d"]])
@@ -513,15 +518,6 @@ def test_a_pipe_that_is_not_the_output_is_an_error(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "stdout", output)
         with pytest.raises(BrokenPipeError):
             main(["plan", "--config", config(tmp_path)])
-
-
-def test_sigterm_is_no_success(tmp_path, monkeypatch):
-    def ended(*_):
-        raise SIGTERMException
-
-    monkeypatch.setattr(commands, "count_clips", ended)
-    with pytest.raises(SystemExit, match="143"):
-        main(["plan", "--config", config(tmp_path)])
 
 
 def test_a_bug_keeps_its_traceback(tmp_path):
