@@ -224,8 +224,9 @@ def _refuse_callbacks(config: Namespace) -> None:
     if len(ours) > 1:
         raise ValueError(f"A training takes one MultigridCallback, got {len(ours)}. Leave the others out.")
     for callback in callbacks:
-        for name in {"short_cycle", "long_cycle"} & {*vars(callback.get("init_args") or Namespace())}:
-            if not isinstance(cycle := callback.init_args[name], (Namespace, dict, str)):
+        arguments = callback.get("init_args") or {}
+        for name in ("short_cycle", "long_cycle"):
+            if name in arguments and not isinstance(cycle := arguments[name], (Namespace, dict, str)):
                 what = f"`{name}` of MultigridCallback has arguments of its own, got {cycle!r}"
                 raise ValueError(f"{what}. Write `{name}: {{factors: ...}}`, or leave it out.")
 
@@ -304,6 +305,7 @@ class _ConfigCLI(LightningCLI):
             parser.add_argument(f"--{name}", type=Any, help=argparse.SUPPRESS)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        assert isinstance(args, list)
         self.config = parser.parse_args(args)
         self.ckpt_path = None if self.ours else self.config[self.command].get("ckpt_path")
         if self.ckpt_path is not None:
