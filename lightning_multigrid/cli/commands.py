@@ -27,7 +27,7 @@ from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
 from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.main import OF_DATA, OF_FILE, OURS
-from lightning_multigrid.cli.mistakes import refuse_other_commands, refuse_other_texts
+from lightning_multigrid.cli.mistakes import refuse_other_commands, refuse_other_texts, told
 from lightning_multigrid.cli.plan import count_clips, measure_loader, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.cli.step_seconds import MIXED, StepSeconds, measure_steps, seconds_by_points
@@ -299,6 +299,7 @@ class _ConfigCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds what a config may say beside its parts; what a command doesn't use is not in its help."""
+        self.of_command = parser
         threads = "Threads that torch computes with on a CPU; null is the cores that `num_workers` leave."
         parser.add_argument("--threads", type=int | None, default=None, help=threads)
         for name in ("ckpt_path", "weights_only") if self.ours else ():  # of `fit`
@@ -306,7 +307,8 @@ class _ConfigCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         assert isinstance(args, list)
-        self.config = parser.parse_args(args)
+        with told(self.of_command, args):
+            self.config = parser.parse_args(args)
         self.ckpt_path = None if self.ours else self.config[self.command].get("ckpt_path")
         if self.ckpt_path is not None:
             refuse_other_files(self.ckpt_path)
@@ -416,7 +418,8 @@ def run(words: Sequence[str]) -> None:
         if command in OF_DATA:
             parser.add_argument("-c", "--config", default=argparse.SUPPRESS)
         parser.add_function_arguments(_OURS[command], as_group=False, skip={"datamodule"})
-        given = parser.parse_args(words)
+        with told(parser, words):
+            given = parser.parse_args(words)
         _OURS[command](**vars(parser.instantiate(given)))
         return
     try:

@@ -1,13 +1,30 @@
-"""Mistakes on the command line: unknown commands, and keys that a config says twice. jsonargparse says the rest."""
+"""Mistakes on the command line: which name was meant, and keys that a config says twice. jsonargparse says the rest."""
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, ArgumentParser
+
+
+@contextmanager
+def told(parser: ArgumentParser, words: Sequence[str]) -> Iterator[None]:
+    """Makes the errors of a parser of command-line `words` end with the option that is nearest to an unknown one."""
+    try:
+        yield
+    except ArgumentError as error:
+        known = {part for option in parser.get_defaults().keys() for part in option.split(".")}  # noqa: SIM118
+        names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
+        names += re.findall(r"option '([\w.]+)'", str(error))  # keys of a config
+        typed = {part for name in names for part in name.split(".")}
+        near = (get_close_matches(name, known, n=1) for name in sorted(typed - known - {"config"}))
+        raise ArgumentError(None, f"{error}{_meant(chain.from_iterable(near))}") from error
 
 
 class _EachKeyOnce(yaml.SafeLoader):  # type: ignore[misc]
@@ -46,6 +63,10 @@ def refuse_other_commands(word: str, commands: Iterable[str]) -> None:
     """Refuses a first word of the command line that is not a command, and says which is nearest."""
     names = list(commands)
     if word not in names:
-        near = get_close_matches(word.lower(), names, n=1)
-        meant = f"\nDid you mean `{near[0]}`?" if near else ""
-        raise ArgumentError(None, f"`{word}` is not a command. There are {', '.join(names)}.{meant}")
+        near = _meant(get_close_matches(word.lower(), names, n=1))
+        raise ArgumentError(None, f"`{word}` is not a command. There are {', '.join(names)}.{near}")
+
+
+def _meant(names: Iterable[str]) -> str:
+    quoted = [f"`{name}`" for name in dict.fromkeys(names)]
+    return f"\nDid you mean {' or '.join(quoted)}?" if quoted else ""

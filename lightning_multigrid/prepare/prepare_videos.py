@@ -87,11 +87,12 @@ def prepare(
         remove_partial(root)
         broken: dict[str, str] = {}
         jobs: list[TranscodeJob] = []
+        origins: dict[str, str] = {}
         for source, name in shown("look", names.items(), len(names)):
             if not is_url(source) and os.path.realpath(source).startswith(os.path.join(root, "")):
                 raise ValueError(f"{source} lies in the output folder {root}. Give a folder of its own as `output`.")
             try:
-                made_from = _made_from(source, encoding, manifest.images_per_second)
+                made_from = origins[source] = _made_from(source, encoding, manifest.images_per_second)
             except OSError as error:
                 broken[source] = error.strerror or str(error)
                 continue
@@ -111,6 +112,12 @@ def prepare(
         report = os.path.join(root, REPORT_NAME)
         write_report(report, broken)
         good = {source: name for source, name in names.items() if source not in broken}
+        for source, name in good.items():
+            if _own_origin(os.path.join(folder, name)) != origins[source]:
+                raise ValueError(
+                    f"{name} in {folder} is not what this `prepare` made of {source}: another one, with other settings "
+                    "or of another source, writes there at the same time. Give each an `output` of its own."
+                )
         if good:
             save_list(manifest, root, [f"videos/{good[source]}" if source in good else None for source in sources])
     if len(broken) > max_bad_fraction * len(names) or not good:

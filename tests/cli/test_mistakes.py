@@ -55,12 +55,20 @@ def test_a_config_of_aliases_is_read_in_no_time_and_may_merge_twice(tmp_path, ca
         ("--data.batchsize=4", "Option 'batchsize' is not accepted"),  # as jsonargparse says it
         ("--data.batch_size=four", "Expected a <class 'int'>. Got value: four\n"),
         ("--model.schedule=cosin", "Got value: cosin\n"),
-        ("--trainer.max_epoch=3", "unrecognized arguments: --trainer.max_epoch=3\n"),
+        ("--trainer.max_epoch=3", "unrecognized arguments: --trainer.max_epoch=3\nDid you mean `max_epochs`?\n"),
     ],
 )
 def test_a_mistake_on_the_command_line(word, told, capsys):
     words = ["--model=lightning_multigrid.VideoClassifier", "--data=lightning_multigrid.VideoDataModule", word]
     assert told in said(capsys, ["fit", *words])
+
+
+def test_options_of_the_config_and_of_commands_without_one(tmp_path, capsys):
+    path = tmp_path / "config.yaml"
+    path.write_text("trainer: {max_epoch: 3}")
+    for command in ("plan", "fit"):
+        assert said(capsys, [command, f"--config={path}"]).endswith("\nDid you mean `max_epochs`?\n")
+    assert "\nDid you mean `frame_rate`?\n" in said(capsys, ["init", "videos", "--framerate=3"])
 
 
 @pytest.mark.parametrize("given", [3, None])

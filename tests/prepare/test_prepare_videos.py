@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import time
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -22,8 +23,10 @@ from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
 from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.pixels import YuvClip
+from lightning_multigrid.prepare import prepare_videos
 from lightning_multigrid.prepare.check_videos import bytes_of_planes, check
 from lightning_multigrid.prepare.prepare_videos import names_of, prepare
+from lightning_multigrid.prepare.processes import run_tasks
 from lightning_multigrid.prepare.tables import originals
 from lightning_multigrid.prepare.transcode import Encoding, Planes
 from lightning_multigrid.sources.official import Charades
@@ -219,6 +222,22 @@ def test_sources_in_the_output_are_refused(tmp_path):
     source = videos(tmp_path / "out" / "videos", ["a.mp4"])
     with pytest.raises(ValueError, match="lies in the output folder .*Give a folder of its own"):
         prepare(source, tmp_path / "out", FAST)
+
+
+def test_two_with_other_settings_do_not_mix_in_one_folder(tmp_path, monkeypatch):
+    """The videos of one, made by the other meanwhile, are in no manifest."""
+    source, output = videos(tmp_path / "in", ["a.mp4", "b.mp4"]), tmp_path / "out"
+
+    def disturb(*given):
+        for number, done in enumerate(run_tasks(*given)):
+            yield done
+            if given[1] and not number:
+                monkeypatch.undo()
+                prepare(source, output, replace(FAST, crf=30))
+
+    monkeypatch.setattr(prepare_videos, "run_tasks", disturb)
+    with pytest.raises(ValueError, match="another one, with other settings .* Give each an `output` of its own"):
+        prepare(source, output, FAST)
 
 
 def test_a_disk_that_is_full(tmp_path):
