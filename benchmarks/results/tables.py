@@ -181,6 +181,19 @@ def codecs(report: Report) -> Rows:
         }
 
 
+def leaks(report: Report) -> Rows:
+    for source, row in report["rows"].items():
+        yield {
+            "source": source,
+            "mini-batches": f"{row['mini_batches']:,}",
+            "resident, MB": f"{row['resident'] / 1e6:.0f}",
+            "in 1,000: KB": f"**{row['bytes'] / 1000:+.0f}**",
+            "KB of shared memory": f"{row['shm'] / 1000:+.0f}",
+            "open files": f"{row['files']:+.2f}",
+            "threads": f"{row['threads']:+.2f}",
+        }
+
+
 KINDS: dict[str, tuple[str, Callable[[Report], Rows]]] = {
     "speedup": ("Baseline against multigrid, compute alone (`benchmark_speedup.py`)", speedup),
     "norm": ("BatchNorm over sub-mini-batches (`benchmark_norm.py`)", norm),
@@ -198,6 +211,7 @@ KINDS: dict[str, tuple[str, Callable[[Report], Rows]]] = {
         "Ordinary scripts: CPU seconds of a whole command (`ordinary_scripts/run.py`)",
         ordinary_scripts,
     ),
+    "leaks": ("What a long training keeps (`benchmark_leaks.py`)", leaks),
     "overhead": ("What the callback costs (`benchmark_overhead.py`)", overhead),
 }
 

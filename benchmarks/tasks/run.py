@@ -36,7 +36,7 @@ ROWS = {
     "progressive": "**one pass** at 1x, `progressive()`: half of the frames, then all",
     "frames_last": "one pass at 1x, half of the frames at each size, then all",
     "one_shape": "one pass at 1x with one coarse shape: half of the frames",
-    "short_cycle_off": "multigrid 1.5x without the short cycle",
+    "short_cycle_off": "multigrid without the short cycle",
     "short_cycle_off_13": "multigrid 1.3x without the short cycle",
     "long_cycle_off": "multigrid 1.5x without the long cycle",
     "paper": "multigrid 1.5x, the paper's short cycle: from half of the size",
@@ -50,7 +50,8 @@ ROWS = {
     "lr_none": "multigrid 1.5x, the script's LR",
 }
 # Parts of a config, which go on that of `grid_words`.
-ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_96", "grid_64", "grid_many", "grid_few"
+ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_64", "grid_64_steps", "grid_96"
+ON_GRID_WORDS += "grid_many", "grid_few"
 TASKS = "grid_words", *ON_GRID_WORDS, "avletters", "hard_shapes", "transformer_10"
 # Situation, plan, and the task and row that show it.
 CARD = (
@@ -63,6 +64,7 @@ CARD = (
 # What the table of times calls a task.
 CLIPS = {
     "grid_64": "words, 64 px",
+    "grid_64_steps": "words, 64 px, LR in steps",
     "grid_planes": "words, 48 px",
     "grid_48": "words, 48 px",
     "grid_96": "words, 48 px",

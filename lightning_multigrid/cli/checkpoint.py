@@ -11,6 +11,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.training import FROM_WEIGHTS, AtomicCheckpointIO
 
+# What is in a checkpoint that is a folder, as FSDP and DeepSpeed write them.
+_OF_STRATEGIES = (".metadata", "meta.pt", "latest", "checkpoint")
 TRAIN_FROM_IT = f"To train from its weights as far as they fit, leave `--ckpt_path` out and give {FROM_WEIGHTS}."
 
 
@@ -22,8 +24,12 @@ def refuse_other_files(given: str) -> None:
     if not given or not path.exists():
         where = f"{path.absolute()}; `best` is known only while it trains"
         raise ValueError(f"`--ckpt_path {given}` is not there ({where}). Give a checkpoint of `fit`, or `last`.")
-    if path.is_dir():  # as FSDP and DeepSpeed write them; of other folders, Lightning says so
-        return
+    if path.is_dir():
+        if any((path / name).exists() for name in _OF_STRATEGIES):
+            return
+        files = sorted(path.glob("*.ckpt"), key=lambda file: file.stat().st_mtime)
+        newest = f", such as {files[-1]}" if files else ""
+        raise ValueError(f"`--ckpt_path {given}` is a folder. Give a checkpoint of `fit`{newest}, or `last`.")
     try:
         whole = zipfile.is_zipfile(path)  # torch writes archives, whose end says what is in them
         found = AtomicCheckpointIO().load_checkpoint(path, "meta") if whole else None  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_multigrid.cli.checkpoint import LoadedWeights, refuse_other_files
 from lightning_multigrid.cli.compare import compare
@@ -213,22 +215,29 @@ def _parser_arguments(command: str) -> dict[str, Any]:
 
 
 def _refuse_callbacks(config: Namespace) -> None:
-    """Refuses two of MultigridCallback, and a cycle or `trainer` that jsonargparse (4.53) lets pass and can't make."""
+    """Refuses two of MultigridCallback, null or a list for a cycle, and a `trainer` that is none.
+
+    jsonargparse (4.53) lets such a cycle and such a `trainer` pass, and then can't make the callback.
+    """
     if not isinstance(config.trainer, Namespace):
         raise ValueError(
             f"`trainer` must be the arguments of a Trainer, such as `{{max_epochs: 10}}`, got {config.trainer!r}."
         )
     given = config.trainer.callbacks or []
     callbacks = given if isinstance(given, list) else [given]
-    ours = [callback for callback in callbacks if "MultigridCallback" in callback.get("class_path", "").split(".")]
-    if len(ours) > 1:
-        raise ValueError(f"A training takes one MultigridCallback, got {len(ours)}. Leave the others out.")
+    of_multigrid = [path for one in callbacks if "MultigridCallback" in (path := one.get("class_path", "")).split(".")]
+    if len(of_multigrid) > 1:
+        raise ValueError(
+            f"A training takes one MultigridCallback, got {' and '.join(of_multigrid)}. Leave out the others."
+        )
     for callback in callbacks:
-        arguments = callback.get("init_args") or {}
-        for name in ("short_cycle", "long_cycle"):
-            if name in arguments and not isinstance(cycle := arguments[name], (Namespace, dict, str)):
-                what = f"`{name}` of MultigridCallback has arguments of its own, got {cycle!r}"
-                raise ValueError(f"{what}. Write `{name}: {{factors: ...}}`, or leave it out.")
+        for name, none in (("short_cycle", "[1]"), ("long_cycle", "[[1, 1]]")):
+            arguments = callback.get("init_args") or {}
+            if name in arguments and not isinstance(arguments[name], (Namespace, dict, str)):
+                raise ValueError(
+                    f"`{name}` of MultigridCallback has arguments of its own, got {arguments[name]!r}. Write "
+                    f"`{name}: {{factors: ...}}`, with `factors: {none}` for no such cycle, or leave it out."
+                )
 
 
 class _SavedRun(SaveConfigCallback):
@@ -407,9 +416,24 @@ def _continues(command: str, words: Sequence[str]) -> str:
 
 def run(words: Sequence[str]) -> None:
     """Runs a command line."""
-    command = words[0]
-    refuse_other_commands(command, [*_LIGHTNINGS, *_OURS])
-    words = typed(command, words[1:])
+    refuse_other_commands(words[0], [*_LIGHTNINGS, *_OURS])
+    if words[0] in _LIGHTNINGS:  # Lightning takes SIGTERM itself
+        _run(words[0], words[1:])
+        return
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        _run(words[0], words[1:])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(*_: object) -> None:
+    """Ends a command as Ctrl-C does: with the trainings that it has started, and with what it has half written."""
+    raise SIGTERMException
+
+
+def _run(command: str, words: Sequence[str]) -> None:
+    words = typed(command, words)
     for config in (word.partition("=")[2] for word in words if word.startswith("--config=")):
         refuse_other_texts(config)
     configured = any(word.startswith("-c") or word.partition("=")[0] == "--config" for word in words)

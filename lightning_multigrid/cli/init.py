@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections import defaultdict
+import re
+from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -16,15 +17,17 @@ import torch
 import yaml
 
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, video_list
+from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import is_url, new_file, quoted, write_csv
-from lightning_multigrid.prepare import Look, look_at, of_videos
+from lightning_multigrid.files import VIDEO_SUFFIXES, is_url, new_file, quoted, write_csv
+from lightning_multigrid.prepare import Look, kind_of, look_at, of_videos
 from lightning_multigrid.sources import Manifest, ManifestError, class_sizes
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _LARGEST = 16  # the clips of the largest mini-batch, for each of the baseline: long cycle x short cycle
 _STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # this many steps of the baseline, in 10 to 150 epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
+_OPENED, _NAMED = 2000, 5  # videos of which the split knows how they are coded; kinds that are named
 
 
 def init(source: str, val: str | None = None, output: str = "multigrid.yaml", frame_rate: float | None = None) -> None:
@@ -33,8 +36,8 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     Args:
         source: A folder with a folder per class, or with `train` and `val` of that kind, or a list of `path label`.
             Required.
-        val: Validation videos. By default the last fifth of each class is held out, in the order of names: clips of
-            one recording have usually names that are alike, and are then on one side.
+        val: Validation videos. By default a fifth of each class is held out, in whole recordings, and of each codec and
+            size where it has 5 videos. Videos whose names differ in the last number only count as one recording.
         output: The config to write.
         frame_rate: Images per second. Required if each video is a folder of images.
     """
@@ -62,7 +65,8 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."
         )
     looks, broken = look_at(manifest)
-    train, held = _hold_out(manifest) if val is None else (range(len(manifest)), ())
+    kinds = [kind_of(path) for path in manifest.paths()] if val is None and len(manifest) <= _OPENED else []
+    train, held, cut = hold_out(manifest, kinds) if val is None else (range(len(manifest)), (), 0)
     sources = {"train": source, "val": val} if val is not None else lists
     folder = f"{stem}_checkpoints"
     clip = _clip(looks)
@@ -76,7 +80,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
         "names": _in_yaml(manifest.classes),
         "of_frames": "" if frame_rate is None else f", frame_rate: {frame_rate}",
         "found": f", short side {short} pixels, {frames} frames at {rate} per second",
-        "why_val": "" if val else "The last fifth of each class, by name, is for validation. ",
+        "why_val": "Labels count the classes." if val else "A fifth of each class is for validation.",
         **{name: _in_yaml(os.path.abspath(where)) for name, where in (sources | {"checkpoints": folder}).items()},
         "path": quote(str(path)),
         "best": quote(os.path.join(folder, "best.ckpt")),
@@ -93,8 +97,7 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     with new_file(str(path)) as file:
         file.write(text.encode())
     say(f"{of_videos(len(manifest))} of {manifest.num_classes} classes{values['found']}.")
-    split = f"Training and validation: {len(train):,} and" if held else "Training:"
-    say(f"Classes: {class_sizes(manifest, manifest.num_classes)}.\n{split} {of_videos(len(held or train))}.")
+    say(f"Classes: {class_sizes(manifest, manifest.num_classes)}.\n{_split_text(train, held, kinds)}")
     say(f"Written: {', '.join(files)}.")
     span = clip["frames"] * clip["stride"]
     if shorter := sum(look.frames < span for look in looks):
@@ -108,23 +111,15 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
             f"{broken[0]}. Training takes other videos in their place. `lightning-multigrid check "
             f"--config {values['path']}` names all broken ones."
         )
+    if cut:
+        say(
+            f"warning: By the videos' names, training and validation share recordings: {cut:,}. "
+            "Accuracy on new recordings may be lower. `--val` takes videos of your own choice."
+        )
     words = "check", "plan --measure", "fit", "compare", "predict FOLDER"
     commands = [f"    lightning-multigrid {word} --config {values['path']}" for word in words]
     commands[-1] += f" --ckpt_path {values['best']}"
     say("\n".join(["Next:\n", *commands]))
-
-
-def _hold_out(manifest: Manifest) -> tuple[list[int], list[int]]:
-    """Returns rows for training, and rows for validation: the last fifth of each class in the order of names."""
-    of_class = defaultdict[int, list[int]](list)
-    for row in sorted(range(len(manifest)), key=manifest.path):
-        of_class[manifest.label(row)].append(row)
-    held = sorted(row for rows in of_class.values() for row in rows[len(rows) - len(rows) // 5 :])
-    if not held:
-        raise ManifestError(
-            f"No class of {manifest.origin} has 5 videos, so none can be held out for validation. Give `--val`."
-        )
-    return sorted({*range(len(manifest))}.difference(held)), held
 
 
 def _in_yaml(names: str | Sequence[str]) -> str:
@@ -137,12 +132,17 @@ def _in_yaml(names: str | Sequence[str]) -> str:
 
 
 def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:
-    """Writes a list of the videos in these rows, with the numbers of their classes, and their stretches in seconds."""
+    """Writes a list of the videos in these rows, with the start and end of each stretch in seconds.
+
+    Labels are the names of the classes, or numbers if a name would be read as something else.
+    """
     written, folder = [("path", "label", "start", "end")], os.path.dirname(os.path.abspath(path))
+    as_names = all(map(_is_name, manifest.classes))
+    names = manifest.classes if as_names and manifest.classes else [*map(str, range(manifest.num_classes))]
     for row in rows:
         start, end = manifest.stretch(row)
         times = str(start) if start else "", "" if math.isinf(end) else str(end)
-        written.append((_from(folder, manifest.path(row)), str(manifest.label(row)), *times))
+        written.append((_from(folder, manifest.path(row)), names[manifest.label(row)], *times))
     write_csv(path, written)
 
 
@@ -150,6 +150,22 @@ def _from(folder: str, path: str) -> str:
     """A path relative to the folder of a list, if a list can say it so."""
     relative = os.path.relpath(path, folder)
     return path if is_url(path) or relative.startswith("..") or relative != relative.strip() else relative
+
+
+def _is_name(label: str) -> bool:
+    """Whether a list takes a label for the name of a class."""
+    number_or_path = re.fullmatch("[0-9;, ]*", label) or label.lower().endswith(VIDEO_SUFFIXES)
+    return not number_or_path and label == label.strip()
+
+
+def _split_text(train: Sequence[int], held: Sequence[int], kinds: Sequence[str]) -> str:
+    """Says how many videos are on either side, also by how they are coded."""
+    if not held:
+        return f"Training: {of_videos(len(train))}."
+    counts = [Counter(kinds[row] for row in rows if kinds) for rows in (train, held)]
+    most = [kind for kind, _ in (counts[0] + counts[1]).most_common(_NAMED) if kind]
+    by_kind = "".join(f"; {kind}: {counts[0][kind]:,} and {counts[1][kind]:,}" for kind in most if len(most) > 1)
+    return f"Training and validation: {len(train):,} and {of_videos(len(held))}{by_kind}."
 
 
 def _medians(looks: Sequence[Look]) -> list[float]:

@@ -1,12 +1,13 @@
 """Mistakes on the command line: which name was meant, and keys that a config says twice. jsonargparse says the rest."""
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from inspect import signature
 from itertools import chain
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import yaml
@@ -15,16 +16,33 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 @contextmanager
 def told(parser: ArgumentParser, words: Sequence[str]) -> Iterator[None]:
-    """Makes the errors of a parser of command-line `words` end with the option that is nearest to an unknown one."""
+    """Makes the errors of a parser of command-line `words` end with the names that are nearest to unknown ones."""
     try:
         yield
     except ArgumentError as error:
-        known = {part for option in parser.get_defaults().keys() for part in option.split(".")}  # noqa: SIM118
-        names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
-        names += re.findall(r"option '([\w.]+)'", str(error))  # keys of a config
-        typed = {part for name in names for part in name.split(".")}
-        near = (get_close_matches(name, known, n=1) for name in sorted(typed - known - {"config"}))
+        known = {"class_path", "init_args", "dict_kwargs", "config"}
+        known.update(*(option.split(".") for option in parser.get_defaults().keys()))  # noqa: SIM118, a Namespace
+        options = [word[2:].partition("=") for word in words if word.startswith("--")]
+        typed = {part for name, _, _ in options for part in name.split(".")}
+        for config in (value for name, _, value in options if name == "config"):
+            with suppress(OSError, ValueError, yaml.YAMLError):
+                _collect(yaml.safe_load(Path(config).read_text("utf-8")), typed, known)
+        near = (get_close_matches(name, known, n=1) for name in sorted(typed - known))
         raise ArgumentError(None, f"{error}{_meant(chain.from_iterable(near))}") from error
+
+
+def _collect(value: Any, typed: set[str], known: set[str]) -> None:
+    """Adds the names in a config, and those of its classes' arguments and of what their modules hold."""
+    for entry in value if isinstance(value, list) else [value]:
+        if isinstance(entry, dict):
+            typed.update(map(str, entry))
+            module, _, name = str(entry.get("class_path", "")).rpartition(".")
+            with suppress(Exception):  # it can't be imported, or has no signature, as jsonargparse says
+                known.update(dir(locate(module)) if module else ())
+                typed.update([name] if module else ())
+                known.update(signature(locate(f"{module}.{name}")).parameters)  # type: ignore[arg-type]
+            for held in entry.values():
+                _collect(held, typed, known)
 
 
 class _EachKeyOnce(yaml.SafeLoader):  # type: ignore[misc]

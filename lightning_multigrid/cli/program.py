@@ -1,5 +1,6 @@
 """The program runs a command, and says an error that a user can fix in one paragraph."""
 
+import os
 import sys
 import traceback
 import warnings
@@ -34,12 +35,18 @@ def _raiser(error: BaseException) -> str:
 
 def program(words: Sequence[str]) -> None:
     """Runs a command line. An error that a user can fix is one paragraph."""
+    entry = run
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        # Then torchrun shows in its summary which error ended the rank that failed first.
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        entry = record(run)
     if not sys.warnoptions:  # these are for their authors; those of the user's code are shown
         warnings.filterwarnings("ignore", category=FutureWarning, module="lightning|torch|jsonargparse")
     if isinstance(sys.stdout, TextIOWrapper):  # as of stderr: a letter that it doesn't have ends no command
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        run(words)
+        entry(words)
     except ArgumentError as error:
         say(f"error: {error}", sys.stderr)
         raise SystemExit(2) from None

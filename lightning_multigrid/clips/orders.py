@@ -26,8 +26,6 @@ class BalancedOrder:
     [5, 5, 5]
     """
 
-    may_repeat = True
-
     def __init__(self, seed: int, labels: Sequence[int] | Tensor) -> None:
         given = torch.as_tensor(labels)
         found, counts = given.unique(return_counts=True)  # type: ignore[no-untyped-call]
@@ -81,7 +79,7 @@ class RepeatedOrder:
     seed: int
     length: int
     repeats: int
-    may_repeat = visits = True
+    visits = True
 
     def __call__(self, number: int) -> list[int]:
         return [index for index in shuffled_order(self.seed, number, self.length) for _ in range(self.repeats)]

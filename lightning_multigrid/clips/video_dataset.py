@@ -128,8 +128,8 @@ class VideoDataset(Dataset[Clip]):
         return replace(grid, indices=tuple(start + index for index in grid.indices))
 
     def _labels_seen(self, row: int, grid: SourceGrid, video: Stretch) -> tuple[int, ...]:
-        """Labels that hold anywhere between a clip's first frame and its last; all, if the video's rate is unknown."""
-        if not video.rate:
+        """Labels that hold anywhere between a clip's first frame and its last; all, if the rate is unknown."""
+        if not (video.rate and self.manifest.multi_label):  # one label holds in all of its video
             return self.manifest.labels(row)
         begin, end = video.time_in_video(min(grid.indices)), video.time_in_video(max(grid.indices) + 1)
         return self.manifest.labels_between(row, begin, end)

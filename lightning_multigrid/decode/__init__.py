@@ -14,9 +14,9 @@ from lightning_multigrid.decode.plane_file import PlaneFile, PlaneWriter, is_pla
 from lightning_multigrid.decode.reader import TableError, VideoReader, open_video, open_whole, read_frames
 from lightning_multigrid.decode.table_store import Done, TableStore
 from lightning_multigrid.decode.video import Video
-from lightning_multigrid.decode.video_file import BrokenVideosError, VideoError
+from lightning_multigrid.decode.video_file import BrokenVideosError, VideoError, VideoFile
 
 __all__ = ["Box", "BrokenVideosError", "Damage", "Done", "FrameClock", "FrameFolder", "FrameTable", "FullDecode"]
-__all__ += ["Orientation", "PlaneFile", "PlaneWriter", "TableError", "TableStore", "Video", "VideoError"]
+__all__ += ["Orientation", "PlaneFile", "PlaneWriter", "TableError", "TableStore", "Video", "VideoError", "VideoFile"]
 __all__ += ["VideoReader", "append_table", "is_full_range", "is_plane_file", "make_table", "open_video"]
 __all__ += ["open_whole", "own_table", "planes_bytes", "read_frames"]

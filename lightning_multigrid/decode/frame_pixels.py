@@ -60,12 +60,19 @@ def _side_data(frame: VideoFrame) -> Any:  # typed as if it held motion vectors 
     try:
         return frame.side_data
     except ValueError:
-        graph = Graph()
-        nodes = [graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=Fraction(1))]
-        nodes += [graph.add("sidedata", f"delete:{kind}") for kind in range(_KINDS) if kind != _MATRIX]
-        graph.link_nodes(*nodes, graph.add("buffersink")).configure()
-        graph.push(frame)
-        return graph.pull().side_data
+        return filtered(frame, *(f"sidedata=delete:{kind}" for kind in range(_KINDS) if kind != _MATRIX)).side_data
+
+
+def filtered(frame: VideoFrame, *filters: str) -> VideoFrame:
+    """What FFmpeg's filters, such as `copy`, make of a frame."""
+    graph = Graph()
+    source = graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=frame.time_base or Fraction(1))
+    named = [graph.add(name, *given) for name, *given in (one.split("=") for one in filters)]
+    graph.link_nodes(source, *named, graph.add("buffersink")).configure()
+    graph.push(frame)
+    made = graph.pull()
+    assert isinstance(made, VideoFrame)
+    return made
 
 
 def stored(box: Box, turn: Orientation, height: int, width: int) -> Box:

@@ -17,6 +17,7 @@ from av import library_versions
 from av.codec import Codec
 from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
+from safetensors import SafetensorError
 
 MAX_PIXELS = 2**26
 """8192 x 8192, twice an 8K frame. A few bytes of a header can declare far more, and FFmpeg would allocate that."""
@@ -29,9 +30,6 @@ MADE_BY = f"libavcodec {'.'.join(map(str, library_versions['libavcodec']))} {pla
 _BIT_EXACT = {"av1", "ffv1", "gif", "h264", "hevc", "png", "rawvideo", "vp8", "vp9"}
 _CHECK = 8  # bytes of the checksum of a table
 _LARGEST_FILE = 2**62  # bytes
-
-# By their names in a safetensors file.
-_DTYPES = {"U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
 
 Integers = npt.NDArray[Any]
 
@@ -149,8 +147,7 @@ class FrameTable:
         if xxhash.xxh3_64_digest(data) != check:
             raise ValueError("they are not a frame table, or a damaged one: their checksum is wrong")
         try:
-            end = 8 + int.from_bytes(data[:8], "little")  # `safetensors.numpy.load` would copy each column
-            columns = {name: _column(data, end, **of) for name, of in json.loads(data[8:end]).items()}
+            columns = safetensors.numpy.load(data)
             about = json.loads(columns.pop("about").tobytes())
             coding, extradata = about["coding"], columns.pop("extradata").tobytes()
             about["coding"] = Coding(**coding | {"colours": tuple(coding["colours"]), "extradata": extradata})
@@ -158,7 +155,7 @@ class FrameTable:
             given: dict[str, Any] = {**about, **columns}
             table = cls(**given)
         # Of another version of this package, or of a program that can compute the checksum.
-        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
             raise ValueError(f"they are not a frame table ({type(error).__name__}: {error})") from error
         if not _is_possible(table):
             raise ValueError("they are a damaged frame table: no video has such values")
@@ -221,12 +218,6 @@ def _is_decoder(name: str) -> bool:
 
 _COLUMNS = ("packets", "entries", "checksums", "times", "positions", "sizes", "droppable", "clock")
 _ABOUT = [field.name for field in fields(FrameTable) if field.name not in _COLUMNS]
-
-
-def _column(data: bytes, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Integers:
-    """A column of a safetensors file, in place; the names are those in the file's header."""
-    (length,) = shape
-    return np.frombuffer(data, _DTYPES[dtype], length, start + data_offsets[0])
 
 
 def _narrow(column: Integers) -> Integers:

@@ -15,9 +15,10 @@ Legend: T frames, H W pixels of a frame.
 from __future__ import annotations
 
 import math
+import operator
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, BinaryIO, NamedTuple
 
@@ -37,6 +38,7 @@ from lightning_multigrid.pixels import YuvClip, YuvFormat
 
 _ROWS = 16  # of luma in a band
 _CHECK = 8  # bytes of a checksum
+_AT_ONCE = 1 << 20  # bytes of frames whose colours are made at once
 _MAGIC = b"LMplane1"
 _HEAD = struct.Struct("<8s7Q2d")  # and the checksum of all after the frames
 _LIKELY = 1 << 13  # bytes that are read at first: the end of a video of half a minute
@@ -149,7 +151,9 @@ class PlaneFile(Video):
 
     def __iter__(self) -> Iterator[VideoFrame]:
         for index in range(len(self)):
-            frame = self._frame(index)
+            [(_, *planes)] = self._parts([index], Box(0, 0, self.height, self.width))
+            halves = self.height, self.height // 2, self.height // 2
+            frame = self._frame(*(plane[:, :rows] for plane, rows in zip(planes, halves, strict=True)))
             frame.pts, frame.time_base = int(self._times[index]), Fraction(self._head.ticks, self._head.per)
             yield frame
 
@@ -159,11 +163,12 @@ class PlaneFile(Video):
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         box = Box.of(box, self.height, self.width)
         clip = np.empty((len(indices), box.height, box.width, 3), np.uint8)
-        places = places_of(indices, len(self), self.file.path)
-        self._announce(places, 0, self.height)
-        for index, members in places.items():
-            shown = rgb_frame(self._frame(index), self.height, self.width)
-            clip[members] = plane_pixels(shown.planes[0], box, 3)
+        rows, columns = _within(box)
+        for part, *planes in self._parts(indices, box):
+            frame = self._frame(*planes)
+            shown = rgb_frame(frame, frame.height, frame.width).planes[0]
+            pixels = plane_pixels(shown, Box(0, 0, frame.height, frame.width), 3)
+            clip[part] = pixels.reshape(len(planes[0]), -1, self.width, 3)[:, rows, columns]
         return torch.from_numpy(clip)
 
     def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
@@ -174,55 +179,55 @@ class PlaneFile(Video):
         format = YuvFormat(len(indices), box.height, box.width, box.top % 2, box.left % 2, matrix, False)
         data = np.empty(format.nbytes, np.uint8)
         luma, chroma = format.planes(data)
-        part = chroma_box(box)
-        places = places_of(indices, len(self), self.file.path)
-        self._announce(places, box.top, box.top + box.height)
-        for index in sorted(places):
-            planes = self._rows(index, box.top, box.top + box.height)
-            shown = luma, chroma[:, 0], chroma[:, 1]
-            for target, plane, of_plane in zip(shown, planes, (box, part, part), strict=True):
-                top = of_plane.top - box.top // _ROWS * _ROWS * len(plane) // len(planes[0])
-                pixels = plane[top : top + of_plane.height, of_plane.left : of_plane.left + of_plane.width]
-                for place in places[index]:
-                    target[place] = pixels
+        rows, columns = _within(box)
+        half_rows, half_columns = _within(chroma_box(box), _ROWS // 2)
+        for part, y, cb, cr in self._parts(indices, box):
+            luma[part] = y[:, rows, columns]
+            chroma[part, 0] = cb[:, half_rows, half_columns]
+            chroma[part, 1] = cr[:, half_rows, half_columns]
         return format.view(torch.from_numpy(data))
 
-    def _announce(self, frames: Iterable[int], top: int, bottom: int) -> None:
-        """Says which rows are read next, so that a file at a URL is asked for all of them at once."""
-        if isinstance(self.file.bytes, RemoteFile):
-            bands = [self._bands(index, top, bottom) for index in frames]
-            size = self._head.band
+    def _parts(self, indices: Sequence[int], box: Box) -> Iterator[tuple[slice, Any, Any, Any]]:
+        """Reads the bands that hold a clip, some frames at a time: which of the clip, and their Y, Cb and Cr."""
+        indices = [*map(operator.index, indices)]
+        frames = sorted(places_of(indices, len(self), self.file.path))
+        top, bottom = box.top // _ROWS, -(-(box.top + box.height) // _ROWS)
+        size, of_frame = self._head.band, self._head.bands
+        if isinstance(self.file.bytes, RemoteFile):  # it is asked for all of them at once
             with self.file.faults():
-                self.file.bytes.will_read((of_frame.start * size, of_frame.stop * size) for of_frame in bands)
+                firsts = [index * of_frame for index in frames]
+                self.file.bytes.will_read(((first + top) * size, (first + bottom) * size) for first in firsts)
+        most = max(1, _AT_ONCE // ((bottom - top) * size))
+        for first in range(0, len(indices), most):
+            part = slice(first, first + most)
+            yield part, *self._planes(indices[part], top, bottom)
 
-    def _bands(self, index: int, top: int, bottom: int) -> range:
-        """The bands of a frame, counted in the file, that hold some rows."""
-        first = index * self._head.bands
-        return range(first + top // _ROWS, first - (-bottom // _ROWS))
-
-    def _rows(self, index: int, top: int, bottom: int) -> tuple[Any, Any, Any]:
-        """Reads the bands of a frame that hold some rows; returns their Y, Cb and Cr, and checks them."""
-        head, place = self._head, self._bands(index, top, bottom)
-        first, number = top // _ROWS, len(place)
+    def _planes(self, frames: Sequence[int], top: int, bottom: int) -> tuple[Any, Any, Any]:
+        """Reads and checks some bands of frames, from `top` to before `bottom`; returns Y, Cb and Cr of each frame."""
+        head, used, count = self._head, self._head.band - _CHECK, bottom - top
+        places = {index: index * head.bands + top for index in frames}  # of the first band of each
         with self.file.faults():
-            data = memoryview(self.file.bytes.read(place.start * head.band, number * head.band))
-        used = head.band - _CHECK
-        for band, at in enumerate(range(0, number * head.band, head.band)):
-            if xxhash.xxh3_64_digest(data[at : at + used], place.start + band) != data[at + used : at + head.band]:
-                rows = f"{(first + band) * _ROWS} to {(first + band + 1) * _ROWS - 1} of frame {index}"
-                raise VideoError(self.file.path, f"damaged: rows {rows} are not those written. {_WAY_OUT}")
-        bands = np.frombuffer(data, np.uint8).reshape(number, head.band)
+            read = {i: self.file.bytes.read(place * head.band, count * head.band) for i, place in places.items()}
+        data = np.frombuffer(b"".join(map(read.__getitem__, frames)), np.uint8).reshape(-1, head.band)
+        seeds = [places[index] + band for index in frames for band in range(count)]
+        found = list(map(xxhash.xxh3_64_digest, data[:, :used], seeds))
+        written = data[:, used:].copy().view(f"V{_CHECK}").ravel().tolist()
+        if found != written:
+            wrong = [seed for seed, is_, was in zip(seeds, found, written, strict=True) if is_ != was]
+            frame, band = divmod(wrong[0], head.bands)
+            rows = f"{band * _ROWS} to {(band + 1) * _ROWS - 1} of frame {frame}"
+            raise VideoError(self.file.path, f"damaged: rows {rows} are not those written. {_WAY_OUT}")
         luma, chroma = _ROWS * head.width, _ROWS * head.width // 4
-        parts = bands[:, :luma], bands[:, luma : luma + chroma], bands[:, luma + chroma : used]
+        parts = data[:, :luma], data[:, luma : luma + chroma], data[:, luma + chroma : used]
         widths = head.width, head.width // 2, head.width // 2
-        y, cb, cr = (part.reshape(-1, width) for part, width in zip(parts, widths, strict=True))
+        y, cb, cr = (part.reshape(len(frames), -1, width) for part, width in zip(parts, widths, strict=True))
         return y, cb, cr
 
-    def _frame(self, index: int) -> VideoFrame:
-        y, cb, cr = self._rows(index, 0, self.height)
-        high, wide = self.height, self.width
-        planes = [plane[:rows].reshape(-1) for plane, rows in ((y, high), (cb, high // 2), (cr, high // 2))]
-        frame = VideoFrame.from_ndarray(np.concatenate(planes).reshape(-1, wide), format="yuv420p")
+    def _frame(self, *planes: Any) -> VideoFrame:
+        """Frames one below the other, as one frame."""
+        frame = VideoFrame(self.width, planes[0].size // self.width, "yuv420p")
+        for plane, rows in zip(frame.planes, planes, strict=True):
+            plane_pixels(plane, Box(0, 0, plane.height, plane.width))[:] = rows.reshape(plane.height, plane.width)
         frame.colorspace, frame.color_range = self._head.matrix, ColorRange.MPEG
         return frame
 
@@ -245,6 +250,12 @@ class PlaneFile(Video):
         if not bool((self._times[1:] > self._times[:-1]).all()):
             raise VideoError(self.file.path, f"damaged: its times do not ascend. {_WAY_OUT}")
         self.made_from = end[8 * head.frames : -least].decode("utf-8", "replace")
+
+
+def _within(box: Box, rows: int = _ROWS) -> tuple[slice, slice]:
+    """The rows and columns of a box, counted from the band of so many rows in which it begins."""
+    top = box.top % rows
+    return slice(top, top + box.height), slice(box.left, box.left + box.width)
 
 
 def is_plane_file(path: StrPath) -> bool:

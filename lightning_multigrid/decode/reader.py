@@ -3,11 +3,9 @@
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from fractions import Fraction
 
 import numpy as np
 import torch
-from av.filter import Graph
 from av.video.frame import VideoFrame
 from torch import Tensor
 
@@ -16,6 +14,7 @@ from lightning_multigrid.decode.frame_pixels import (
     Box,
     Pixels,
     chroma_box,
+    filtered,
     plane_pixels,
     rgb_frame,
     show,
@@ -34,25 +33,6 @@ from lightning_multigrid.pixels import YuvClip, YuvFormat
 
 _ATTEMPTS = "at once", "by a new decoder", "from the start"
 _HELD_BYTES = 1 << 26  # most of the frames that a reader which makes its own table keeps: small files are decoded once
-
-
-class _Copies:
-    """Copies of frames, to be held: what a damaged frame shows may depend on which memory its decoder has back."""
-
-    def __init__(self) -> None:
-        self._kind: tuple[object, ...] = ()
-        self._graph = Graph()
-
-    def of(self, frame: VideoFrame) -> VideoFrame:
-        if kind_of(frame) != self._kind:
-            self._kind, self._graph = kind_of(frame), Graph()
-            base = frame.time_base or Fraction(1)
-            source = self._graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=base)
-            self._graph.link_nodes(source, self._graph.add("copy"), self._graph.add("buffersink")).configure()
-        self._graph.push(frame)
-        copy = self._graph.pull()
-        assert isinstance(copy, VideoFrame)
-        return copy
 
 
 class TableError(VideoError):
@@ -90,12 +70,13 @@ class VideoReader(Video):
             self.slow_because = "has a frame table of another FFmpeg"
         if table is None or self.slow_because:
             self.file.close()
-            held, copies = 0, _Copies()
+            held = 0
             with FullDecode(self.file.path) as decode:
                 for index, frame in enumerate(decode):
                     held += sum(plane.buffer_size for plane in frame.planes)
                     if held <= _HELD_BYTES:
-                        self._held[index] = copies.of(frame)
+                        # What a damaged frame shows may depend on which memory its decoder has back.
+                        self._held[index] = filtered(frame, "copy")
                 table = decode.table(entries=False)
             self.file = VideoFile(self.file.path, whole=True)
         elif isinstance(self.file.bytes, RemoteFile) and not table.direct:

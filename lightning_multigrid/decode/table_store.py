@@ -1,5 +1,6 @@
 """A folder of what is known of videos that were decoded once: a frame table of each, or why it can't be read."""
 
+import errno
 import json
 import os
 from array import array
@@ -32,6 +33,7 @@ _SUFFIX = ".table"
 _FORMAT = 1  # part of each name; raise it when tables of before can't be read
 _BROKEN, _CHECK = b"broken ", 8  # what a reason begins with; bytes of its checksum
 _BY = f"lightning-multigrid {__version__}, {MADE_BY}"
+_OF_THE_TABLE = errno.EIO, errno.EACCES, errno.EPERM
 _READERS = 16  # threads, as a file on a server takes milliseconds
 _AT_ONCE, _PIECE = 1 << 12, 1 << 5  # paths that they share, and that one takes at a time
 
@@ -89,8 +91,10 @@ class TableStore:
                 continue
             except VideoError:
                 raise
-            except (OSError, ValueError):  # it is damaged, or another user's
-                self.reject(path)
+            except (OSError, ValueError) as error:
+                # It is damaged, or another user's; other errors of the system may pass, and say nothing of the table.
+                if not isinstance(error, OSError) or error.errno in _OF_THE_TABLE:
+                    self.reject(path)
                 return None
         return None
 

@@ -23,9 +23,9 @@ from lightning_multigrid.host.package import (
     is_a,
     is_overridden,
 )
-from lightning_multigrid.host.telling import tell, tell_above_bar, terminal_columns, wrapped
+from lightning_multigrid.host.telling import tell, tell_above_bar
 
 __all__ = ["BasePredictionWriter", "Callback", "DummyLogger", "LRSchedulerConfig", "LightningDataModule"]
 __all__ += ["LightningModule", "MisconfigurationException", "ModelCheckpoint", "OptimizerLRScheduler"]
 __all__ += ["SIGTERMException", "TorchCheckpointIO", "Trainer", "TrainerFn", "callbacks_of", "is_a", "is_overridden"]
-__all__ += ["tell", "tell_above_bar", "terminal_columns", "wrapped"]
+__all__ += ["tell", "tell_above_bar"]

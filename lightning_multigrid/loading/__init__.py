@@ -15,14 +15,14 @@ from lightning_multigrid.loading.loader import (
     stream_loader,
 )
 from lightning_multigrid.loading.order import OrderSampler, first_indices, order_of, shuffled_order
-from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
+from lightning_multigrid.loading.randomness import LONG, derive_seed, held_by, reseed, seeded
 from lightning_multigrid.loading.reduction import Change
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, length_of, visits
 from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
 from lightning_multigrid.loading.samples import Follow, SampleParts, all_parts
 from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
 
-__all__ = ["Change", "ClipDataset", "ClipRequest", "CollateAtOnce", "FixedClips", "Follow", "MultigridLoader"]
+__all__ = ["LONG", "Change", "ClipDataset", "ClipRequest", "CollateAtOnce", "FixedClips", "Follow", "MultigridLoader"]
 __all__ += ["MultigridSampler", "OrderSampler", "SampleParts", "ScriptLoader", "StreamSamples", "all_parts"]
-__all__ += ["baseline_sampler", "clip_dataset", "derive_seed", "first_indices", "in_worker", "length_of", "order_of"]
-__all__ += ["reseed", "same_loader", "seeded", "sendable", "shuffled_order", "stream_loader", "visits"]
+__all__ += ["baseline_sampler", "clip_dataset", "derive_seed", "first_indices", "held_by", "in_worker", "length_of"]
+__all__ += ["order_of", "reseed", "same_loader", "seeded", "sendable", "shuffled_order", "stream_loader", "visits"]

@@ -5,7 +5,6 @@ A grid takes some of the baseline's frames and resizes their pixels. Both happen
 `Subset`, `random_split` and `ConcatDataset` of clip datasets forward requests instead.
 """
 
-import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
@@ -41,6 +40,7 @@ class FixedClips:
     Attributes:
         parts: What of a sample is a clip, and what follows it.
         first: Index of the first sample that is not None, out of which the grids are tried.
+        staying: Names of the parts of a sample that stay as they are on every grid, but for a label.
         divisor: On other grids than the baseline's, sides of clips are multiples of this number of pixels.
 
     Raises:
@@ -64,21 +64,19 @@ class FixedClips:
         self._indices = (range(len(self)) if indices is None else indices)[:_LOOKED_AT]
         name = type(getattr(dataset, "stream", dataset)).__name__
         try:
-            self.first, self.frames, self.size, doubts = look(self._look)
+            self.first, self.frames, self.size, self.staying = look(self._look)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        for doubt in doubts:
-            warnings.warn(f"{name}: {doubt}", stacklevel=2)
 
     def _look(self) -> tuple[int, int, int, list[str]]:
-        """The first sample that is not None: its index, its grid, and what a coarse one may change."""
+        """The first sample that is not None: its index, its grid, and its parts that stay on each."""
         with seeded(0):
             read = ((index, self._read(index)) for index in self._indices)
             first, sample = next((pair for pair in read if pair[1] is not None), (0, None))
         found = self.parts.check(sample)
         frames, size = baseline_grid(found)
         self.parts.reduced(sample, ClipRequest(0, frames, size, seed=0))  # refuses what can't follow
-        return first, frames, size, self.parts.doubts(sample)
+        return first, frames, size, self.parts.staying(sample, found)
 
     def _read(self, index: int) -> Any:
         """A sample as a plain `DataLoader` reads it, which prefers `__getitems__`."""
@@ -116,13 +114,6 @@ def clip_dataset(dataset: Dataset[Any]) -> ClipDataset | None:
     """The dataset as a `ClipDataset`; None if it is neither one nor made of clip datasets only, as they are."""
     if reads_clips(dataset):
         return dataset  # type: ignore[return-value]
-    if isinstance(dataset, ClipDataset):
-        warnings.warn(
-            f"{type(dataset).__name__} has a `__getitem__` of its own, and not its `read_clip`, so its samples are "
-            "read on the baseline's grid and then reduced. With a `read_clip` of its own, it could read less; if its "
-            "samples are those of the one that it has, write `read_clip = Base.read_clip` into the class.",
-            stacklevel=2,
-        )
     parts = [dataset.dataset] if isinstance(dataset, Subset) and _is_plain(dataset, Subset) else []
     parts = dataset.datasets if isinstance(dataset, ConcatDataset) and _is_plain(dataset, ConcatDataset) else parts
     known = [part for part in map(clip_dataset, parts) if part is not None]

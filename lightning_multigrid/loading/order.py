@@ -1,13 +1,11 @@
 """The order of a pass over the data: a pure function of (seed, pass), the same on every rank."""
 
 import copy
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, SequentialSampler
 
@@ -16,38 +14,6 @@ from lightning_multigrid.loading.randomness import derive_seed, own_generators, 
 # From the number of a pass to the indices of the dataset, in order. One with `of_epochs` takes the number of an epoch
 # and that of a pass in it.
 Order = Callable[..., Sequence[int]]
-
-
-class Pass(NamedTuple):
-    """A pass over the data."""
-
-    indices: Sequence[int]  # of the dataset, in order
-    before: Sequence[int] | None  # how often each index came before in the pass; None if none comes twice
-
-
-def draw_pass(order: Order, *number: int) -> Pass:
-    """The pass of a number, from 0, in an order. Indices are counted only where the order says `may_repeat`."""
-    indices = order(*number)
-    if not isinstance(indices, range):
-        indices = array("q", indices)  # a list of ten million numbers has 360 MB
-    return Pass(indices, times_before(indices) if getattr(order, "may_repeat", False) else None)
-
-
-def times_before(indices: Sequence[int]) -> Sequence[int] | None:
-    """How often each index came before; None if none did.
-
-    >>> list(times_before([3, 1, 3, 3, 1])), times_before([2, 0, 1])
-    ([0, 0, 1, 2, 1], None)
-    """
-    given = np.asarray(indices, dtype=np.int64)
-    sorted_by = np.argsort(given, kind="stable")
-    first = np.diff(given[sorted_by], prepend=-1) != 0  # of its index; -1 is none
-    if first.all():
-        return None
-    places = np.arange(len(given))
-    before = np.empty_like(given)
-    before[sorted_by] = places - np.maximum.accumulate(np.where(first, places, 0))
-    return array("q", before.tobytes())
 
 
 def shuffled_order(seed: int, number: int, length: int) -> list[int]:
@@ -71,7 +37,6 @@ class SampledOrder:
     sampler: Any
     seed: int
     length: int
-    may_repeat = True
     of_epochs = True
 
     def __call__(self, epoch: int, again: int = 0) -> list[int]:

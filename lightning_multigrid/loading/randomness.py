@@ -5,8 +5,9 @@ import os
 import random
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -56,19 +57,38 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 _GENERATORS = random.Random, np.random.Generator, np.random.RandomState, torch.Generator
+LONG = 1000  # elements; those of longer containers are not looked at
+
+
+def held_by(value: Any, *but: type) -> Iterator[Any]:
+    """Everything that an object holds, itself included, except the elements of long containers, and what is a `but`."""
+    seen, waiting = set[int](), [value]
+    while waiting:
+        value = waiting.pop()
+        if id(value) not in seen and not isinstance(value, (type, ModuleType, *but)):
+            seen.add(id(value))
+            yield value
+            waiting += _parts(value)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, (dict, list, tuple, set, deque)):
+        parts = value.values() if isinstance(value, dict) else value
+        return parts if len(value) <= LONG else ()
+    return () if isinstance(value, (torch.Tensor, np.ndarray)) else getattr(value, "__dict__", {}).values()
 
 
 def own_generators(owner: Any) -> list[Any]:
     """Finds the random generators of Python, NumPy and torch that a dataset or a sampler, or a part of it, holds."""
-    return _generators_in(_holders(owner))
+    return [part for part in held_by(owner) if isinstance(part, _GENERATORS)]
 
 
 class OwnGenerators:
     """The random generators that a dataset holds, found again and again.
 
     Everything that a dataset holds, which may be an index of all boxes, is looked through only before the first two
-    samples of a process: a dataset may make its generators when it is first read. Then attributes of the same objects
-    are looked at, as a script may replace a generator.
+    samples of a process: a dataset may make its generators when it is first read. Then the parts that hold one are
+    looked at, as a script may replace a generator.
     """
 
     def __init__(self, owner: Any) -> None:
@@ -79,37 +99,13 @@ class OwnGenerators:
         if self._process != os.getpid():
             self._process, self._looks = os.getpid(), 0
         if self._looks < 2:
-            self._looks, self._holders = self._looks + 1, _holders(self._owner)
-        return _generators_in(self._holders)
+            self._looks += 1
+            self._holders = [part for part in held_by(self._owner) if _generators_in(part)]
+        return [*{id(one): one for holder in self._holders for one in _generators_in(holder)}.values()]
 
 
-def _holders(owner: Any) -> list[Any]:
-    """The attributes of an owner and of its parts, as dicts, and the containers among them that hold a generator."""
-    holders, seen, left = list[Any](), dict[int, Any](), deque([(getattr(owner, "__dict__", {}), True)])
-    while left:
-        holder, attributes = left.popleft()
-        if id(holder) in seen:
-            continue
-        seen[id(holder)] = holder  # kept, so that no other one gets its `id`
-        parts = _values(holder)
-        if attributes or any(isinstance(part, _GENERATORS) for part in parts):
-            holders.append(holder)
-        for part in parts:
-            if isinstance(part, (list, tuple, dict)):
-                if len(part) <= 100:
-                    left.append((part, False))
-            elif (callable(part) or hasattr(type(part), "__getitem__")) and not isinstance(part, type):
-                left.append((getattr(part, "__dict__", {}), True))
-    return holders
-
-
-def _generators_in(holders: list[Any]) -> list[Any]:
-    found = {id(part): part for holder in holders for part in _values(holder) if isinstance(part, _GENERATORS)}
-    return [*found.values()]
-
-
-def _values(holder: Any) -> list[Any]:
-    return [*holder.values()] if isinstance(holder, dict) else [*holder]
+def _generators_in(holder: Any) -> list[Any]:
+    return [part for part in _parts(holder) if isinstance(part, _GENERATORS)]
 
 
 def reseed_own(generators: list[Any], seed: int) -> None:

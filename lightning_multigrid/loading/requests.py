@@ -16,8 +16,7 @@ class ClipRequest:
         index: Index of the video in the dataset.
         frames: Frames of the clip.
         size: Height and width of the clip, in pixels.
-        seed: Seed of everything that is drawn for this clip; a pure function of (seed, pass, index), and of how often
-            the index came before in the pass, if it did.
+        seed: Seed of everything that is drawn for this clip; a pure function of (seed, pass, place in the pass).
         visit: Seed that the clips of one visit share (see `clips/orders.py`); None without repeated augmentation.
     """
 

@@ -11,13 +11,14 @@ A global mini-batch is a contiguous block of the stream, cut into one contiguous
 So neither the number of workers nor the number of ranks changes the clips of a global mini-batch.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
 from typing import Any
 
 from torch.utils.data import DistributedSampler, SequentialSampler
 
-from lightning_multigrid.loading.order import Order, Pass, draw_pass, shuffled_order
+from lightning_multigrid.loading.order import Order, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.requests import ClipRequest, Requests
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle, Step
@@ -40,7 +41,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         self.plan, self.order, self.rank, self.shift, self._script = plan, order, rank, 0, script
         self.pieces = 1  # the lists that the requests of a mini-batch are split into: a `MultigridLoader` says
         self._start = Place(0, 0)
-        self._drawn: dict[tuple[int, ...], Pass] = {}  # by their numbers
+        self._drawn: dict[tuple[int, ...], Sequence[int]] = {}  # by their numbers
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the start to the first mini-batch of an epoch, from 0."""
@@ -52,14 +53,15 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         """Sets the start; it yields the mini-batches from there to the end of the epoch."""
         self._start = place
 
-    def pass_of(self, *number: int) -> Pass:
-        """The pass of a number. The last ones are not drawn again."""
+    def pass_of(self, *number: int) -> Sequence[int]:
+        """The indices of a pass, in order. The last passes are not drawn again."""
         found = self._drawn.get(number)
         if found is None:
-            found = draw_pass(self.order, *number)
-            if len(found.indices) < self.plan.clips:
+            indices = self.order(*number)
+            found = indices if isinstance(indices, range) else array("q", indices)  # a list of ten million has 360 MB
+            if len(found) < self.plan.clips:
                 raise ValueError(
-                    f"The sampler of the training data gave {len(found.indices)} indices in a pass over the "
+                    f"The sampler of the training data gave {len(found)} indices in a pass over the "
                     f"data, but the steps are planned by its length and need {self.plan.clips}. Make its `__len__` and "
                     "`__iter__` agree."
                 )
@@ -115,11 +117,9 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
             drawn, part = self.pass_of(*number), left[: self.plan.clips - place]
             left = left[len(part) :]
             for entry in range(place, place + len(part)):
-                index, before = drawn.indices[entry], drawn.before[entry] if drawn.before else 0
-                # The first clip of an index has the seed that it has where no index comes twice.
-                first = derive_seed(self.plan.seed, *number, index)
-                seed = derive_seed(self.plan.seed, *number, index, before) if before else first
-                visit = first if getattr(self.order, "visits", False) else None
+                # By the place: an index may come several times in a pass.
+                index, seed = drawn[entry], derive_seed(self.plan.seed, *number, entry)
+                visit = derive_seed(self.plan.seed, *number, index) if getattr(self.order, "visits", False) else None
                 requests.append(ClipRequest(index, shape.frames, shape.size, seed, visit))
         return requests
 
@@ -141,7 +141,7 @@ def baseline_sampler(sampler: MultigridSampler, batches: int, number: Sequence[i
     of_step = baseline.shape.clips * plan.world
 
     def order(_: int) -> list[int]:
-        seen = sampler.pass_of(*number).indices[: plan.clips]
+        seen = sampler.pass_of(*number)[: plan.clips]
         drawn = shuffled_order(derive_seed(seed, *number), 0, len(seen))
         return [seen[drawn[entry % len(seen)]] for entry in range(max(of_step, len(seen)))]
 

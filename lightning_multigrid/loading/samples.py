@@ -21,8 +21,6 @@ _AXES = "CTHW"
 _IMAGE_AXES = "CHW"
 _STAY = "ABDEFG"  # letters for axes that stay
 _SMALL = 32  # pixels: frames of fewer rows or columns mostly are square, and joints of a body rarely
-_SOUND_NAMES = r"audio|mel|sound|spectrogram|speech|wav|waveform"
-_WAVE = 4000  # samples: half a second by telephone, and more numbers than most features have
 
 Follow = str | Callable[[Any, Change], Any]
 """What a part of a sample becomes on another grid: its axes and numbers by letters, or a function."""
@@ -182,29 +180,11 @@ class SampleParts:
         holders = {path[:end] for path in apart for end in range(len(path))}
         return [pair for pair in all_parts(sample) if pair[0] not in holders and not _is_in(pair[0], apart)]
 
-    def doubts(self, sample: Any) -> list[str]:
-        """Returns a sentence for each part that nobody named, and that a coarse clip may give another meaning."""
-        clips = self.find_clips(sample)
-        unnamed = [(path, part) for path, part in self._unnamed(sample, clips) if path]
-        frames = {clip.lengths.get("T", 1) for clip in clips.values()} - {1}
-        numbers = [path for path, part in unnamed if _is_whole_number(part)]
-        doubts = []
-        for path, part in unnamed:
-            name, stay = shown(path), _STAY[: len(shape_of(part) or ())]
-            leave = f"`follow={{{name}: {stay!r}}}` leaves it as it is"
-            if frames and not self.whole_span and _is_sound(str(path[-1]), part):
-                doubts.append(
-                    f"{name} of the first sample looks like sound, which lasts longer than most coarse clips. "
-                    f"`MultigridCallback(whole_span=True)` lets them last as long; {leave}."
-                )
-            # A single number is the label.
-            elif path in numbers and int(part) in frames and len(numbers) > 1:
-                doubts.append(
-                    f"{name} of the first sample equals the frames of its clip. If it counts frames, it has to follow "
-                    f"the clip: `MultigridCallback(follow={{{name}: 'f'}})` for how many are real, 't' for a "
-                    f"position; else {leave}."
-                )
-        return doubts
+    def staying(self, sample: Any, clips: Iterable[Path]) -> list[str]:
+        """The parts with numbers that nobody named, which stay as they are; a single number is the label."""
+        unnamed = [pair for pair in self._unnamed(sample, clips) if pair[0] and not isinstance(pair[1], (list, tuple))]
+        parts = [(shown(path), shape) for path, part in unnamed if (shape := shape_of(part)) is not None]
+        return [name for name, _ in parts] if len(parts) > 1 or any(shape for _, shape in parts) else []
 
     def reduced(
         self, sample: Any, request: ClipRequest, baseline: tuple[int, int] | None = None, divisor: int = 1
@@ -301,26 +281,6 @@ def all_parts(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 def _is_mask(values: Any) -> bool:
     """Whether something as large as a clip is of a type that pixels don't have, or holds only zeros and ones."""
     return not has_pixels(values) or bool(((values == 0) | (values == 1)).all())
-
-
-def _is_sound(name: str, part: Any) -> bool:
-    """Whether numbers are named as sound is, or look like a wave: one or two axes of many numbers around 0."""
-    if not isinstance(part, (Tensor, np.ndarray)) or not part.ndim or 0 in part.shape or not _is_real(part):
-        return False
-    wave = part.ndim <= 2 and part.shape[-1] >= _WAVE and bool((part < 0).any())
-    return wave or bool(re.fullmatch(_SOUND_NAMES, name.lower()))
-
-
-def _is_real(values: Any) -> bool:
-    if isinstance(values, Tensor):
-        return values.layout == torch.strided and values.dtype != torch.bool and not values.is_complex()
-    return values.dtype.kind in "iuf"
-
-
-def _is_whole_number(part: Any) -> bool:
-    if isinstance(part, Tensor):
-        return part.ndim == 0 and not (part.is_floating_point() or part.dtype == torch.bool)
-    return isinstance(part, (int, np.integer)) and not isinstance(part, bool)
 
 
 def _find(sample: Any, name: Name) -> tuple[Path, Any]:

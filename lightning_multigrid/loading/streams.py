@@ -8,7 +8,7 @@ together, so they go through their shares equally fast.
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, count
+from itertools import count
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -18,39 +18,35 @@ class StreamSamples:
     """A stream as a map-style dataset of `clips` samples: any index gives the next sample of this process's share.
 
     A share that ends begins again as the next pass, of which a stream that has `set_epoch` is told. How many clips a
-    pass has for the plan, the stream need not know. Before `begin`, every index gives the first sample, that of a copy
-    of the stream. Of one that can't be copied, as a camera, it is the beginning of the first pass.
+    pass has for the plan, the stream need not know. Before `begin`, every index gives the first sample: that of a copy
+    of the stream, unless it can't be copied.
     """
 
     # No `__dict__`, which would be searched for random generators: the order of a stream is its own.
-    __slots__ = ("_clips", "_first", "_opened", "_pass", "_process", "_samples", "stream")
+    __slots__ = ("_clips", "_first", "_pass", "_process", "_samples", "stream")
 
     def __init__(self, stream: IterableDataset[Any], clips: int) -> None:
         self.stream, self._clips = stream, clips
-        self._first: list[Any] = []  # the first sample, after a look; `_opened` may go on after it
-        self._opened: Iterator[Any] | None = None
+        self._first: list[Any] = []  # the first sample, after a look
         self._samples: Iterator[Any] | None = None
         self._pass = 0  # the one that `_samples` begin with
         self._process: int | None = None  # whose share `_samples` is
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         kept = {name: getattr(self, name) for name in self.__slots__}
-        return None, kept | {"_samples": None, "_opened": None, "_process": None if self._process is None else 0}
+        return None, kept | {"_samples": None, "_process": None if self._process is None else 0}
 
     def __len__(self) -> int:
         return self._clips
 
     def begin(self, number: int) -> None:
         """Begins with the pass of a number, from 0."""
-        self._pass, self._samples, self._process = number, None, 0
-        if self._opened is not None and number == 0:
-            self._samples, self._process = chain(self._first, self._opened), os.getpid()
-        self._first, self._opened = [], None
+        self._pass, self._samples, self._process, self._first = number, None, 0, []
 
     def __getitem__(self, index: int) -> Any:
         if self._process is None:
             if not self._first:
-                self._first.append(self._look())
+                self._first.append(next(self._passes(self._copied())))
             return self._first[0]
         if self._samples is None or self._process != os.getpid():
             self._samples, self._process = self._passes(self.stream), os.getpid()
@@ -69,13 +65,11 @@ class StreamSamples:
             setattr(self.stream, name, value)
         return make(requests)
 
-    def _look(self) -> Any:
+    def _copied(self) -> IterableDataset[Any]:
         try:
-            copied = copy.deepcopy(self.stream)
+            return copy.deepcopy(self.stream)
         except Exception:  # of what the stream holds
-            self._opened = self._passes(self.stream)
-            return next(self._opened)
-        return next(self._passes(copied))
+            return self.stream
 
     def _passes(self, stream: IterableDataset[Any]) -> Iterator[Any]:
         for number in count(self._pass):

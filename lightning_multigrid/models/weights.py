@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -18,7 +18,7 @@ from lightning_multigrid.models.weight_names import name_tables
 
 logger = logging.getLogger(__name__)
 
-# How many names of each kind a printed report shows; the report itself holds all.
+# How many names of each kind a printed report shows, those of all blocks as one; the report itself holds all.
 _SHOWN = 8
 
 
@@ -58,9 +58,14 @@ class WeightsReport:
 
 
 def _listed(what: str, names: Sequence[str]) -> list[str]:
-    """A line that counts the names and shows the first ones; no line without names."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return [f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{more}"] if names else []
+    """A line that counts the names and shows the first ones, those of all blocks as one; no line without names."""
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        kinds[re.sub(r"\d+(?=\S*\.)", "*", name)].append(name)
+    texts = [f"{kind} ({len(those)})" if len(those) > 1 else those[0] for kind, those in kinds.items()]
+    rest = sum(map(len, list(kinds.values())[_SHOWN:]))
+    more = f" and {rest} more" if rest else ""
+    return [f"{len(names)} {what}: {', '.join(texts[:_SHOWN])}{more}"] if names else []
 
 
 def _shape(shape: tuple[int, ...]) -> str:

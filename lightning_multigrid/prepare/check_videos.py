@@ -1,12 +1,12 @@
 """Whether the videos of a manifest can be read, and what they are like."""
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from statistics import mean
 from typing import NamedTuple
 
-from lightning_multigrid.decode import FrameTable, TableStore, Video, VideoError, open_whole, planes_bytes
+from lightning_multigrid.decode import FrameTable, TableStore, Video, VideoError, VideoFile, open_whole, planes_bytes
 from lightning_multigrid.files import StrPath
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.prepare.tables import index, originals
@@ -89,6 +89,15 @@ def look_at(manifest: Manifest) -> tuple[list[Look], list[str]]:
     if not looks:
         raise ManifestError(f"None of {number} videos can be read. The last: {broken[-1]}")
     return looks, broken
+
+
+def kind_of(path: str) -> str:
+    """The codec and the size of a video file, as its header says; empty if it can't be begun, or is a folder."""
+    with suppress(VideoError), closing(VideoFile(path)) as file:
+        container, stream = file.open()
+        with container:
+            return f"{stream.codec_context.name} {stream.codec_context.width} x {stream.codec_context.height}"
+    return ""
 
 
 def bytes_of_planes(paths: Sequence[str], planes: Planes, images_per_second: float | None = None) -> int:

@@ -6,13 +6,15 @@ which says what was broken and why. A video has its name only once it is whole a
 one folder: each takes the videos in an order of its own, and looks for the prepared one before it makes it.
 """
 
+import errno
 import hashlib
 import json
 import os
 import random
+import shutil
 import unicodedata
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 
@@ -21,6 +23,7 @@ import av
 from lightning_multigrid.decode import BrokenVideosError, Done, PlaneFile, VideoError, is_plane_file, own_table
 from lightning_multigrid.files import (
     InputFile,
+    OutputError,
     StrPath,
     is_frame,
     is_url,
@@ -32,6 +35,7 @@ from lightning_multigrid.files import (
     state_of,
     write_csv,
 )
+from lightning_multigrid.prepare.check_videos import bytes_of_planes
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.prepare.transcode import ENCODER, Encoding, Planes, TranscodeJob, transcode
 from lightning_multigrid.sources import Manifest, save_list
@@ -67,7 +71,8 @@ def prepare(
 
     Raises:
         BrokenVideosError: If too many videos are broken; the others are there nevertheless, and so is the report.
-        OutputError: If the disk is full, or refuses something. The same command goes on from what is there.
+        OutputError: If the disk is full, or has no room for the planes, or refuses something. The same command goes on
+            from what is there.
         ValueError: If an argument is outside its range, two videos would share a name, or this FFmpeg has no encoder.
     """
     require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "in [0, 1]")
@@ -102,6 +107,8 @@ def prepare(
             elif _own_origin(target) != made_from:
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 jobs.append(TranscodeJob(source, target, encoding, manifest.images_per_second, made_from))
+        if isinstance(encoding, Planes):
+            _check_room(root, bytes_of_planes([job.source for job in jobs], encoding, manifest.images_per_second))
         random.Random().shuffle(jobs)  # other processes may do the same
         made = 0
         for job, result in shown("prepare", run_tasks(_make, jobs, workers, timeout), len(jobs)):
@@ -113,7 +120,7 @@ def prepare(
         write_report(report, broken)
         good = {source: name for source, name in names.items() if source not in broken}
         for source, name in good.items():
-            if _own_origin(os.path.join(folder, name)) != origins[source]:
+            if _origin(os.path.join(folder, name)) != origins[source]:
                 raise ValueError(
                     f"{name} in {folder} is not what this `prepare` made of {source}: another one, with other settings "
                     "or of another source, writes there at the same time. Give each an `output` of its own."
@@ -129,6 +136,16 @@ def prepare(
         )
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
     return Prepared(made, len(good) - made, broken, report=report, bytes=size)
+
+
+def _check_room(folder: str, needed: int) -> None:
+    """Raises an `OutputError` if the disk of a folder has no room for this many bytes."""
+    if needed > (free := shutil.disk_usage(folder).free):
+        raise OutputError(
+            errno.ENOSPC,
+            f"Planes of the videos that are not there yet take about {needed / 1e9:.1f} GB, and the disk of {folder} "
+            f"has {free / 1e9:.1f} GB free. Free some space, give a smaller `short_side`, or write H.264.",
+        )
 
 
 def names_of(sources: Sequence[str], root: str, suffix: str) -> dict[str, str]:
@@ -180,16 +197,20 @@ def _make(job: TranscodeJob) -> bool:
 
 
 def _own_origin(path: str) -> str | None:
-    """What a prepared video says that it was made from; None if it isn't there, or not whole."""
-    try:
-        if is_plane_file(path):
-            with PlaneFile(path) as planes:
-                return planes.made_from
-        with closing(InputFile(path)) as file:
-            table = own_table(file)
-            return table.made_from if table is not None and table.file_size == file.size else None
-    except (OSError, VideoError):
-        return None
+    """What a prepared video says that it was made from; None if it isn't there, can't be read, or isn't whole."""
+    with suppress(OSError, VideoError):
+        return _origin(path)
+    return None
+
+
+def _origin(path: str) -> str | None:
+    """The same, but an OSError or a `VideoError` if it can't be read."""
+    if is_plane_file(path):
+        with PlaneFile(path) as planes:
+            return planes.made_from
+    with closing(InputFile(path)) as file:
+        table = own_table(file)
+        return table.made_from if table is not None and table.file_size == file.size else None
 
 
 def write_report(path: str, broken: Mapping[str, str]) -> None:

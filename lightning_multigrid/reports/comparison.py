@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer, TrainerFn
 from lightning_multigrid.reports.account import LEAST_SECONDS, REST, START
-from lightning_multigrid.schedule import duration, text_table
+from lightning_multigrid.schedule import text_table
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
@@ -351,8 +351,8 @@ class Comparison:
             elif of_baseline < LEAST_SECONDS:
                 why = f"the baseline's steps take {of_baseline:.1f} s, of which too many are the first on a grid"
             else:
-                return f"Don't: {slower}.{few}{self._reached()}"
-            return f"Can't tell: {slower}, but {why}. Train longer.{few}{self._reached()}"
+                return f"Don't: {slower}.{few}"
+            return f"Can't tell: {slower}, but {why}. Train longer.{few}"
         if not ends[MULTIGRID] or not ends[BASELINE] or not all(map(math.isfinite, chain(*ends.values()))):
             return f"{clock}; the ends can't be compared: see the table."
         gain, error = self._gain(BASELINE)
@@ -367,7 +367,7 @@ class Comparison:
             said += _difference(ahead, error)
             if not ahead > error:
                 answer = "Don't" if ahead < -error else "Can't tell"
-        return f"{answer}: {said}.{few}{self._of_lengths()}{self._reached()}"
+        return f"{answer}: {said}.{few}{self._of_lengths()}"
 
     def _of_lengths(self) -> str:
         """Says how much time the baseline's end takes, if shorter trainings were tried."""
@@ -381,27 +381,6 @@ class Comparison:
             f" The shortest that is as good as the baseline has {epochs} epochs, takes {share:.0%} of its time, and "
             f"ends at {self._ends_text(variant)}."
         )
-
-    def _reached(self) -> str:
-        """Says when the baseline's final metric was reached. Validations are timed by the wall clock only."""
-        curve, ends = self.curve(BASELINE), self.ends(BASELINE)
-        if self._clock == "cpu" or not curve or not all(map(math.isfinite, ends)):
-            return ""
-        final = mean(ends)
-        goal = f"the baseline's final {self.metric} of {final:.4g}"
-        took, would_take = self._seconds_to(final, MULTIGRID), self._seconds_to(final, BASELINE) or curve[-1][0]
-        if took is None:
-            return f" With the callback, {goal} was never reached."
-        ratio = would_take / took
-        times = f"{ratio:.2f}x faster" if ratio > 1 else f"{1 / ratio:.2f}x slower"
-        times = "as fast" if 0.99 < ratio < 1.01 else times
-        without = f"without it after {duration(would_take)}"
-        return f" With the callback, {goal} was reached after {duration(took)} of `fit`, {without}: {times}."
-
-    def _seconds_to(self, value: float, variant: str) -> float | None:
-        """When the mean of the runs is as good as a value for the first time; None if never."""
-        sign = 1 if self.mode == "max" else -1
-        return next((seconds for seconds, metric, _ in self.curve(variant) if sign * (metric - value) >= 0), None)
 
     def __str__(self) -> str:
         return f"{self.table()}\n{self.verdict()}"

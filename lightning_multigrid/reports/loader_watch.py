@@ -12,21 +12,14 @@ _STEPS, _FEW_STEPS, _MANY_SECONDS = 20, 4, 10.0  # an estimate needs this many s
 _MOST_FIRST = 16  # mini-batches that are left out as the first of a worker, so that something is said by step 40
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Mini-batches that follow each other, and the clips of all of them, on one device."""
+def seconds_of(steps: int, clips: float, step: float, read: float, workers: int) -> float:
+    """What steps take with all their clips, if each takes `step` seconds, and the loader `read` seconds for a sample.
 
-    steps: int
-    clips: float
-
-    def seconds(self, step: float, read: float, workers: int) -> float:
-        """What the stretch takes if a step takes `step` seconds, and the loader `read` seconds for each sample.
-
-        >>> Stretch(100, 400).seconds(0.5, 0.2, workers=2), Stretch(100, 400).seconds(0.5, 0.2, workers=0)
-        (80.0, 130.0)
-        """
-        stepping, reading = self.steps * step, self.clips * read
-        return max(stepping, reading) if workers else stepping + reading  # workers read while the device steps
+    >>> seconds_of(100, 400, step=0.5, read=0.2, workers=2), seconds_of(100, 400, step=0.5, read=0.2, workers=0)
+    (80.0, 130.0)
+    """
+    stepping, reading = steps * step, clips * read
+    return max(stepping, reading) if workers else stepping + reading  # workers read while the device steps
 
 
 @dataclass(frozen=True)
@@ -56,25 +49,21 @@ class Loading:
     workers: int
     ways_out: Sequence[str]
 
-    @property
-    def stretches(self) -> list[Stretch]:
-        """A stretch for each phase of the plan."""
-        phases = zip(self.plan.phase_steps, self.plan.schedule.cycles, strict=True)
-        return [Stretch(n, n * sum(shape.clips for shape, _ in cycle) / len(cycle)) for n, cycle in phases]
-
     def judge(self, step: float, read: float, baseline_read: float | None = None) -> Verdict:
         """Estimates a whole training by the seconds of a step, and those of all workers together for a sample.
 
         By Eq. 1 all full mini-batches take about as long. `baseline_read` is for the baseline's samples, if that is
         another time.
         """
-        plan, stretches = self.plan, self.stretches
-        seconds = sum(stretch.seconds(step, read, self.workers) for stretch in stretches)
-        baseline = Stretch(plan.baseline_steps, plan.baseline_steps * plan.schedule.baseline.shape.clips)
-        alone = baseline.seconds(step, baseline_read or read, self.workers)
+        plan, steps = self.plan, self.plan.baseline_steps
+        means = [sum(shape.clips for shape, _ in cycle) / len(cycle) for cycle in plan.schedule.cycles]
+        phases = list(zip(plan.phase_steps, means, strict=True))
+        seconds = sum(seconds_of(n, n * clips, step, read, self.workers) for n, clips in phases)
+        clips_alone = steps * plan.schedule.baseline.shape.clips
+        alone = seconds_of(steps, clips_alone, step, baseline_read or read, self.workers)
         why = ""
         if seconds > _BAND * sum(plan.phase_steps) * step:
-            most = max(stretch.clips / stretch.steps for stretch in stretches if stretch.steps)
+            most = max(clips for n, clips in phases if n)
             where = " on each device" if plan.world > 1 else ""
             why = (
                 f"With {counted(self.workers, 'worker')}, a sample takes "

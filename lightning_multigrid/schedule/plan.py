@@ -11,7 +11,7 @@ from itertools import pairwise
 from lightning_multigrid.schedule.cycles import Place, Step, exact
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 
-NEVER = Fraction(10**9)  # an epoch after any training
+_NEVER = Fraction(10**9)  # an epoch after any training
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class EpochLength:
             return Fraction(ticks * frequency)
         per_epoch = self._ticks_per_epoch(frequency)
         if not per_epoch:
-            return NEVER  # an epoch has fewer batches than `frequency`
+            return _NEVER  # an epoch has fewer batches than `frequency`
         if ticks == 0:
             return Fraction(0)
         whole, before = divmod(ticks - 1, per_epoch)

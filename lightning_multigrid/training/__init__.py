@@ -15,7 +15,6 @@ from lightning_multigrid.training.measured import measure
 from lightning_multigrid.training.pictures import show_grids
 from lightning_multigrid.training.plan_ahead import make_optimizers
 from lightning_multigrid.training.plan_loader import check_parts
-from lightning_multigrid.training.rehearsal.rules import refusal
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling
 from lightning_multigrid.training.script.planning import check_steps, make_plan
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
@@ -26,4 +25,4 @@ from lightning_multigrid.training.trainer.lightning_internals import attach, rep
 __all__ = ["FROM_WEIGHTS", "AtomicCheckpointIO", "BaselineLR", "Changes"]
 __all__ += ["MultigridCallback", "NewestCheckpoint", "attach", "auto_lr_scaling", "check_parts"]
 __all__ += ["check_steps", "lr_rule", "make_optimizers", "make_plan", "measure", "read_recipe"]
-__all__ += ["refusal", "replace_loader", "show_grids", "tell_notes", "user_loader"]
+__all__ += ["replace_loader", "show_grids", "tell_notes", "user_loader"]

@@ -92,6 +92,11 @@ def plan_of(
         check_steps(plan, getattr(trainer, "datamodule", None))
     if isinstance(dataset, FixedClips):
         dataset.divisor = plan.schedule.size_divisor
+        if dataset.staying and not plan.schedule.is_baseline:
+            tell(
+                f"These parts of a sample stay as they are on every grid: {', '.join(dataset.staying)}. `follow` names "
+                "what has to follow the clip, as boxes or a number of frames. Sound needs `whole_span=True`."
+            )
     return plan, dataset
 
 

@@ -247,7 +247,7 @@ class MultigridCallback(Arguments, Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.run.before(batch_idx, batch)
+        self.run.before(batch_idx)
 
     @override
     def on_train_batch_end(

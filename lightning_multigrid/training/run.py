@@ -76,10 +76,10 @@ class Run:
             return self.plan.step(Place(0 if self._trainer is None else self._trainer.current_epoch, 0))
         return self._next
 
-    def before(self, batch: int, mini_batch: Any) -> None:
+    def before(self, batch: int) -> None:
         """A step begins, with the mini-batch of this number in the epoch."""
         step = self._step_at(batch)
-        self._loop.check(step, mini_batch)
+        self._loop.check(step)
         self._grid.set(step)
         self._reporting.announce(step, self._lr.baseline_lr)
         self._patience.before(step)
@@ -89,7 +89,7 @@ class Run:
     def after(self, batch: int) -> None:
         """A step has ended."""
         if not self._in_step:  # Lightning skips a mini-batch of None, which trains nothing, but has its place
-            self.before(batch, None)
+            self.before(batch)
         step = self._step_at(batch)
         following = self._next = self.plan.after(step)
         self._in_step = False

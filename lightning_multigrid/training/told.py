@@ -5,7 +5,6 @@ else; a run names what surprises most, if its script uses it.
 """
 
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
 
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch.optim import Optimizer
@@ -128,14 +127,6 @@ def _changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[
         yield (
             f"The patience of `EarlyStopping` counts in the last phase, from epoch {start:g} on. Before, metrics may "
             "stand still while the grids are coarse."
-        )
-    timers = callbacks_of(trainer, "Timer")
-    left = timers[0].time_remaining("train") if timers else None
-    if left is not None and len(schedule.phases) > 1:
-        yield (
-            f"The time limit of {timedelta(seconds=round(left))} changes no phase: they are shares of "
-            f"{float(schedule.baseline.epochs):g} epochs, and a training that it ends earlier lacks the last ones, on "
-            "the baseline's grid. Give as many `max_epochs` as the time allows."
         )
 
 

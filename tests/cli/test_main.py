@@ -2,9 +2,11 @@
 
 import errno
 import io
+import json
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 import warnings
@@ -316,7 +318,7 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
         ("home", "a.ckpt` is not a checkpoint of Lightning"),
         ("cut", "is not a checkpoint, or only a part"),
         ("numpy", "is not a checkpoint, or only a part"),
-        ("folder", "Is a directory"),
+        ("folder", "is a folder. Give a checkpoint of `fit`, such as "),
         ("tensors", "is not a checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
         ("weights", "is not a checkpoint of Lightning: it has no `pytorch-lightning_version`. To train from"),
         (
@@ -423,14 +425,11 @@ def test_show_without_the_callback_draws_the_baseline(videos, capsys):
     [
         (["--data.batch_size=-2"], "`batch_size` must be at least 1, got -2"),
         (["--trainer.callbacks.epochfactor=1"], "'epochfactor' is not accepted"),
-        (["--trainer.callbacks.short_cycle=null"], "Write `short_cycle: {factors: ...}`, or leave it out"),
+        (["--trainer.callbacks.short_cycle=null"], "Write `short_cycle: {factors: ...}`, with `factors: [1]` for"),
         (["--trainer.callbacks.long_cycle=[[1, 1]]"], "`long_cycle` of MultigridCallback has arguments of its own"),
         (["--trainer.acceleratr=gpu"], "unrecognized arguments: --trainer.acceleratr=gpu\n"),
         (["--trainer.max_epoch=3"], "unrecognized arguments: --trainer.max_epoch=3\n"),  # no abbreviation
-        (
-            ["--trainer.callbacks+=lightning_multigrid.MultigridCallback"],
-            "takes one MultigridCallback, got 2. Leave",
-        ),
+        (["--trainer.callbacks+=lightning_multigrid.MultigridCallback"], "A training takes one MultigridCallback, got"),
         pytest.param(
             ["--trainer.accelerator=gpu"],
             "No supported gpu backend found!\n",
@@ -520,6 +519,18 @@ def test_a_pipe_that_is_not_the_output_is_an_error(tmp_path, monkeypatch):
             main(["plan", "--config", config(tmp_path)])
 
 
+def test_sigterm_ends_what_a_command_has_started(tmp_path, monkeypatch):
+    def started(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        subprocess.run(["sleep", "600"], check=True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(commands, "count_clips", started)
+    with pytest.raises(SystemExit, match="143"):
+        main(["plan", "--config", config(tmp_path)])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_bug_keeps_its_traceback(tmp_path):
     with pytest.raises(ZeroDivisionError):
         main(["plan", "--config", config(tmp_path), "--model=tests.cli.test_main.Buggy"])
@@ -577,6 +588,20 @@ def test_the_version_is_told_without_importing_what_trains(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "lightning_multigrid.cli.program", None)
     runpy.run_module("lightning_multigrid", run_name="__main__")
     assert capsys.readouterr().out == f"lightning-multigrid {__version__}\n"
+
+
+def test_the_module_runs_as_a_program_and_torchrun_is_told_its_error(tmp_path, monkeypatch, capsys):
+    """As torchrun's summary shows it; `test_launchers.py` runs torchrun itself."""
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    monkeypatch.setattr("faulthandler.enable", lambda **_: None)  # torch's; pytest has its own
+    monkeypatch.setattr(sys, "argv", ["lightning_multigrid", "migrate", "nothing.yaml"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_module("lightning_multigrid", run_name="__main__")
+    assert left.value.code == 1
+    assert "nothing.yaml" in capsys.readouterr().err
+    said = json.loads((tmp_path / "error.json").read_text())["message"]
+    assert said["message"].startswith("FileNotFoundError: ")
+    assert "in translate_pyslowfast" in said["extraInfo"]["py_callstack"]
 
 
 # --- Classes that the tests above name ---

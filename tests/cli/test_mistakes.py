@@ -10,12 +10,44 @@ from lightning_multigrid.cli.main import main
 from lightning_multigrid.cli.mistakes import refuse_other_texts
 
 ROOT = Path(__file__).parents[2]
+SOURCES = "lightning_multigrid.sources"
 
 
 def said(capsys, words):
     with pytest.raises(SystemExit, match="2"):
         main(words)
     return capsys.readouterr().err
+
+
+def write_config(tmp_path, *, data=(), callback="MultigridCallback", **arguments):
+    values = {
+        "model": {"class_path": "lightning_multigrid.VideoClassifier"},
+        "data": {"class_path": "lightning_multigrid.VideoDataModule", "init_args": dict(data)},
+        "trainer": {"callbacks": [{"class_path": f"lightning_multigrid.{callback}", "init_args": arguments}]},
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return f"--config={path}"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"data": {"batchsize": 1}}, "batch_size"),
+        (
+            {"data": {"train": {"class_path": "lightning_multigrid.sources.VideoList", "init_args": {"rot": "x"}}}},
+            "root",
+        ),
+        ({"precise_bn_batch": 10}, "precise_bn_batches"),
+        ({"callback": "MultigridCallbak"}, "MultigridCallback"),
+        ({"data": {"nothing": 1}}, None),
+    ],
+)
+def test_a_mistake_in_a_config(tmp_path, given, meant, capsys):
+    """The rest is what jsonargparse says."""
+    told = said(capsys, ["plan", write_config(tmp_path, **given)])
+    assert told.startswith('error: Parser key "')
+    assert told.partition("\nDid you mean ")[2] == (f"`{meant}`?\n" if meant else "")
 
 
 @pytest.mark.parametrize(
@@ -50,24 +82,26 @@ def test_a_config_of_aliases_is_read_in_no_time_and_may_merge_twice(tmp_path, ca
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "meant"),
     [
-        ("--data.batchsize=4", "Option 'batchsize' is not accepted"),  # as jsonargparse says it
+        ("--data.batchsize=4", "\nDid you mean `batch_size`?\n"),
         ("--data.batch_size=four", "Expected a <class 'int'>. Got value: four\n"),
         ("--model.schedule=cosin", "Got value: cosin\n"),
         ("--trainer.max_epoch=3", "unrecognized arguments: --trainer.max_epoch=3\nDid you mean `max_epochs`?\n"),
     ],
 )
-def test_a_mistake_on_the_command_line(word, told, capsys):
-    words = ["--model=lightning_multigrid.VideoClassifier", "--data=lightning_multigrid.VideoDataModule", word]
-    assert told in said(capsys, ["fit", *words])
+def test_a_mistake_on_the_command_line(tmp_path, word, meant, capsys):
+    told = said(capsys, ["fit", write_config(tmp_path), word])
+    assert meant in told
+    assert ("Did you mean" in told) == ("Did you mean" in meant)
 
 
 def test_options_of_the_config_and_of_commands_without_one(tmp_path, capsys):
     path = tmp_path / "config.yaml"
-    path.write_text("trainer: {max_epoch: 3}")
-    for command in ("plan", "fit"):
-        assert said(capsys, [command, f"--config={path}"]).endswith("\nDid you mean `max_epochs`?\n")
+    for text, meant in {"trainer: {max_epoch: 3}": "max_epochs", "trainr: {max_epochs: 3}": "trainer"}.items():
+        path.write_text(text)
+        for command in ("plan", "fit"):
+            assert said(capsys, [command, f"--config={path}"]).endswith(f"\nDid you mean `{meant}`?\n")
     assert "\nDid you mean `frame_rate`?\n" in said(capsys, ["init", "videos", "--framerate=3"])
 
 

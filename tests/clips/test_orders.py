@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.clips.orders import BalancedOrder, balance_sampler
-from lightning_multigrid.loading.order import draw_pass, order_of
+from lightning_multigrid.loading.order import order_of
 from lightning_multigrid.sources.video_list import VideoList
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.video.datamodule import VideoDataModule
@@ -57,15 +57,13 @@ def test_passes_and_seeds_differ_and_are_drawn_again_as_they_were():
     assert len({*map(tuple, orders)}) == 4
 
 
-def test_ranks_cut_one_order_and_clips_of_one_video_count():
+def test_ranks_cut_one_order():
     labels = [0] * 9 + [1]
     ranks = [balance_sampler(labels, num_replicas=2, rank=rank) for rank in (0, 1)]
     for rank in ranks:
         rank.set_epoch(5)
     assert [*chain(*ranks)] == BalancedOrder(0, labels)(5)
-    drawn = draw_pass(order_of(DataLoader(range(10), sampler=ranks[1]), seed=8), 2)
-    assert list(drawn.indices) == BalancedOrder(8, labels)(2)
-    assert [before for index, before in zip(drawn.indices, drawn.before, strict=True) if index == 9] == [0, 1, 2, 3, 4]
+    assert order_of(DataLoader(range(10), sampler=ranks[1]), seed=8)(2) == BalancedOrder(8, labels)(2)
 
 
 @pytest.fixture(scope="module")

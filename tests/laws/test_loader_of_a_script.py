@@ -192,17 +192,22 @@ def test_it_gives_the_scripts_mini_batches_of_all_clips(sampler):
 # --- What a script sets when an epoch begins ---
 
 
-class Shared(Dataset):
-    """Clips that are the epoch which the script tells in shared memory."""
+class Filled(Dataset):
+    """Clips that are what a function makes of their index, and of an epoch that the script tells."""
 
-    def __init__(self):
-        self.epoch = multiprocessing.Value("i", -1)
+    def __init__(self, value=lambda index, epoch: epoch, epoch=-1):
+        self.value, self.epoch = value, epoch
 
     def __len__(self):
         return NUMBER
 
     def __getitem__(self, index):
-        return torch.full((3, 8, 32, 32), float(self.epoch.value)), 0
+        return torch.full((3, 8, 32, 32), float(self.value(index, self.epoch))), index % 4
+
+
+def shared():
+    """Told in shared memory."""
+    return Filled(lambda index, epoch: epoch.value, multiprocessing.Value("i", -1))
 
 
 class Stage(Sampler):
@@ -263,8 +268,8 @@ def set_stage(loader, epoch):
 @pytest.mark.parametrize(
     ("make", "workers", "arguments"),
     sampled(
-        list(product((Shared, Stream), ("none", "new", "persistent"), ({}, {"epoch_factor": 1}))),
-        *((Shared, "none", {"epoch_factor": 1}), (Shared, "new", {}), (Shared, "persistent", {"epoch_factor": 1})),
+        list(product((shared, Stream), ("none", "new", "persistent"), ({}, {"epoch_factor": 1}))),
+        *((shared, "none", {"epoch_factor": 1}), (shared, "new", {}), (shared, "persistent", {"epoch_factor": 1})),
         *((Stream, "none", {}), (Stream, "persistent", {})),
     ),
 )
@@ -283,16 +288,8 @@ def test_what_a_script_sets_when_an_epoch_begins_holds_in_it(make, workers, argu
 )
 def test_a_sampler_is_asked_anew_when_an_epoch_begins(workers, arguments):
     """As for a curriculum, or weights of hard examples."""
-
-    class Indexed(Dataset):
-        def __len__(self):
-            return NUMBER
-
-        def __getitem__(self, index):
-            return torch.full((3, 8, 32, 32), float(index)), 0
-
     module = Setting(set_stage)
-    train = DataLoader(Indexed(), 2, sampler=Stage(), num_workers=workers)
+    train = DataLoader(Filled(lambda index, _: index), 2, sampler=Stage(), num_workers=workers)
     fit(module, multigrid(**arguments), train=train, max_epochs=4)
     assert [{index // 10 for index in values} for values in module.values] == [{0}, {1}, {2}, {3}]
 
@@ -343,57 +340,25 @@ def test_all_public_attributes_are_those_of_the_scripts_loader():
     assert host.train_dataloader is train  # afterwards
 
 
-# --- Datasets that are told the epoch ---
-
-
-class Told(Dataset):
-    """Clips that are the epoch that the dataset was told."""
-
-    epoch = -1
-
-    def __len__(self):
-        return NUMBER
-
-    def __getitem__(self, index):
-        return torch.full((3, 8, 32, 32), float(self.epoch)), 0
-
-
-class Telling(Module):
-    def __init__(self):
-        super().__init__()
-        self.told = []
-
-    def on_train_epoch_start(self):
-        self.trainer.train_dataloader.dataset.epoch = self.current_epoch
-
-    def training_step(self, batch, batch_idx):
-        if isinstance(self._trainer, L.Trainer):
-            self.told.append((self.current_epoch, int(batch[0].mean())))
-        return super().training_step(batch, batch_idx)
-
-
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True)])
 def test_workers_see_the_dataset_as_it_is_when_they_start(workers, persistent):
-    module = Telling()
-    train = DataLoader(Told(), 2, num_workers=workers, persistent_workers=persistent)
+    module = Setting(set_epoch)
+    train = DataLoader(Filled(), 2, num_workers=workers, persistent_workers=persistent)
     fit(module, multigrid(), train=train, max_epochs=2)
-    assert {epoch for epoch, _ in module.told} == {0, 1}
-    assert all(told == (0 if persistent else epoch) for epoch, told in module.told)
+    assert module.values == [{0}, {0 if persistent else 1}]
 
 
-class Counted(Dataset):
-    """Counts its reads, in all processes; a clip has the value of its index."""
+class Counted(Filled):
+    """Counts its reads, in all processes."""
 
     def __init__(self):
+        super().__init__()
         self.reads = multiprocessing.Value("i", 0)
-
-    def __len__(self):
-        return NUMBER
 
     def __getitem__(self, index):
         with self.reads.get_lock():
             self.reads.value += 1
-        return torch.full((3, 8, 32, 32), float(index)), index
+        return super().__getitem__(index)[0], index
 
 
 class Indices(Module):
@@ -530,9 +495,6 @@ def test_a_first_sample_that_is_none_is_passed_over():
         FixedClips(Broken(range(NUMBER)))
 
 
-# --- Batch samplers ---
-
-
 # --- Samples that a sampler leaves out ---
 
 
@@ -540,17 +502,13 @@ def test_a_first_sample_that_is_none_is_passed_over():
 def test_no_sample_is_read_that_the_sampler_leaves_out(workers):
     """Such as damaged videos, or those of other folds."""
 
-    class Folds(Dataset):
-        def __len__(self):
-            return NUMBER
-
-        def __getitem__(self, index):
-            if index % 4 != 3:
-                raise OSError("This one is damaged.")
-            return torch.full((3, 8, 32, 32), float(index)), 0
+    def value(index, _):
+        if index % 4 != 3:
+            raise OSError("This one is damaged.")
+        return index
 
     kept = [index for index in range(NUMBER) if index % 4 == 3]
     module = Setting(lambda *_: None)
-    train = DataLoader(Folds(), 2, sampler=SubsetRandomSampler(kept), num_workers=workers)
+    train = DataLoader(Filled(value), 2, sampler=SubsetRandomSampler(kept), num_workers=workers)
     fit(module, multigrid(), train=train, max_epochs=2)
     assert set().union(*module.values) <= {*kept}

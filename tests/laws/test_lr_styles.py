@@ -3,6 +3,7 @@
 Schedulers that follow the baseline's epochs are rows of `tests/helpers/styles_of_optimizers.py`.
 """
 
+import copy
 from functools import partial
 from itertools import count, cycle, product
 
@@ -213,10 +214,10 @@ def test_a_plateau_that_the_script_steps_works_on_the_baselines_lr():
 
 
 class ByHand(Module):
-    """Writes a falling LR, in one of the places where scripts do."""
+    """Writes a falling LR, which may be a tensor, in one of the places where scripts do."""
 
-    def __init__(self, place, relative=False):
-        super().__init__()
+    def __init__(self, place, relative=False, lr=0.1):
+        super().__init__(optimizer=lambda parameters: SGD(parameters, copy.deepcopy(lr), momentum=0.9))
         self.place, self.relative, self.count, self.written = place, relative, 0, []
 
     def write(self, place):
@@ -226,8 +227,11 @@ class ByHand(Module):
         for group in self.trainer.optimizers[0].param_groups:
             if self.relative:
                 group["lr"] *= 0.95
+            elif isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(0.1 * 0.95**self.count)
             else:
                 group["lr"] = 0.1 * 0.95**self.count
+            self.found = group["lr"]
 
     def on_train_start(self):
         self.write("on_train_start")
@@ -277,19 +281,24 @@ PLACES = [
 ]
 
 
+WAYS = [*product((False, True), (0.1, torch.tensor(0.1)))]
+
+
 @pytest.mark.parametrize(
-    ("place", "relative"),
-    sampled(list(product(PLACES, (False, True))), *zip(PLACES, cycle([False, True]), strict=False)),
+    ("place", "way"),
+    sampled(list(product(PLACES, range(4))), *zip(PLACES, cycle([0, 3, 1, 2]), strict=False)),
 )
-def test_an_lr_that_is_written_is_the_baselines_and_is_scaled(place, relative):
+def test_an_lr_that_is_written_is_the_baselines_and_is_scaled(place, way):
     callbacks = [Hand(), MultigridCallback(lr_by_hand="run")]
     if place == "a callback":
         callbacks.reverse()
-    module = ByHand(place, relative)
-    scaled = scales(fit(module, *callbacks))
+    module = ByHand(place, *WAYS[way])
+    host = fit(module, *callbacks)
+    scaled = scales(host)
     # A write after a mini-batch counts from the next one on.
     counts = module.written if place != "training_step" and "on_before" not in place else range(1, len(scaled) + 1)
     assert module.lrs == pytest.approx([0.1 * 0.95**count * scale for count, scale in zip(counts, scaled, strict=True)])
+    assert host.optimizers[0].param_groups[0]["lr"] is module.found
 
 
 WITHIN = [place for place in PLACES[1:] if place != "on_train_epoch_end"]

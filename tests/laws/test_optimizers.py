@@ -729,37 +729,3 @@ def test_module_optimizer_and_scheduler_can_be_pickled_and_copied_in_mid_fit(man
     Pickled.looked.clear()
     host, _ = run(Pickled(manual=manual, gamma=gamma), val=few_clips())
     assert len(Pickled.looked) == 5 * host.current_epoch + 2
-
-
-# --- What a script writes ---
-
-WRITES = {
-    "fill_": lambda group: group["lr"].fill_(0.05),
-    "mul_": lambda group: group["lr"].mul_(0.98),
-    "another tensor": lambda group: group.update(lr=group["lr"] * 0.98),
-}
-WRITTEN_IN = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end")
-
-
-@pytest.mark.parametrize(
-    ("name", "place"), sampled(list(product(WRITES, WRITTEN_IN)), *zip(WRITES, WRITTEN_IN, strict=True))
-)
-def test_an_lr_in_a_tensor_that_is_written_is_the_baselines(name, place):
-    class Writes(Recording):
-        def look(self, where):
-            if where == place:
-                WRITES[name](self.group)
-                self.written = self.group["lr"]
-
-    module = Writes(torch.tensor(0.1))
-    host, callback = run(module, options={"lr_by_hand": "run"})
-    group, expected = {"lr": torch.tensor(0.1)}, []
-    for _, step in planned(callback):
-        if place != "on_train_batch_end":
-            WRITES[name](group)
-        expected.append(float(group["lr"] * step.lr_scale))
-        if place == "on_train_batch_end":
-            WRITES[name](group)
-    assert module.used == expected
-    assert host.optimizers[0].param_groups[0]["lr"] is module.written
-    assert module.written == group["lr"]

@@ -6,6 +6,8 @@ import logging
 import multiprocessing
 import runpy
 from fractions import Fraction
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 import lightning as L
@@ -28,7 +30,7 @@ from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.checkpoints.continuation import _continues_at, _plan_key, describe_run
+from lightning_multigrid.training.checkpoints.continuation import _continues_at, describe_run
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 from tests.helpers.processes import start_method
 from tests.helpers.sampling import sampled
@@ -337,13 +339,13 @@ def test_a_second_fit_of_a_trainer_that_was_stopped_goes_on_as_without_the_callb
 class Failing(Module):
     """Fails once, at the place that a test chooses."""
 
-    def __init__(self, where, at):
+    def __init__(self, where="nowhere", at=0):
         super().__init__(steps_scheduler)
         self.where, self.at, self.calls = where, at, 0
         self.validated = []  # (epoch, loss)
 
     def fail(self, where):
-        if where == self.where:
+        if where == self.where and not self.trainer.sanity_checking:
             self.calls += 1
             if self.calls == self.at:
                 raise RuntimeError("on purpose")
@@ -370,16 +372,13 @@ class Failing(Module):
         self.fail("batch end")
 
     def on_validation_start(self):
-        if not self.trainer.sanity_checking:
-            self.fail("validation")
+        self.fail("validation")
 
     def on_validation_batch_start(self, *_):
-        if not self.trainer.sanity_checking:
-            self.fail("validation batch")
+        self.fail("validation batch")
 
     def on_validation_batch_end(self, *_):
-        if not self.trainer.sanity_checking:
-            self.fail("validation batch end")
+        self.fail("validation batch end")
 
     def on_validation_epoch_end(self):
         if not self.trainer.sanity_checking:
@@ -393,54 +392,50 @@ def run_failing(module, folder, accumulate=1, **arguments):
     return state_of(module, host)
 
 
-@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=SLOW), 2])
-@pytest.mark.parametrize(
-    ("where", "at"),
-    [
-        ("step", 8),
-        ("validation", 2),
-        ("epoch start", 2),
-        ("last transfer", 2),
-        *(pytest.param(*case, marks=SLOW) for case in (("step", 1), ("step", 2), ("gradient", 6), ("batch end", 7))),
-    ],
-)
-def test_a_run_that_fails_continues_where_it_failed(where, at, accumulate, tmp_path):
-    whole = Failing("nowhere", 0)
-    end = run_failing(whole, tmp_path / "whole", accumulate)
-    failed = Failing(where, at)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        run_failing(failed, tmp_path, accumulate)
-    resumed = Failing("nowhere", 0)
+@pytest.fixture(scope="module")
+def unfailed(tmp_path_factory):
+    """The whole training, for a number of micro-batches, and what it leaves."""
+
+    @cache
+    def of(accumulate):
+        module = Failing()
+        return module, run_failing(module, tmp_path_factory.mktemp("whole"), accumulate)
+
+    return of
+
+
+ONCE = [("step", 8), ("validation", 2), ("epoch start", 2), ("last transfer", 2)]
+RARELY = [("step", 1), ("step", 2), ("gradient", 6), ("batch end", 7)]
+# Lightning's counters differ after a resume from the middle of a step.
+TWICE = [(("step", 5), again) for again in (("step", 3), ("batch end", 2), ("validation", 1), ("epoch start", 1))]
+FAILURES = [*product((1, 2), ((one,) for one in (*ONCE, *RARELY))), *((1, both) for both in TWICE)]
+FAILURES_SAMPLE = [*((2, (one,)) for one in ONCE), *((1, both) for both in TWICE)]
+
+
+@pytest.mark.parametrize(("accumulate", "failures"), sampled(FAILURES, *FAILURES_SAMPLE))
+def test_a_run_that_fails_continues_where_it_failed(accumulate, failures, unfailed, tmp_path):
+    whole, end = unfailed(accumulate)
+    for number, (where, at) in enumerate(failures):
+        failed = Failing(where, at)
+        with pytest.raises(RuntimeError, match="on purpose"):
+            run_failing(failed, tmp_path, accumulate, ckpt_path="last" if number else None)
+    resumed = Failing()
     its_end = run_failing(resumed, tmp_path, accumulate, ckpt_path="last")
     # An optimizer step that was under way starts anew, with all its micro-batches.
-    assert resumed.seen == whole.seen[len(whole.seen) - len(resumed.seen) :]
-    assert len(failed.seen) - accumulate <= len(whole.seen) - len(resumed.seen) <= len(failed.seen)
-    assert its_end["weights"] == end["weights"]
-
-
-@pytest.mark.parametrize("again", [("step", 3), ("batch end", 2), ("validation", 1), ("epoch start", 1)])
-def test_a_run_that_fails_twice_continues_where_it_failed(again, tmp_path):
-    """Lightning's counters differ after a resume from the middle of a step."""
-    whole = Failing("nowhere", 0)
-    end = run_failing(whole, tmp_path / "whole")
-    for failing, arguments in ((Failing("step", 5), {}), (Failing(*again), {"ckpt_path": "last"})):
-        with pytest.raises(RuntimeError, match="on purpose"):
-            run_failing(failing, tmp_path, **arguments)
-    resumed = Failing("nowhere", 0)
-    its_end = run_failing(resumed, tmp_path, ckpt_path="last")
     assert resumed.seen == whole.seen[-len(resumed.seen) :]
+    if len(failures) == 1:
+        assert len(failed.seen) - accumulate <= len(whole.seen) - len(resumed.seen) <= len(failed.seen)
     assert its_end["weights"] == end["weights"]
 
 
 @pytest.mark.parametrize("at", [("validation", 2), ("validation batch", 4), ("validation batch end", 3)])
-def test_a_validation_that_was_stopped_begins_anew(at, tmp_path):
+def test_a_validation_that_was_stopped_begins_anew(at, unfailed, tmp_path):
     """Two mini-batches in each; the resumed run has the metrics of all of them."""
-    whole, failed, resumed = Failing("nowhere", 0), Failing(*at), Failing("nowhere", 0)
-    run_failing(whole, tmp_path / "whole")
+    failed, resumed = Failing(*at), Failing()
     with pytest.raises(RuntimeError, match="on purpose"):
         run_failing(failed, tmp_path)
     run_failing(resumed, tmp_path, ckpt_path="last")
-    assert failed.validated + resumed.validated == whole.validated
+    assert failed.validated + resumed.validated == unfailed(1)[0].validated
 
 
 def adamw(parameters):
@@ -716,15 +711,3 @@ def test_a_checkpoint_of_another_version_is_refused_before_anything_is_planned(v
     ):
         fit(module, callback, ckpt_path=tmp_path / "old.ckpt")
     module.load_state_dict(torch.load(tmp_path / "old.ckpt")["state_dict"])  # as the message says
-
-
-# --- The arithmetic ---
-
-
-def test_plans_are_the_same_but_for_the_batch():
-    def key(clips=4, epochs=4, stride=1, **arguments):
-        return _plan_key(MultigridSchedule(Baseline(BatchShape(clips, 8, 32), epochs, (2, 3), stride), **arguments))
-
-    assert key() == key(clips=32) == key(epochs=4.0) == key(sub_batch=16)
-    others = [{"epochs": 5}, {"stride": 2}, {"epoch_factor": 2}, {"stepwise": False}, {"lr_scaling": "sqrt"}, OFF]
-    assert len({key(), *(key(**other) for other in others)}) == 7

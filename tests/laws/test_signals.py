@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import time
+from itertools import product
 
 import lightning as L
 import pytest
@@ -86,8 +87,9 @@ def run(folder, number=None, draw=0, ckpt_path=None):
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
-@pytest.mark.parametrize("draw", sampled(range(20), 0, 11))
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(
+    ("number", "draw"), sampled([*product(SIGNALS, range(20))], (signal.SIGTERM, 0), (signal.SIGINT, 11))
+)
 def test_a_signal_to_the_group_leaves_the_newest_checkpoint_and_no_false_word(number, draw, tmp_path):
     said = run(tmp_path / "stopped", number, draw)
     assert not (tmp_path / "stopped" / "seen.json").exists()  # it was stopped

@@ -203,13 +203,6 @@ def test_the_table_is_what_the_plan_says():
         assert row("clips/s that a GPU needs")[index] == f"{sum(first) / len(first) / clips:.1f}x"
 
 
-@pytest.mark.slow  # the tests of recipes give this command, too, and the table is checked above
-def test_the_plan_of_128_gpus_is_printed(capsys):
-    recipe = str(EXAMPLES / "recipes" / "slowfast_multigrid.yaml")
-    main(["plan", "--config", recipe, "--clips", "240000", "--devices", "128"])
-    assert f"{row('steps of multigrid')[2]} steps instead of" in capsys.readouterr().out
-
-
 def test_the_options_of_the_readme_are_those_of_the_script_and_the_command(tmp_path):
     text = (FOLDER / "README.md").read_text()
     for option in ("RUN", "CHECKPOINT_MINUTES"):

@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from lightning_multigrid.loading.fixed_clips import FixedClips, clip_dataset
 from lightning_multigrid.loading.randomness import seeded
 from lightning_multigrid.loading.requests import ClipRequest, read_clips
-from lightning_multigrid.loading.samples import SampleParts, clip_layout
+from lightning_multigrid.loading.samples import SampleParts
 
 Pair = namedtuple("Pair", "clip label")
 
@@ -97,16 +97,6 @@ def test_what_follows_a_clip_may_be_in_any_byte_order_too():
     reduced = SampleParts(follow=follow).reduced(sample | {"moments": np.arange(4)[::-1]}, request(4, 4))
     assert reduced["boxes"].tolist() == [[0, 1, 2, 4]]
     assert reduced["moments"].tolist() == [3, 2, 1, 0]
-
-
-def test_uint8_stays_uint8():
-    clip = torch.randint(0, 256, (3, 4, 8, 8), dtype=torch.uint8)
-    assert reduce_clip(clip, request(2, 4)).dtype == torch.uint8
-
-
-def test_layouts_are_told_apart_by_their_channels():
-    assert clip_layout((3, 16, 8, 8)) == clip_layout((1, 16, 8, 8)) == clip_layout((3, 3, 8, 8)) == "CTHW"
-    assert clip_layout((16, 3, 8, 8)) == clip_layout((16, 1, 8, 8)) == "TCHW"
 
 
 class Samples(Dataset):
@@ -318,15 +308,9 @@ class PlainSubset(Subset):
         (Subset(Wrapped(Read()), range(6)), [100, 105], False),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.* has a `__getitem__` of its own, and not its `read_clip`")
 def test_samples_are_those_of_the_script_whatever_wraps_a_clip_dataset(dataset, labels, forwarded):
     known = clip_dataset(dataset)
     assert (known is not None) == forwarded
     samples = read_clips(known or FixedClips(dataset), [ClipRequest(index, 2, 4, seed=0) for index in (0, 5)])
     assert [label for _, label in samples] == labels
     assert all(clip.shape == (3, 2, 4, 4) for clip, _ in samples)
-
-
-def test_a_dataset_that_could_read_less_says_so():
-    with pytest.warns(UserWarning, match="OtherSample has a `__getitem__` of its own, and not its `read_clip`"):
-        assert clip_dataset(OtherSample()) is None

@@ -1,10 +1,9 @@
 from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -16,7 +15,8 @@ from torch.utils.data import (
 )
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.loading.order import draw_pass, order_of, shuffled_order, times_before
+from lightning_multigrid.loading.order import order_of, shuffled_order
+from lightning_multigrid.loading.sampler import MultigridSampler
 from tests.helpers.tiny import Module, clips, fit
 
 
@@ -82,28 +82,6 @@ def test_the_random_generator_of_a_sampler_is_set_by_the_pass():
     assert first(1) == second(1) != second(2)
 
 
-# --- Indices that come several times in a pass ---
-
-
-@given(st.lists(st.integers(0, 6), max_size=30))
-def test_times_before_is_how_often_an_index_came_before(indices):
-    counted = [indices[:place].count(index) for place, index in enumerate(indices)]
-    found = times_before(indices)
-    assert (None if found is None else list(found)) == (counted if any(counted) else None)
-
-
-def test_indices_are_counted_where_they_are_drawn_with_repetition_alone():
-    """Counting takes time, for ten million clips two seconds."""
-    weighted = WeightedRandomSampler([0.0] * 10 + [1.0] * 10, num_samples=15)
-    drawn = draw_pass(order_of(DataLoader(dataset(), sampler=weighted), seed=3), 0)
-    assert drawn.before == times_before(drawn.indices) is not None
-    once = WeightedRandomSampler([1.0] * 20, num_samples=15, replacement=False)
-    assert draw_pass(order_of(DataLoader(dataset(), sampler=once), seed=3), 0).before is None
-    for shuffle in (True, False):
-        assert draw_pass(order_of(DataLoader(dataset(), shuffle=shuffle), seed=3), 0).before is None
-    assert draw_pass(lambda number: [1, 1, 0], 0).before is None  # it doesn't say that it may repeat
-
-
 class Balanced(DistributedSampler):
     def __iter__(self):
         return iter([0] * len(self))
@@ -152,5 +130,6 @@ def test_keys_that_are_no_indices_are_refused_by_name(key, said, only_keys):
 
 def test_indices_may_be_of_any_kind_of_integer():
     kinds = [int, np.int32, torch.tensor]
-    drawn = [draw_pass(order_of(DataLoader(dataset(100), sampler=Keys(kind)), seed=3), 0) for kind in kinds]
-    assert [list(one.indices) for one in drawn] == [list(range(100))] * 3
+    orders = [order_of(DataLoader(dataset(100), sampler=Keys(kind)), seed=3) for kind in kinds]
+    passes = [MultigridSampler(SimpleNamespace(clips=100), order).pass_of(0) for order in orders]
+    assert [list(one) for one in passes] == [list(range(100))] * 3

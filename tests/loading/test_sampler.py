@@ -1,4 +1,3 @@
-from collections import Counter
 from dataclasses import dataclass
 
 import pytest
@@ -66,47 +65,24 @@ def test_requests_carry_shape_and_seed_and_go_through_one_pass_after_the_other(w
             number, place = divmod(entry, clips)
             index = shuffled_order(0, number, clips)[place]
             assert (request.frames, request.size) == (shape.frames, shape.size)
-            assert (request.index, request.seed) == (index, derive_seed(0, number, index))
+            assert (request.index, request.seed) == (index, derive_seed(0, number, place))
             assert request.visit is None
             entry += 1
     assert entry - shift > 5 * clips  # 1.5 passes for each of 4 epochs, up to the rounding of an epoch's steps
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_a_mini_batch_may_span_two_passes(world):
-    """10 clips, of which a step takes 4: the third has the last two of a pass, and the first two of the next."""
-    schedule = MultigridSchedule(
-        Baseline(BatchShape(4 // world, 8, 32), 4), LongCycle(((1, 1),)), ShortCycle((1,)), epoch_factor=1
-    )
-    steps = [requests for _, requests in of_all_ranks(world, 2, clips=10, schedule=schedule)]
-    assert [[request.index for request in requests] for requests in steps[:3]] == [
-        shuffled_order(0, 0, 10)[:4],
-        shuffled_order(0, 0, 10)[4:8],
-        shuffled_order(0, 0, 10)[8:] + shuffled_order(0, 1, 10)[:2],
-    ]
-    passes = [0, 0, 1, 1]
-    assert [request.seed for request in steps[2]] == [
-        derive_seed(0, number, request.index) for number, request in zip(passes, steps[2], strict=True)
-    ]
-
-
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_clips_of_an_index_that_comes_several_times_in_a_pass_differ(world):
-    """The first has the seed that it has where no index comes twice. Each epoch begins with a pass of its own."""
+    """Each epoch begins with a pass of its own."""
     sampler = RandomSampler(range(20), replacement=True, num_samples=60)
     order = order_of(DataLoader(range(20), sampler=sampler), seed=0)
     steps = iter(of_all_ranks(world, SCHEDULE.epochs, clips=60, order=order))
     plan, everything = make(world=world, clips=60).plan, []
     for epoch in range(SCHEDULE.epochs):
         requests = [request for _ in range(plan.batches_per_epoch) for request in next(steps)[1]]
-        for again in range(-(-len(requests) // 60)):
-            of_pass = requests[60 * again : 60 * (again + 1)]
-            assert [request.index for request in of_pass] == order(epoch, again)[: len(of_pass)]
-            before = Counter()
-            for request in of_pass:
-                times = [before[request.index]] if before[request.index] else []
-                assert request.seed == derive_seed(0, epoch, again, request.index, *times)
-                before[request.index] += 1
+        for number, request in enumerate(requests):
+            again, place = divmod(number, 60)
+            assert (request.index, request.seed) == (order(epoch, again)[place], derive_seed(0, epoch, again, place))
         everything += requests
     assert len({request.seed for request in everything}) == len(everything)
 

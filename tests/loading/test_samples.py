@@ -384,59 +384,18 @@ def test_a_mask_without_a_name_is_refused_with_the_line_that_works_and_one_that_
     assert kept is sample[name]
 
 
-def test_a_number_that_may_count_frames_is_warned_of_once_it_has_a_name_no_more():
-    sample = {"video": CLIP, "label": 8, "length": torch.tensor(8)}
-    with pytest.warns(UserWarning, match=r"list: 'l.*' of the first sample equals the frames of its clip") as warned:
-        FixedClips([sample])
-    assert len(warned) == 2
-    named = FixedClips([sample], follow={"label": "", "length": "f"})
-    reduced = named.read_clip(ClipRequest(0, 2, 8, 0))
-    assert (reduced["label"], reduced["length"]) == (8, torch.tensor(2))
-    FixedClips([(CLIP, 8)])  # a label
-    FixedClips([(CLIP, 3, 0.5, True)])
-
-
-WAVE = torch.sin(torch.arange(16_000.0))
-
-
 @pytest.mark.parametrize(
-    ("part", "message", "ways"),
+    ("sample", "staying"),
     [
-        ({"other": WAVE.expand(2, -1)}, "'other' .* looks like sound, .*`.*whole_span=True", ({"other": "AB"},)),
-        ({"audio": torch.rand(80, 100)}, "'audio' .* looks like sound", ({"audio": "AB"},)),
+        ((CLIP, 8), []),  # a label
+        ((CLIP, 3, 0.5), ["1", "2"]),
+        ({"video": CLIP, "sound": torch.rand(16_000), "name": "a"}, ["'sound'"]),
+        ({"video": CLIP, "label": 8, "boxes": {"scores": np.ones(2)}}, ["'label'", "'boxes.scores'"]),
     ],
 )
-def test_what_looks_as_if_a_coarse_clip_changed_its_meaning_is_pointed_out_until_it_has_a_name(part, message, ways):
-    sample = {"video": CLIP, **part}
-    with pytest.warns(UserWarning, match="list: " + message) as warned:
-        FixedClips([sample])
-    assert len(warned) == 1
-    for follow in ways:
-        assert all(repr(name) in str(warned[0].message) for pair in follow.items() for name in pair)
-        FixedClips([sample], follow=follow).read_clip(ClipRequest(0, 2, 4, 0))
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        {"rotation": torch.eye(3)},
-        {"features": torch.rand(4096)},
-        {"embedding": torch.randn(2048)},
-        {"fps": "30"},
-        {"names": np.array(["a"])},
-        {"dt": torch.eye(3).to_sparse()},
-        {"audio_fps": 44_100},
-        {"audio": torch.rand(0)},
-        {"waves": torch.fft.fft(WAVE)},
-    ],
-)
-def test_other_parts_are_not_pointed_out(part):
-    FixedClips([{"video": CLIP, **part}])
-
-
-def test_sound_lasts_as_long_as_clips_that_span_the_whole_and_images_have_no_rate():
-    FixedClips([(CLIP, WAVE)], whole_span=True)
-    FixedClips([{"image": CLIP[:, 0], "audio": WAVE}])
+def test_the_parts_that_stay_on_every_grid_are_known_by_name(sample, staying):
+    assert FixedClips([sample]).staying == staying
+    assert FixedClips([sample], follow=dict.fromkeys((eval(name) for name in staying), "")).staying == []
 
 
 @pytest.mark.parametrize(

@@ -217,11 +217,19 @@ def test_every_tensor_is_accounted_for():
     ]
 
 
-def test_a_printed_report_shows_the_first_names():
-    report = load_weights(nn.Sequential(*(nn.Linear(2, 2) for _ in range(12))), {"0.weight": torch.zeros(2, 2)})
-    [_, missing] = str(report).splitlines()
-    names = [f"{block}.{kind}" for block in range(5) for kind in ("weight", "bias")][1:9]
-    assert missing == f"23 of the model keep their values, as the weights lack them: {', '.join(names)} and 15 more"
+def test_no_kind_of_tensor_hides_behind_the_many_of_another():
+    body = nn.Sequential(*(nn.Linear(2, 2) for _ in range(12)))
+    model = nn.ModuleDict({"blocks": body, "z_norm": nn.LayerNorm(2)})
+    report = load_weights(model, {f"blocks.{block}.weight": torch.zeros(2, 2) for block in range(11)})
+    assert str(report).splitlines()[1:] == [
+        "15 of the model keep their values, as the weights lack them: blocks.*.bias (12), blocks.11.weight,"
+        " z_norm.weight, z_norm.bias"
+    ]
+    layers = {"".join(chr(ord("a") + int(digit)) for digit in str(number)): nn.Linear(2, 2) for number in range(10, 16)}
+    report = load_weights(nn.ModuleDict(layers), {"ba.weight": torch.zeros(2, 2)})
+    assert str(report).endswith(
+        ": ba.bias, bb.weight, bb.bias, bc.weight, bc.bias, bd.weight, bd.bias, be.weight and 3 more"
+    )
 
 
 # --- Files of the Hugging Face Hub ---
@@ -421,6 +429,35 @@ def test_a_hostile_file_is_refused_and_not_run(tmp_path, writer, suffix):
     if writer == "pickle":
         pickle.loads(path.read_bytes())
         assert folder.exists()
+
+
+def test_a_flipped_bit_is_refused(tmp_path):
+    """Of the bits of tensors, torch takes any for good: the checksums are in the file, but it does not look at them."""
+    path = tmp_path / "weights.pyth"
+    weights = small_cnn(num_classes=4).state_dict()
+    torch.save({"model_state": weights}, path)
+    data, draw, refused = path.read_bytes(), random.Random(0), 0
+    for _ in range(60):
+        flipped = bytearray(data)
+        flipped[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        path.write_bytes(flipped)
+        model = small_cnn(num_classes=4)
+        try:
+            load_weights(model, path)
+        except ValueError as error:
+            refused += "weights.pyth is damaged" in str(error)
+        else:  # a bit that says nothing: a date, or what fills up the space before a tensor
+            assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in weights.items())
+    assert refused > 50
+
+
+def test_a_file_without_checksums_is_read(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(small_cnn(num_classes=4).state_dict(), tmp_path / "weights.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert not load_weights(small_cnn(num_classes=4), tmp_path / "weights.pt").missing
 
 
 @pytest.mark.parametrize(

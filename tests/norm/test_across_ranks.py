@@ -509,30 +509,6 @@ def test_cuda_across_ranks(backend, devices, tmp_path):
     spawn(run_laws, args=(2, str(tmp_path / "store"), [devices_agree], backend), nprocs=2)
 
 
-@pytest.fixture
-def alone(tmp_path):
-    """A process group of one rank, as a Trainer with one device may have it."""
-    start(0, 1, tmp_path / "store")
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.mark.usefixtures("alone")
-def test_one_rank_is_plain_batchnorm_to_the_bit():
-    layer = make_layer()
-    plain = copy.deepcopy(layer)
-    with collectives() as calls:
-        for clips in (2, 8, 15):
-            x = make_clips(clips).requires_grad_()
-            results = []
-            for module in (layer, plain):
-                output = grouped(module, x, 8) if module is layer else module(x)
-                results.append([output, *torch.autograd.grad((output**3).sum(), [x, *module.parameters()])])
-            assert_close(*results, rtol=0, atol=0)
-    assert_close(layer.state_dict(), plain.state_dict(), rtol=0, atol=0)
-    assert calls == []
-
-
 def test_without_process_groups(monkeypatch):
     """As with a torch built without `torch.distributed`."""
     monkeypatch.setattr(dist, "is_available", lambda: False)

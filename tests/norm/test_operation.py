@@ -110,18 +110,6 @@ def test_frozen_running_statistics_stay(clips):
     assert_close(layer.state_dict(), state, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("clips", [4, 5])
-def test_gradients_of_gradients(clips):
-    """As a gradient penalty needs them."""
-    layer, x = make_layer(), make_clips(clips).requires_grad_()
-    expected, _ = loop_of_batchnorm(layer, x, in_turn(clips, 2))
-    found, inputs = [], (x, layer.weight, layer.bias)
-    for output in (grouped(layer, x, 2), expected):
-        first = torch.autograd.grad((output**3).sum(), inputs, create_graph=True)
-        found.append(torch.autograd.grad(sum((one**2).sum() for one in first), inputs))
-    assert_close(*found, rtol=1e-8, atol=1e-8)
-
-
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
 @pytest.mark.parametrize("clips", [16, 19])
 def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, clips):
@@ -162,19 +150,6 @@ def test_operations_of_a_step(memory_format, groups, forward, backward):
     with CountedOperations() as counted:
         output.backward(gradient)
     assert counted.launches == backward
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
-@pytest.mark.parametrize("frozen", ["weight", "bias"])
-def test_a_frozen_parameter_gets_no_gradient_and_changes_no_other(memory_format, frozen):
-    layer, x = make_layer(), make_clips(16, memory_format=memory_format)
-    whole = copy.deepcopy(layer)
-    layer.get_parameter(frozen).requires_grad_(False)
-    for each in (layer, whole):
-        (grouped(each, x, 4) ** 3).sum().backward()
-    assert layer.get_parameter(frozen).grad is None
-    other = {"weight": "bias", "bias": "weight"}[frozen]
-    assert torch.equal(layer.get_parameter(other).grad, whole.get_parameter(other).grad)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
@@ -499,40 +474,3 @@ def test_running_statistics_move_as_in_so_many_steps_of_the_baseline(clips, mome
     assert_close(layer.running_mean, repeated.running_mean)
     assert_close(layer.running_var, repeated.running_var)
     assert layer.num_batches_tracked == 1
-
-
-# --- `torch.func` ---
-
-
-@pytest.mark.parametrize(("clips", "of"), [(4, 4), (5, 5), (8, 4)])
-def test_gradients_of_functions_go_through_several_groups(clips, of):
-    """`torch.func`, which meta-learning uses, takes no running statistics."""
-    layer = nn.BatchNorm3d(3, track_running_stats=False)
-    x, weights = torch.randn(clips, 3, 2, 2, 2), {name: value.detach() for name, value in layer.named_parameters()}
-
-    def loss(weights):
-        return (torch.func.functional_call(layer, weights, x) ** 3).sum()
-
-    with sub_batches(2, of=of):
-        gradients = torch.func.grad(loss)(weights)
-        (layer(x) ** 3).sum().backward()
-    for name, parameter in layer.named_parameters():
-        assert_close(gradients[name], parameter.grad)
-
-
-@pytest.mark.parametrize(("clips", "of"), [(4, 4), (5, 5), (8, 4)])
-def test_an_ensemble_of_models_by_vmap_has_the_statistics_of_each(clips, of):
-    layers = [make_layer(track_running_stats=False) for _ in range(3)]
-    stacked, _ = torch.func.stack_module_state(layers)
-    x = make_clips(clips)
-
-    def forward(weights):
-        return torch.func.functional_call(layers[0], weights, (x,))
-
-    with sub_batches(2, of=of):
-        together = torch.func.vmap(forward)(stacked)
-        gradients = torch.func.vmap(torch.func.grad(lambda weights: (forward(weights) ** 3).sum()))(stacked)
-    for index, layer in enumerate(layers):
-        assert_close(together[index], grouped(layer, x, 2, of))
-        (grouped(layer, x, 2, of) ** 3).sum().backward()
-        assert_close(gradients["weight"][index], layer.weight.grad)

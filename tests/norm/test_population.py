@@ -36,10 +36,3 @@ def test_statistics_are_those_of_all_values_whatever_their_mini_batches_and_laye
         assert_close(layer.running_var, seen.var(dim=1, correction=0), rtol=1e-7, atol=0)
     # No value has reached the last layer.
     assert all(torch.equal(*pair) for pair in zip(before, (net[2].running_mean, net[2].running_var), strict=True))
-
-
-def test_without_any_value_nothing_changes() -> None:
-    net = layers_of(2)
-    write_statistics(tracking_layers(net), {"0": [], "1": []})
-    assert net[0].running_mean.tolist() == [0, 0]
-    assert net[1].running_var.tolist() == [1, 1, 1]

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import interpolate
 from torch.testing import assert_close
 
-from lightning_multigrid.positions import Grid, Grids, Table
+from lightning_multigrid.positions.adapters import Grid, Grids, Table
 
 
 def table(*tokens, leading=0, channels=3):

@@ -9,7 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
-from lightning_multigrid.positions import Following, Table, known
+from lightning_multigrid.positions import Following, known
+from lightning_multigrid.positions.adapters import Table
 from lightning_multigrid.training.script.refusals import refuse_tables_in_shards
 from tests.helpers.tiny import CLASSES, FRAMES, SIZE, Module, fit, loader
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from lightning_multigrid.decode import Damage, FullDecode, VideoError, make_table, open_video
-from lightning_multigrid.prepare.check_videos import check, look_at
+from lightning_multigrid.prepare.check_videos import check, kind_of, look_at
 from lightning_multigrid.prepare.index_before_fit import index_in_subprocess
 from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources import VideoList
@@ -202,6 +202,13 @@ def test_frames_and_rates_are_counted_where_a_header_states_those_of_its_clock(t
     assert short.frames in (30, 31)
     with open_video(path) as video:
         assert (len(video), video.rate) == (90, pytest.approx(1000 / 33))
+
+
+def test_codec_and_size_are_read_off_a_header(tmp_path):
+    video = write_video(tmp_path / "a.avi", numbered_frames(3, 64, 96), codec="mpeg4")
+    (tmp_path / "b.mp4").write_bytes(b"no video")
+    paths = video, tmp_path / "b.mp4", tmp_path, tmp_path / "missing.mp4"
+    assert [kind_of(str(path)) for path in paths] == ["mpeg4 96 x 64", "", "", ""]
 
 
 def told_by_ffmpeg(path):

@@ -4,6 +4,7 @@ import csv
 import os
 import random
 import re
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -403,9 +404,15 @@ def test_files_of_planes_may_be_listed_as_any_videos(tmp_path):
     assert not (tmp_path / "tables").exists()
 
 
-def test_the_bytes_of_planes_are_known_before_they_are_written(tmp_path):
+def test_planes_are_refused_where_the_disk_has_no_room(tmp_path, monkeypatch):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     (tmp_path / "in" / "c.mp4").write_bytes(b"no video")
     needed = 20 * 48 * (64 * 3 // 2) + 20 * 3 * 8  # of a video: planes, and the checks of three bands
     paths = [*source.paths(), str(tmp_path / "in" / "c.mp4")]
     assert bytes_of_planes(paths, Planes()) == 3 * needed
+    room = shutil.disk_usage(tmp_path)._replace(free=2 * needed - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: room)
+    with pytest.raises(OutputError, match=r"take about 0.0 GB, and the disk of .* has 0.0 GB free. Free some space"):
+        prepare(source, tmp_path / "out", Planes())
+    assert list((tmp_path / "out").rglob("*.planes")) == []
+    assert prepare(source, tmp_path / "out", FAST).made == 2

@@ -83,9 +83,7 @@ def test_the_time_of_the_baselines_end_is_that_of_the_shortest_training_as_good(
         (
             {"multigrid": GOOD, "baseline": SAME},
             r"^Yes: 2\.00x faster by the wall clock; val/top1 \(higher is better\) 0\.91 \+- 0\.0058 against 0\.91 \+- "
-            r"0\.0058 is no difference beyond chance \(two standard errors are 0\.016\)\. With the callback, the "
-            r"baseline's final val/top1 of 0\.91 was reached after 50 s of `fit`, without it after 1 min 40 s: "
-            r"2\.00x faster\.$",
+            r"0\.0058 is no difference beyond chance \(two standard errors are 0\.016\)\.$",
         ),
         (
             {"multigrid": GOOD, "baseline": SAME, "shortened": WORSE},
@@ -93,7 +91,7 @@ def test_the_time_of_the_baselines_end_is_that_of_the_shortest_training_as_good(
         ),
         (
             {"multigrid": GOOD, "baseline": BETTER, "shortened": WORSE},
-            r"^It depends: 2\.00x .* is worse; .* reaches 0\.65 .* the baseline's .* of 0\.9733 was never reached\.$",
+            r"^It depends: 2\.00x .* is worse; .* reaches 0\.65 ",
         ),
         (
             {"multigrid": GOOD, "baseline": BETTER, "shortened": GOOD},
@@ -105,7 +103,7 @@ def test_the_time_of_the_baselines_end_is_that_of_the_shortest_training_as_good(
         ),
         (
             {"multigrid": SAME, "baseline": GOOD},
-            r"^Don't: .* it takes 200% of the baseline's time\. .* without it after 50 s: 2\.00x slower\.",
+            r"^Don't: .* it takes 200% of the baseline's time\.",
         ),
         (
             {"multigrid": GOOD[:1], "baseline": SAME[:1]},

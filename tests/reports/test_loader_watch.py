@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_multigrid.reports.loader_watch import LoaderWatch, Loading, Stretch
+from lightning_multigrid.reports.loader_watch import LoaderWatch, Loading
 from lightning_multigrid.reports.step_times import StepTime
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
 
@@ -40,10 +40,6 @@ def test_a_run_takes_what_its_loader_takes_or_its_steps_phase_by_phase():
     assert verdict.alone == 2000 * 1  # steps of 8 clips, which take half a second to read
     assert Loading(plan, 0, ["x"]).judge(1.0, 0.0625).total == coarse * 3 + fine * 1.5
     assert loading.judge(1.0, 0.0625, baseline_read=0.25).alone == 2000 * 2
-
-
-def test_what_is_read_for_no_step_takes_nothing():
-    assert Stretch(0, 0).seconds(1.0, 1.0, 2) == 0
 
 
 def test_the_sentence_says_what_why_and_what_helps():

@@ -7,8 +7,11 @@ import re
 import runpy
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
+import av
 import pytest
 import torch
 from torch.testing import assert_close
@@ -219,10 +222,84 @@ def test_a_fit_of_prepared_videos_says_what_limits_each_grid(script, tmp_path, c
     rows = json.loads(file.read_text())["rows"]
     assert rows[-1]["shape"] == "2 x 4 x 32"
     assert [row["steps"] > 0 and row["ms"] > 0 for row in rows] == [True] * len(rows)
-    tables = runpy.run_path(str(RESULTS / "tables.py"))
-    [printed] = tables["made_of"](tmp_path, tables["KINDS"])
-    assert f"{rows[0]['ms']:.1f}" in printed
+    assert f"{rows[0]['ms']:.1f}" in shown(tmp_path)
     assert f"{rows[0]['ms_waiting']:.1f}" in capsys.readouterr().out
+
+
+def shown(folder):
+    """The tables of the JSON files of a folder."""
+    tables = runpy.run_path(str(RESULTS / "tables.py"))
+    return "".join(tables["made_of"](folder, tables["KINDS"]))
+
+
+def test_codecs_are_measured_each_with_its_bytes(script, tmp_path, capfd):
+    pytest.importorskip("torchcodec")
+    file, few = tmp_path / "codecs.json", ["--seconds", "2", "--minutes", "0.05", "--clips", "1"]
+    script("benchmark_codecs")["main"]([*few, "--json", str(file)])
+    rows = json.loads(file.read_text())["rows"]
+    assert len(rows) == 7
+    for row in rows.values():
+        assert row["ms"].keys() == {"ours", "PyAV, seeking", "torchcodec"}
+        assert min(row["ms"].values()) > 0
+        assert 0 < row["bytes"] <= row["bytes_per_minute"]
+        assert 1 <= row["requests"] <= 3
+    assert "CPU ms" in capfd.readouterr().out
+    assert "| `codecs.json` | H.264, only keyframes | " in shown(tmp_path)
+
+
+def test_planes_are_measured_beside_originals_and_copies(script, tmp_path, capsys):
+    file = tmp_path / "planes.json"
+    few = ["--made", "1", "--seconds", "1", "--sides", "32", "--frames", "4", "8", "--rounds", "1", "--clips", "2"]
+    script("benchmark_planes")["main"]([*few, "--json", str(file)])
+    rows = json.loads(file.read_text())["rows"]
+    assert [(row["side"], row["frames"]) for row in rows] == [(32, 4), (32, 8)]
+    assert all(row[name]["cpu_ms"] > 0 for row in rows for name in ("original", "copy", "planes"))
+    assert "32 pixels, 8 frames: CPU ms (wall) original " in capsys.readouterr().out
+    assert "| `planes.json` | 32 | 4 | " in shown(tmp_path)
+
+
+@pytest.fixture
+def decode(script, monkeypatch):
+    for name in ("torchcodec", "torchcodec.decoders", "decord", "cv2"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if not installed
+    return script("benchmark_decode")["main"]
+
+
+def test_decoders_are_measured_on_ordinary_prepared_and_long_files(decode, tmp_path, capsys):
+    few = ["--sizes", "64x48", "--seconds", "2.2", "--long", "0.1", "--rounds", "1", "--clips", "1"]
+    decode([*few, "--json", str(tmp_path / "decode.json")])
+    report = json.loads((tmp_path / "decode.json").read_text())
+    assert list(report["files"]) == ["64x48 ordinary", "64x48 prepared", "64x48 ordinary, 0.1 minutes"]
+    names = ["ours", "ours, YUV", "ours, without a table", "pyslowfast", "pyav"]
+    for name, file in report["files"].items():
+        is_long = "minutes" in name
+        assert file["same"] == dict.fromkeys([*names[:2], "pyslowfast"] if is_long else names, True)
+        assert file["table"]["ours"]["x ours"] == 1
+        assert [len(file["ms"][grid]["pyslowfast"]) for grid in file["ms"]] == [1, 1, 1]
+        assert file["costs of its table"]["CPU s to make it"] > 0
+    assert report["machine"]["av"] == av.__version__
+    printed = capsys.readouterr().out
+    assert "not installed: torchcodec exact" in printed
+    assert "clips/s/core" in printed
+
+
+def test_a_folder_without_videos_is_named(decode, tmp_path, capsys):
+    (tmp_path / "text.mp4").write_text("text")
+    with pytest.raises(SystemExit):
+        decode(["--videos", str(tmp_path)])
+    assert "no H.264 file of 64 frames or more in mp4 there" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts by /proc")
+def test_what_a_training_keeps_is_counted(script, tmp_path):
+    benchmark, counts = script("benchmark_leaks"), []
+    options = Namespace(warm_up=2, batches=4, every=2, minutes=0, workers=0)
+    benchmark["measure"]("own dataset", options, str(tmp_path), SimpleNamespace(put=counts.extend))
+    assert [number for number, _ in counts] == [0, 2, 4]
+    assert all(held["bytes"] > 10**8 and held["files"] > 2 and held["threads"] > 0 for _, held in counts)
+    made = [(step, {"bytes": 10**8 + 7 * step, "files": 9, "threads": step // 2, "shm": 0}) for step in (0, 2, 4)]
+    grown = {"bytes": 7000, "files": 0, "threads": 500, "shm": 0}
+    assert benchmark["row_of"](made) == pytest.approx({"mini_batches": 4, "resident": 10**8, **grown})
 
 
 def test_the_readme_names_every_script():
@@ -253,9 +330,7 @@ def test_settings_of_prepare_are_compared_at_equal_bytes(script, tmp_path, capsy
     [found] = report["files"].values()
     assert {row["crf"] for rows in found["settings"].values() for row in rows} == {18, 21, 24}
     assert {*found["against"]["medium"].values()} == {0, 1}  # against itself
-    tables = runpy.run_path(str(RESULTS / "tables.py"))
-    [printed] = tables["made_of"](tmp_path, tables["KINDS"])
-    assert "| medium, crf 18 |" in printed
+    assert "| medium, crf 18 |" in shown(tmp_path)
     # Twice the bytes for each 3 dB: with a quarter more bytes at each `crf`, it is log2(1.25) * 3 dB worse.
     rows = [{"crf": 21 + 6 * n, "bytes": 2.0**-n, "psnr": 40 - 3 * n, "encode_s": 1, "clip_ms": 1} for n in (-1, 0, 1)]
     more = [row | {"bytes": 1.25 * row["bytes"], "encode_s": 2} for row in rows]

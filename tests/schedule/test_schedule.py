@@ -38,10 +38,6 @@ def test_passes_at_the_ends_of_phases_are_the_published_schedule_to_a_pass():
     assert [phase.shape for phase in schedule.phases] == cycle * 3 + cycle[-1:]
 
 
-def test_base_shapes_part_their_stage_equally():
-    assert ends(MultigridSchedule(KINETICS))[:5] == [23.5, 47, 70.5, 94, 94 + 60 / 4]
-
-
 def test_short_cycle_has_the_published_shapes():
     schedule = MultigridSchedule(KINETICS)
     multiples = [[shape.clips // 8 for shape in schedule.cycle(phase.shape)] for phase in schedule.phases[:4]]

@@ -11,7 +11,8 @@ from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.training.rehearsal.copies import clone_of, held_by
+from lightning_multigrid.loading import held_by
+from lightning_multigrid.training.rehearsal.copies import clone_of
 from tests.helpers.tiny import Module, fit, trainer
 
 
@@ -79,7 +80,7 @@ def test_a_copy_shares_the_elements_of_long_lists_and_nothing_else():
         assert copied["paths"][0] is module.data["paths"][0]
 
 
-def test_what_a_copy_does_to_optimizers_and_schedulers_leaves_no_trace():
+def test_what_a_copy_does_to_the_trainer_to_optimizers_and_to_schedulers_leaves_no_trace(tmp_path):
     class ByHand(Module):
         def training_step(self, batch, batch_idx):
             optimizer, scheduler = self.optimizers(), self.lr_schedulers()
@@ -90,6 +91,8 @@ def test_what_a_copy_does_to_optimizers_and_schedulers_leaves_no_trace():
                 scheduler.step()
                 optimizer.param_groups[0]["lr"].mul_(9)
                 scheduler.base_lrs[0] = 5
+                self.trainer.should_stop = True
+                self.trainer.save_checkpoint(tmp_path / "copy.ckpt")
 
     class Look(L.Callback):
         def on_train_start(self, trainer, pl_module):
@@ -97,6 +100,7 @@ def test_what_a_copy_does_to_optimizers_and_schedulers_leaves_no_trace():
             assert optimizer.param_groups[0]["lr"] == torch.tensor(0.1)
             assert not optimizer.state
             assert scheduler.base_lrs[0] != 5
+            assert not trainer.should_stop
             raise KeyError("looked")
 
     seen = []
@@ -109,3 +113,4 @@ def test_what_a_copy_does_to_optimizers_and_schedulers_leaves_no_trace():
         fit(module, MultigridCallback(), Look(), fast_dev_run=True)
     assert seen
     assert all(seen)
+    assert not (tmp_path / "copy.ckpt").exists()

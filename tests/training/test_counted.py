@@ -91,24 +91,6 @@ class Maps(Tokens):
         return (x + maps[..., : x.shape[3], : x.shape[4]]).flatten(2).transpose(1, 2)
 
 
-class Learned(Tokens):
-    """An MLP of the number of a token."""
-
-    def __init__(self):
-        super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(1, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
-
-    def places(self, n, x):
-        return self.mlp(torch.arange(n, device=x.device).float()[:, None])
-
-
-class ByEinsum(Tokens):
-    def placed(self, x):
-        x = x.flatten(2).transpose(1, 2)
-        turns = sinusoids(torch.arange(x.shape[1], device=x.device).float())
-        return torch.einsum("bnc,nc->bnc", x, turns)
-
-
 class Stacked(Tokens):
     def placed(self, x):
         x = x.flatten(2).transpose(1, 2)
@@ -122,15 +104,6 @@ class AsKeys(Tokens):
         return (x @ keys.transpose(1, 2)).softmax(-1) @ x
 
 
-class BiasOfAttention(Tokens):
-    """A bias that depends on the key alone."""
-
-    def placed(self, x):
-        x = x.flatten(2).transpose(1, 2)
-        bias = self.table[0, : x.shape[1], 0].expand(x.shape[1], -1)
-        return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=bias)
-
-
 class Summed(Tokens):
     """Made of ones of the shape and the type of the data."""
 
@@ -139,8 +112,7 @@ class Summed(Tokens):
 
 
 COUNTING = [
-    Sliced, Embedded, Computed, Summed, Rotated, Complex, InSpace, OfEachClip, Maps, Learned, ByEinsum, Stacked,
-    AsKeys, BiasOfAttention,
+    Sliced, Embedded, Computed, Summed, Rotated, Complex, InSpace, OfEachClip, Maps, Stacked, AsKeys,
 ]  # fmt: skip
 
 
@@ -175,15 +147,6 @@ class Coordinates(Tokens):
         return (x + rows).flatten(2).transpose(1, 2)
 
 
-class Recurrent(Tokens):
-    def __init__(self):
-        super().__init__()
-        self.recurrent = nn.LSTM(WIDTH, WIDTH, batch_first=True)
-
-    def placed(self, x):
-        return self.recurrent(x.mean((3, 4)).transpose(1, 2))[0]
-
-
 class Subsampled(Tokens):
     """As SlowFast's slow pathway: every other frame of the clip, by its number."""
 
@@ -211,7 +174,7 @@ class CentreOfMass(Tokens):
         return torch.stack([across, times], 1)
 
 
-NOT_COUNTING = [Spread, Interpolated, Relative, Coordinates, Recurrent, Subsampled, Masked, CentreOfMass]
+NOT_COUNTING = [Spread, Interpolated, Relative, Coordinates, Subsampled, Masked, CentreOfMass]
 
 
 def places(net, shape):

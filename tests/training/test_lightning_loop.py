@@ -4,14 +4,12 @@ from itertools import product
 
 import lightning as L
 import pytest
-import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.utils.data import DataLoader
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.host import MisconfigurationException
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import Module, clips, fit, loader, trainer
+from tests.helpers.tiny import Module, fit, loader, trainer
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -128,46 +126,3 @@ def test_a_training_of_no_length_trains_nothing(length):
     module = Module()
     host = fit(module, MultigridCallback(), **length)
     assert (module.seen, host.global_step) == ([], 0)
-
-
-@pytest.mark.parametrize("epochs", [1, None])
-@pytest.mark.parametrize("interval", sampled([0.3, 1.0, 6, 24], 0.3, 6))
-def test_what_becomes_of_an_interval_of_validations_is_said(interval, epochs, caplog):
-    """In an epoch of 24 mini-batches, which has 9 here."""
-    after = []
-
-    class Noting(L.Callback):
-        def on_validation_end(self, trainer, pl_module):
-            if not trainer.sanity_checking:
-                after.append(trainer.global_step)
-
-    if epochs is None and isinstance(interval, float):
-        pytest.skip("Lightning refuses a share of no epoch.")
-    data = {"train": loader(number=96), "val": loader(shuffle=False, number=4)}
-    every = {"val_check_interval": interval, "check_val_every_n_epoch": epochs}
-    fit(Module(), Noting(), MultigridCallback(), max_epochs=2, **every, **data)
-    said = [message for message in caplog.messages if message.startswith("`val_check")]
-    script = {0.3: 7}.get(interval, interval)
-    own = f"a validation after every {after[0]} mini-batches, of which an epoch has 9."
-    assert said == [f"`val_check_interval={interval}`: {own} In the script, it is after every {script} of 24."] * (
-        interval != 1.0
-    )
-
-
-def test_logged_means_weigh_the_clips_that_a_collate_fn_left():
-    """Those that there are, as without the callback."""
-
-    def drop(samples):
-        kept = [sample for number, sample in enumerate(samples) if number % 4]
-        return torch.utils.data.default_collate(kept)
-
-    class Logs(Module):
-        def training_step(self, batch, batch_idx):
-            self.log("size", float(len(batch[0])), on_step=False, on_epoch=True)
-            self.sizes = [*getattr(self, "sizes", []), len(batch[0])]
-            return super().training_step(batch, batch_idx)
-
-    module = Logs()
-    host = fit(module, MultigridCallback(), max_epochs=1, train=DataLoader(clips(100), 4, collate_fn=drop))
-    weighted = sum(size * size for size in module.sizes) / sum(module.sizes)
-    assert float(host.callback_metrics["size"]) == pytest.approx(weighted)

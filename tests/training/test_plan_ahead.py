@@ -97,22 +97,6 @@ def test_a_training_of_no_given_length_has_1000_epochs_as_lightning_gives_it():
     assert callback.run.plan == ahead
 
 
-class Prepared(Module):
-    """It makes its clips in `setup`."""
-
-    def setup(self, stage):
-        self.clips = clips(40)
-
-    def train_dataloader(self):
-        return DataLoader(self.clips, 4)
-
-
-def test_what_the_setup_of_a_module_makes_is_made_before():
-    module = Prepared()
-    module.setup("fit")
-    assert MultigridCallback().plan(trainer(), module).clips == 40
-
-
 @pytest.mark.parametrize(
     ("module", "data", "arguments", "match"),
     [

@@ -3,14 +3,11 @@
 import copy
 import gc
 import pickle
-import signal
 import weakref
-from contextlib import suppress
 
 import lightning as L
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
@@ -123,38 +120,6 @@ def test_a_checkpoint_that_is_saved_after_a_fit_is_that_of_its_end(length, tmp_p
         assert torch.equal(value, again.state_dict()[name])
 
 
-class TimeFirst(Module):
-    """Logs the number of clips over an epoch, of mini-batches whose first axis is time."""
-
-    def __init__(self):
-        super().__init__()
-        self.means, self.counts = [], []
-
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        self.log("mean", float(batch_idx), on_step=False, on_epoch=True)
-        if isinstance(self._trainer, L.Trainer):
-            self.counts.append((batch_idx, x.shape[1]))
-        return nn.functional.cross_entropy(self.net(x.permute(1, 2, 0, 3, 4)), y)
-
-    def on_train_epoch_end(self):
-        self.means.append(float(self.trainer.callback_metrics["mean"]))
-        total = sum(clips for _, clips in self.counts)
-        assert self.means[-1] == pytest.approx(sum(index * clips for index, clips in self.counts) / total)
-        self.counts = []
-
-
-def time_first(samples):
-    x, y = torch.utils.data.default_collate(samples)
-    return x.permute(2, 0, 1, 3, 4), y
-
-
-def test_means_over_an_epoch_weigh_clips_and_not_frames():
-    module = TimeFirst()
-    fit(module, MultigridCallback(), train=DataLoader(clips(100), 4, collate_fn=time_first))
-    assert len(module.means) == 4
-
-
 class Changing:
     """A dataset whose length changes with the epoch."""
 
@@ -202,32 +167,3 @@ def test_a_limit_may_leave_fewer_clips_than_a_mini_batch_has(caplog):
 def test_arguments_that_would_have_no_effect_are_refused():
     with pytest.raises(ValueError, match="`clips_per_epoch` is for iterable datasets, but TensorDataset has a length"):
         fit(Module(), MultigridCallback(clips_per_epoch=50))
-
-
-def test_a_ctrl_c_that_the_script_catches_stops_nothing():
-    class Catches(Module):
-        def training_step(self, batch, batch_idx):
-            with suppress(KeyboardInterrupt):
-                if self.trainer.global_step == 3:
-                    raise KeyboardInterrupt
-            return super().training_step(batch, batch_idx)
-
-    assert fit(Catches(), MultigridCallback(), max_epochs=4).current_epoch == 4
-
-
-def test_a_handler_of_the_script_stays_its_own():
-    """It decides what a Ctrl-C does: here the training goes on."""
-    came, module = [], Module()
-
-    class Sends(L.Callback):
-        def on_train_batch_start(self, trainer, *_):
-            if trainer.global_step == 3:
-                signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, lambda *_: came.append(True))
-    try:
-        host = fit(module, MultigridCallback(), Sends(), max_epochs=4)
-        assert came == [True]
-        assert host.current_epoch == 4
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -3,11 +3,13 @@
 import re
 
 import pytest
+import torch
 from lightning.pytorch import callbacks
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
-from tests.helpers.tiny import Module, fit, loader
+from tests.helpers.tiny import Module, clips, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -51,14 +53,21 @@ def test_an_average_of_lightning_is_named(tmp_path, caplog):
     assert "`EMAWeightAveraging`: what counts steps" in caplog.text
 
 
+class OfThree(Module):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch[:2], batch_idx)
+
+
+def test_the_parts_of_a_sample_that_stay_on_every_grid_are_named(tmp_path, caplog):
+    noise, labels = clips().tensors
+    three = DataLoader(TensorDataset(noise, labels, torch.rand(len(labels), 3)), 4)
+    run(tmp_path, module=OfThree(), train=three, max_epochs=1)
+    assert "parts of a sample stay as they are on every grid: 1, 2. `follow` names what has to follow" in caplog.text
+
+
 def test_mini_batches_of_an_optimizer_step_are_not_called_steps(tmp_path, caplog):
     run(tmp_path, accumulate_grad_batches=2)
     assert "The first epoch has 10 mini-batches, and begins at 8 times the baseline's LR" in caplog.text
-
-
-def test_what_a_time_limit_means_is_said(tmp_path, caplog):
-    run(tmp_path, max_time="02:00:00:00")
-    assert "The time limit of 2 days, 0:00:00 changes no phase: they are shares of" in caplog.text
 
 
 def test_a_plain_script_and_a_baseline_hear_nothing(tmp_path, caplog):

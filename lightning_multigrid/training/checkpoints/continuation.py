@@ -5,13 +5,12 @@ place; where epochs have other steps than in the checkpoint, as on other devices
 number shifts the stream, so that the next clip is the next one, whatever the plan takes before that place.
 """
 
-import hashlib
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from lightning_multigrid.host import MisconfigurationException, tell
-from lightning_multigrid.schedule import MultigridSchedule, Place, Plan, Step, exact
+from lightning_multigrid.schedule import Place, Plan, Step, exact
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 
 State = dict[str, Any]  # of the callback in a checkpoint, as plain values: checkpoints are loaded with `weights_only`
@@ -31,7 +30,6 @@ def describe_run(plan: Plan) -> State:
     return {
         "version": _VERSION,
         "schedule": str(plan.schedule),
-        "plan": _plan_key(plan.schedule),
         "seed": plan.seed,
         # Of a baseline optimizer step.
         "clips": plan.schedule.baseline.shape.clips * plan.world * plan.accumulate,
@@ -40,17 +38,6 @@ def describe_run(plan: Plan) -> State:
         "batches": plan.batches_per_epoch,
         "epochs": str(exact(plan.schedule.baseline.epochs)),
     }
-
-
-def _plan_key(schedule: MultigridSchedule) -> str:
-    """Returns a key that schedules share if they differ only in the clips of the baseline's mini-batch."""
-    baseline = schedule.baseline
-    parts: list[Any] = [baseline.stride, schedule.stepwise, str(exact(baseline.warmup_epochs))]
-    parts.append(str(exact(schedule.epoch_factor)))
-    for phase in schedule.phases:
-        cycle = [(s.frames, s.size, str(Fraction(s.clips, baseline.shape.clips))) for s in schedule.cycle(phase.shape)]
-        parts.append((phase.stage, phase.lr_scale, str(phase.start_epoch), str(phase.end_epoch), cycle))
-    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
 # --- Where a run continues ---
@@ -101,7 +88,7 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
             f"`MultigridCallback(seed={state['seed']})`."
         )
     place, shift = _continues_at(state, mine, counters.place, plan)
-    if state["plan"] != mine["plan"]:
+    if state["schedule"] != mine["schedule"]:
         tell(
             f"The plan differs from the checkpoint's. From epoch {place.epoch}, batch {place.batch} (from 0), on, "
             f"phases and LR are those of this run. The checkpoint's was:\n{state['schedule']}"

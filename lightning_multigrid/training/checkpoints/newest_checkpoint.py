@@ -191,12 +191,12 @@ class NewestCheckpoint(ModelCheckpoint):
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._in_step = False  # the script may have left out the rest of the epoch
-        if _stops_averaging(trainer):
+        if trainer.should_stop and _averages(trainer):
             self._write(trainer)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not _stops_averaging(trainer):
+        if not (trainer.should_stop and _averages(trainer)):
             self._write(trainer)
         self._obey(trainer)
 
@@ -214,7 +214,7 @@ class NewestCheckpoint(ModelCheckpoint):
             return
         # On several devices it was written after the step. After an error, this rank alone may have failed.
         stopped = (self._signals or self._stopping) and not self._in_step and trainer.world_size == 1
-        if stopped and not _may_be_swapped(trainer):
+        if stopped and not (trainer.validating and _averages(trainer)):
             self._write(trainer)
         if self._has_written or _mark(self._path):
             written = self._written if self._has_written else time.monotonic() - time.time() + _mark(self._path) / 1e9
@@ -293,20 +293,12 @@ def _ignore(*_: object) -> None:
     """Does nothing. Python reports a signal that has come already if it is ignored by `SIG_DFL`."""
 
 
-def _may_be_swapped(trainer: Trainer) -> bool:
-    """Whether the module may hold averaged weights, and the average the module's own.
+def _averages(trainer: Trainer) -> bool:
+    """Whether Lightning's (2.6.6) `WeightAveraging` gives the module the average: in a validation, and at the end.
 
-    Lightning's (2.6.6) `WeightAveraging` swaps them for each validation, and would write them as if it had not.
+    It would write them as if it had not, and what continues a run needs the module's own weights.
     """
-    return trainer.validating and bool(callbacks_of(trainer, "WeightAveraging"))
-
-
-def _stops_averaging(trainer: Trainer) -> bool:
-    """Whether a run stops, and `on_train_end` of `WeightAveraging` gives the module the average (Lightning 2.6.6).
-
-    What continues the run needs the module's own weights.
-    """
-    return trainer.should_stop and bool(callbacks_of(trainer, "WeightAveraging"))
+    return bool(callbacks_of(trainer, "WeightAveraging"))
 
 
 def _mark(path: str | os.PathLike[str]) -> int:

@@ -7,7 +7,6 @@ from lightning_multigrid.host import MisconfigurationException, Trainer, tell
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader, StreamSamples
 from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
-from lightning_multigrid.training.mini_batches import tensors_in
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
 
@@ -36,24 +35,9 @@ class LightningLoop:
             if trainer.log_every_n_steps > 0:  # type: ignore[attr-defined]  # 0: the script logs no steps
                 every = self._of_run(trainer.log_every_n_steps)  # type: ignore[attr-defined]
                 changes.set_attribute(trainer, "log_every_n_steps", min(every, self._plan.steps_per_epoch))
-            self._convert_interval(changes)
-
-    def _convert_interval(self, changes: Changes) -> None:
-        """Converts `val_check_interval`, and says what is left of it."""
-        interval = getattr(self._trainer, "val_check_interval", None)  # since Lightning 2.6, it may be a time
-        whole, own = self._plan.baseline_length.batches, self._plan.batches_per_epoch
-        if isinstance(interval, float):  # a share of an epoch, which Lightning rounds down
-            of_script, every = (max(1, int(batches * interval)) for batches in (whole, own))
-        elif isinstance(interval, int):
-            of_script, every = interval, self._of_run(interval)
-            changes.set_attribute(self._trainer, "val_check_interval", every)
-        else:
-            return
-        if (every, own) != (of_script, whole) and interval != 1.0:
-            tell(
-                f"`val_check_interval={interval}`: a validation after every {every} mini-batches, of which an epoch "
-                f"has {own}. In the script, it is after every {of_script} of {whole}."
-            )
+            interval = getattr(trainer, "val_check_interval", None)
+            if isinstance(interval, int):  # not a share of an epoch and, since Lightning 2.6, not a time
+                changes.set_attribute(trainer, "val_check_interval", self._of_run(interval))
 
     def _of_run(self, number: int) -> int:
         """The mini-batches of this run for a number of them that the script counts."""
@@ -80,11 +64,9 @@ class LightningLoop:
         if self._loader.sampler.of_epochs and first.place.batch == 0:
             self._loader.sampler.shift = 0  # the sampler of the script is asked anew
 
-    def check(self, step: Step, mini_batch: Any) -> None:
+    def check(self, step: Step) -> None:
         """Refuses a step for which Lightning, or a callback, has not done as planned."""
         trainer = self._trainer
-        if any(tensor.shape[:1] == (step.shape.clips,) for tensor in tensors_in(mini_batch)):  # else some were dropped
-            internals.set_batch_size(trainer, step.shape.clips)
         if trainer.optimizers != self._optimizers:
             refuse_other(trainer, "has", "those that `configure_optimizers` returned", "other optimizers now")
         self._check("has `accumulate_grad_batches` =", self._plan.accumulate, trainer.accumulate_grad_batches)

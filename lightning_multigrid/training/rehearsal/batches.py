@@ -8,10 +8,17 @@ from typing import Any
 from torch import Tensor
 
 from lightning_multigrid.host import LightningModule, Trainer
-from lightning_multigrid.loading import ClipRequest, CollateAtOnce, MultigridLoader, in_worker, seeded, sendable
+from lightning_multigrid.loading import (
+    ClipRequest,
+    CollateAtOnce,
+    MultigridLoader,
+    held_by,
+    in_worker,
+    seeded,
+    sendable,
+)
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.mini_batches import after_hooks
-from lightning_multigrid.training.rehearsal.copies import held_by
 
 Made = Mapping[BatchShape, Any]  # mini-batches as a loader makes them; one that fails is its error
 

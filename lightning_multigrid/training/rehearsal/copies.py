@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from io import StringIO
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,27 +15,10 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid.host import DummyLogger, LightningDataModule, LightningModule, Trainer
+from lightning_multigrid.loading import LONG, held_by
 from lightning_multigrid.training.mini_batches import run_step
 from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer, optimizer_overrides
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules
-
-_LONG = 1000  # elements; those of longer containers are shared with a copy
-
-
-def held_by(value: Any) -> Iterator[Any]:
-    """Everything that an object holds, itself included, but for the elements of long containers, and Trainers."""
-    seen, waiting = set(), [value]
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen or isinstance(value, (type, ModuleType, Trainer, TrainerView)):
-            continue
-        seen.add(id(value))
-        yield value
-        if isinstance(value, (dict, list, tuple, set, deque)):
-            if len(value) <= _LONG:
-                waiting += value.values() if isinstance(value, dict) else value
-        elif not isinstance(value, (Tensor, np.ndarray)):
-            waiting += getattr(value, "__dict__", {}).values()
 
 
 def _clone(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
@@ -45,10 +27,10 @@ def _clone(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
     It also shares the elements of containers of over 1000. `memo` has replacements for parts, by their `id`. Everything
     else is the copy's own; a tensor that was computed is its value.
     """
-    held = [*held_by(module)]
+    held = [*held_by(module, Trainer, TrainerView)]
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     data = [value for value in held if isinstance(value, (Dataset, DataLoader, LightningDataModule))]
-    shared = {id(part) for part in held_by(data) if isinstance(part, (Tensor, np.ndarray))} - own
+    shared = {id(part) for part in held_by(data, Trainer, TrainerView) if isinstance(part, (Tensor, np.ndarray))} - own
     for value in held:
         if id(value) in memo:
             continue
@@ -60,7 +42,7 @@ def _clone(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
             memo[id(value)] = value.detach().clone()
         elif isinstance(value, torch.Generator):
             memo[id(value)] = value.clone_state()
-        elif isinstance(value, (dict, list, tuple, set, deque)) and len(value) > _LONG:
+        elif isinstance(value, (dict, list, tuple, set, deque)) and len(value) > LONG:
             memo[id(value)] = copy.copy(value)
     return copy_without_trainer(module, memo)
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 
-from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, TrainerFn, callbacks_of
+from lightning_multigrid.host import LightningModule, Trainer, TrainerFn, callbacks_of
 from lightning_multigrid.schedule import Place, Plan
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.trainer_view import lightning_modules
@@ -27,13 +27,7 @@ def training_source(trainer: Trainer) -> Any:
 
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._data_source`): a loader passed to `fit` is nowhere public.
     """
-    source = getattr(trainer.fit_loop, "_data_source", None)
-    if not callable(getattr(source, "dataloader", None)):
-        raise MisconfigurationException(
-            "MultigridCallback cannot find the training loader in this version of Lightning. Install a version that "
-            "the package's requirements name."
-        )
-    return source
+    return trainer.fit_loop._data_source
 
 
 def request_once(trainer: Trainer, changes: Changes) -> None:
@@ -117,17 +111,6 @@ def batch_index(trainer: Trainer) -> int:
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.batch_idx`): a loader and some hooks are not given it.
     """
     return trainer.fit_loop.batch_idx
-
-
-def set_batch_size(trainer: Trainer, clips: int) -> None:
-    """Says how many clips the current mini-batch has, by which Lightning weighs what is logged over an epoch.
-
-    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/logger_connector/result.py`, `_ResultCollection.batch_size`): it takes
-    the first axis of the first tensor for them, which may be another one.
-    """
-    results = trainer._results
-    if results is not None:
-        results.batch_size = clips
 
 
 def step_is_logged(trainer: Trainer) -> bool:
