@@ -36,7 +36,7 @@ VIDEOS = {
 }
 PROGRAM = {
     "cli": (
-        ("files", "host", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
+        ("files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
         ("jsonargparse", "lightning", "rich", "torch", "yaml"),
     )
 }
