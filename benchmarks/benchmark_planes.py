@@ -68,7 +68,7 @@ def measure(originals: list[Path], folder: Path, options: argparse.Namespace) ->
         (folder / f"{side}.csv").write_text("".join(f"{path} 0\n" for path in originals))
         manifest, files = VideoList(folder / f"{side}.csv").read(), {"original": originals}
         for name, encoding in (("copy", Encoding(side)), ("planes", Planes(side))):
-            made = prepare(manifest, folder / f"{name}_{side}", encoding).folder
+            prepare(manifest, made := folder / f"{name}_{side}", encoding)
             files[name] = [Path(path) for path in VideoList(made).read().paths()]
         clips = len(options.frames) * options.rounds * options.clips
         sources = {

@@ -36,7 +36,8 @@ def refuse_other_files(given: str) -> None:
     except RuntimeError:  # torch's, of other archives
         found = None
     if found is None:
-        raise ValueError(f"`--ckpt_path {given}` is not a checkpoint, or only a part. Give one of `fit`, or `last`.")
+        what = "is not a checkpoint, or only a part of one"
+        raise ValueError(f"`--ckpt_path {given}` {what}. Give a checkpoint of `fit`, or `last`.")
     if missing := [name for name in ("state_dict", "pytorch-lightning_version") if name not in found]:
         what = f"is not a checkpoint of Lightning: it has no `{missing[0]}`"
         raise ValueError(f"`--ckpt_path {given}` {what}. {TRAIN_FROM_IT}")

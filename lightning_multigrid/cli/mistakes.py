@@ -45,37 +45,36 @@ def _collect(value: Any, typed: set[str], known: set[str]) -> None:
                 _collect(held, typed, known)
 
 
+class _EachKeyOnce(yaml.SafeLoader):  # type: ignore[misc]
+    """Refuses a mapping that has a key twice: YAML readers take the last one, silently."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines and name != "<<":  # more than one of these may be merged
+                raise ValueError(
+                    f"has `{name}` twice, in lines {lines[name]} and {line}, and only the last would count. Put "
+                    "both under one key."
+                )
+            lines[name] = line
+        return node
+
+
 def refuse_other_texts(config: str) -> None:
-    """Refuses a config that is not YAML in UTF-8, or says a key twice: YAML readers take the last one, silently."""
+    """Refuses a config that is not YAML in UTF-8, or says a key twice."""
     if not os.path.isfile(config):  # jsonargparse says it, or reads it as the text of a config
         return
     try:
-        node = yaml.compose(Path(config).read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        yaml.compose(Path(config).read_text("utf-8"), Loader=_EachKeyOnce)
     except UnicodeDecodeError as error:
         what = f"{config} is not text in UTF-8: it has another byte at {error.start}. Save it as UTF-8."
         raise ArgumentError(None, what) from error
     except yaml.YAMLError as error:
         raise ArgumentError(None, f"{config} is not YAML: {' '.join(str(error).split())}") from error
-    nodes, seen = [node], set()
-    while nodes:
-        node = nodes.pop()
-        if id(node) in seen or not isinstance(node, yaml.CollectionNode):  # an alias, or a leaf
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            nodes += node.value
-            continue
-        nodes += [value for _, value in node.value]
-        lines: dict[tuple[str, str], int] = {}
-        for key, _ in node.value:
-            name, line = (key.tag, str(key.value)), key.start_mark.line + 1
-            if name in lines and key.value != "<<":  # more than one of these may be merged
-                raise ArgumentError(
-                    None,
-                    f"{config} has `{key.value}` twice, in lines {lines[name]} and {line}, and only the last would "
-                    "count. Put what they say under one.",
-                )
-            lines[name] = line
+    except ValueError as error:
+        raise ArgumentError(None, f"{config} {error}") from error
 
 
 def refuse_other_commands(word: str, commands: Iterable[str]) -> None:

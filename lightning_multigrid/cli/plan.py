@@ -224,7 +224,7 @@ def preview(
         in_epochs = isinstance(module, VideoClassifier) and trainer.max_steps == -1
         if clips is None and not in_epochs and any(c.interval == "step" for c in trainer.lr_scheduler_configs):
             raise MisconfigurationException(
-                "The LR scheduler counts steps, but the videos are elsewhere. Say how many there are with `--clips`."
+                "The LR scheduler counts steps, but the videos are elsewhere. Give their number with `--clips`."
             )
         shape = BatchShape(data.batch_size, data.frames, data.size)
         plan = make_plan(callback, trainer, module, recipe, shape, data.stride, seed=0, world=world)

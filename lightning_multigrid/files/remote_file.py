@@ -71,7 +71,7 @@ class RemoteFile:
         pieces = pieces_of(spans)
         size = sum(end - start for start, end in pieces)
         if size > _MOST_HELD:
-            raise OSError(errno.EFBIG, f"a clip of it is {size} bytes at once, more than {_MOST_HELD}. Prepare it")
+            raise OSError(errno.EFBIG, f"a clip of it has {size} bytes, more than {_MOST_HELD}. Prepare the video")
         self._held = [(start, self._read(start, end - start)) for start, end in pieces]
 
     def read(self, position: int, size: int) -> bytes:
@@ -151,7 +151,8 @@ def _local_copy(url: str) -> InputFile:
     if process.copy is None or process.copy[:2] != (url, state):
         folder = tempfile.gettempdir()
         if state.size > (free := shutil.disk_usage(folder).free):
-            raise OSError(errno.ENOSPC, f"{state.size} bytes are to be copied, {folder} (TMPDIR) has {free} free")
+            said = f"its {state.size} bytes don't fit into {folder}, which has {free} free. Set TMPDIR"
+            raise OSError(errno.ENOSPC, said)
         with tempfile.TemporaryFile(dir=folder) as copy:
             source = RemoteFile(url)
             for position in range(0, state.size, _PIECE):
@@ -183,7 +184,7 @@ def read_text_once(url: str) -> bytes:
     """Returns what is in a list at a URL, by this process."""
     file = RemoteFile(url)
     if file.size > _LARGEST_TEXT:
-        raise OSError(errno.EFBIG, f"it has {file.size} bytes, more than {_LARGEST_TEXT}")
+        raise OSError(errno.EFBIG, f"the list has {file.size} bytes, more than {_LARGEST_TEXT}")
     return b"".join(file.read(position, _PIECE) for position in range(0, file.size, _PIECE))
 
 

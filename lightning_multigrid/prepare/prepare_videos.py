@@ -50,7 +50,6 @@ _VERSION = 7
 class Prepared(Done):
     """What a `prepare` did."""
 
-    folder: str = ""  # with the list of the prepared videos, for `VideoDataModule`
     report: str = ""  # CSV of the broken videos
     bytes: int = 0  # of the videos that are there now
 
@@ -83,8 +82,8 @@ def prepare(
     folder = os.path.join(root, "videos")
     if os.path.isdir(manifest.origin) and root.startswith(os.path.join(os.path.realpath(manifest.origin), "")):
         raise ValueError(
-            f"`output` {root} lies in {manifest.origin}, all of whose folders are read for videos: the next time, they "
-            "would be a class of their own. Give a folder beside it."
+            f"`output` {root} lies in {manifest.origin}, of which each folder is a class: the next time, the output "
+            "would be one, too. Give a folder beside it."
         )
     sources = manifest.paths()
     names = names_of(sources, manifest.root, encoding.suffix)
@@ -136,7 +135,7 @@ def prepare(
             f"paths and `root`, repair or remove the videos, or raise `max_bad_fraction`. The first: {printable(first)}"
         )
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
-    return Prepared(made, len(good) - made, broken, folder=root, report=report, bytes=size)
+    return Prepared(made, len(good) - made, broken, report=report, bytes=size)
 
 
 def _check_room(folder: str, needed: int) -> None:

@@ -158,7 +158,7 @@ def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
     file.flush()
     table = make_table(file.name)
     if (len(table), table.height, table.width) != (number, height, width):
-        raise VideoError(job.source, f"its {number} frames became {len(table)}, or of another size")
+        raise VideoError(job.source, f"encoding made {len(table)} frames of its {number}, or another size")
     append_table(file, replace(table, start=start, last=last, made_from=job.made_from))
 
 

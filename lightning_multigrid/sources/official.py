@@ -185,7 +185,10 @@ class UCF101:
                 video = text.split()[0]
                 label = video.split("/")[0]
                 if label not in names:
-                    raise builder.error(line, f"{quoted(text)} has no folder that is a class of classInd.txt")
+                    raise builder.error(
+                        line,
+                        f"{quoted(text)} has no folder that is a class of classInd.txt. Give the right `classes_file`",
+                    )
                 builder.add(video, [names.index(label)], where=line)
         return builder.build()
 
@@ -242,6 +245,6 @@ def _numbered_names(path: str, *, first: int) -> list[str]:
     for line in filter(None, map(str.strip, read_text(path).splitlines())):
         number, _, name = line.partition(" ")
         if not re.fullmatch(f"c?0*{first + len(names)}", number):
-            raise ManifestError(f"{path}: {quoted(line)}, where number {first + len(names)} is required.")
+            raise ManifestError(f"{path}: {quoted(line)} must begin with the number {first + len(names)}.")
         names.append(name)
     return names

@@ -69,7 +69,9 @@ def csv_table(path: str, *required: str) -> Iterator[tuple[int, dict[str, str]]]
         for row in reader:
             if None in row or None in row.values():  # more fields or fewer than the header has
                 where = f"{path}, line {reader.line_num}"
-                raise ManifestError(f"{where}: as many fields as in the first line are required.")
+                raise ManifestError(
+                    f"{where}: as many fields as in the first line are required. Download the file again."
+                )
             yield reader.line_num, row
 
 

@@ -15,7 +15,9 @@ def class_sizes(manifest: Manifest, num_classes: int) -> str:
     """
     labels, counts = (found.tolist() for found in np.unique(manifest.rows.labels, return_counts=True))
     number, there = max(num_classes, labels[-1] + 1), set(labels)
-    said = f"{number:,}, with {min(counts):,} to {max(counts):,} videos each, median {median(counts):,g}"
+    few, most = min(counts), max(counts)
+    sizes = f"{few:,} videos each" if few == most else f"{few:,} to {most:,} videos each, median {median(counts):,g}"
+    said = f"{number:,}, with {sizes}"
     first = next((label for label in range(number) if label not in there), None)
     if first is None:
         return said

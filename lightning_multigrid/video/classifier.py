@@ -350,7 +350,9 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
     for name, size in sizes.items():
         held.update({name[: number.start()]: size for number in re.finditer(r"(?<![^.])\d+\.", name)})
     if not held:
-        raise ValueError(f"`layer_decay={decay}` needs a list of blocks, and {type(model).__name__} has none.")
+        raise ValueError(
+            f"`layer_decay={decay}` needs a list of blocks, and {type(model).__name__} has none. Leave it out."
+        )
     blocks, depth, depths = re.escape(held.most_common(1)[0][0]), 0.0, dict[str, float]()
     for name in sizes:
         block = re.match(rf"{blocks}(\d+)\.", name)
@@ -370,5 +372,6 @@ def _check_schedule(schedule: str, milestones: Sequence[float], gamma: float, wa
         raise ValueError(f"`schedule='steps'` and `milestones` belong together, got {given}. Give both, or neither.")
     if milestones and warmup_epochs >= milestones[0]:
         raise ValueError(
-            f"`warmup_epochs={warmup_epochs}` must be below the first of `milestones={list(milestones)}`. Shorten it."
+            f"`warmup_epochs={warmup_epochs}` must be below the first of `milestones={list(milestones)}`. "
+            "Shorten the warm-up."
         )

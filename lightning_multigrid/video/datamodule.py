@@ -313,8 +313,8 @@ class VideoDataModule(LightningDataModule):
             if before != now:
                 warnings.warn(
                     f"Label {label} is the class {quoted(now)}, and was {quoted(before)} in the training of the "
-                    "checkpoint. Unless the class was renamed, labels count others now: give `train` as a `VideoList` "
-                    "with `classes`, the `classes.txt` beside the `config.yaml` of that training.",
+                    "checkpoint. Unless the class was renamed, labels count other classes now: give `train` as a "
+                    "`VideoList` with `classes`, the `classes.txt` beside the `config.yaml` of that training.",
                     stacklevel=2,
                 )
                 return
@@ -347,7 +347,7 @@ class VideoDataModule(LightningDataModule):
         if split == "train" and self.balance and manifest.multi_label:
             raise ValueError(
                 f"`balance` draws a class for each clip, but videos of `train` ({manifest.origin}) may have several "
-                "labels. Leave it out."
+                "labels. Leave `balance` out."
             )
         if not manifest.classes:
             return num_classes
@@ -489,6 +489,6 @@ def _tell(split: Split, manifest: Manifest, train: Manifest | None, num_classes:
     elif train is not None and (shared := shared_videos(train, manifest)):
         warnings.warn(
             f"{len(shared):,} of the {len(manifest):,} videos of `{split}` are also in `train`, such as {shared[0]}. "
-            f"So `{split}` says less of videos that are new. Take them out of one of the two.",
+            f"So metrics of `{split}` say less about new videos. Take the shared ones out of one of the two.",
             stacklevel=4,  # past `rank_zero_only`, to `setup`'s caller
         )

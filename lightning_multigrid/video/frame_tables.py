@@ -23,7 +23,7 @@ def make_tables(manifests: Iterable[Manifest], index: bool | str) -> None:
     except OutputError as error:
         warnings.warn(
             f"{error.strerror} So videos that are not prepared are read from their beginning, three to five "
-            "times as slowly. `index` may be another folder for frame tables; `index=False` accepts that.",
+            "times as slowly. Give another folder for frame tables as `index`, or `index=False` to do without them.",
             stacklevel=3,
         )
 

@@ -185,7 +185,7 @@ def _read(source: Source | Manifest, classes: Sequence[str] | StrPath, train: bo
     if not manifest.labelled:
         raise ManifestError(
             f"The videos of {manifest.origin} have no labels. Give each line a label, or a folder per class; to "
-            "predict, give them as `predict` of `VideoDataModule`."
+            "predict, give the videos as `predict` of `VideoDataModule`."
         )
     if not train and manifest.classes and not names:
         raise ValueError(

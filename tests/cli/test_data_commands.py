@@ -181,18 +181,6 @@ def test_check_says_what_is_broken(source, capsys):
         assert [row[0] for row in csv.reader(file)] == ["path", str(source / "train" / "run" / "e.mp4")]
 
 
-def test_check_names_what_a_container_lacks(source, capsys):
-    path = write_video(source / "val" / "swim" / "e.gif", numbered_frames(60), codec="gif", pix_fmt="rgb8")
-    data = path.read_bytes()
-    path.write_bytes(data[: int(0.3 * len(data))] + data[int(0.65 * len(data)) :])
-    for _ in range(2):
-        with pytest.raises(SystemExit, match="1"):
-            main(["check", str(source / "val"), *SERIAL])
-        printed = capsys.readouterr()
-        assert f"{path}: seems to be cut: its last frame has " in printed.err
-        assert printed.out == "2 videos checked, 1 broken, damaged or cut.\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -251,20 +239,6 @@ def test_tables_are_kept_where_the_config_says(source, monkeypatch, index, optio
     for command in ("check", "index"):
         main([command, "--config=config.yaml", *options, *SERIAL])
         assert len(list((source / folder).rglob("*.table"))) == 3
-
-
-def test_prepared_videos_need_no_index(source, capsys):
-    main(["prepare", str(source / "val"), f"--output={source / 'out'}", *QUICK])
-    capsys.readouterr()
-    main(["index", str(source / "out"), *SERIAL])
-    assert capsys.readouterr().out.startswith("Nothing to do: prepared videos need no frame tables")
-
-
-def test_a_cache_that_cannot_be_written_is_said_in_a_sentence(source, capsys):
-    (source / "file").write_text("")
-    with pytest.raises(SystemExit, match="1"):
-        main(["index", str(source / "val"), f"--output={source / 'file' / 'tables'}", *SERIAL])
-    assert "Not a directory while writing to" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("command", ["prepare", "check", "index"])

@@ -240,7 +240,7 @@ def test_plan_of_a_preset():
 def test_plan_with_a_scheduler_that_counts_steps_needs_clips(tmp_path, capsys):
     class_path = "tests.cli.test_main.StepScheduled"
     args = ["plan", "--config", config(tmp_path), f"--model={class_path}"]
-    assert "Say how many there are with `--clips`" in failure(capsys, args)
+    assert "Give their number with `--clips`" in failure(capsys, args)
     main([*args, "--clips=800"])
     steps, baseline_steps = re.search(r"(\d+) steps instead of (\d+), 358.5 passes", capsys.readouterr().out).groups()
     assert int(baseline_steps) == 239 * 100
@@ -314,7 +314,7 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
         ("empty", "`--ckpt_path ` is not there ("),
         ("best", "`best` is known only while it trains"),
         ("none", "is not there ("),
-        ("text", "is not a checkpoint, or only a part. Give one of `fit`"),
+        ("text", "is not a checkpoint, or only a part of one. Give a check"),
         ("home", "a.ckpt` is not a checkpoint of Lightning"),
         ("cut", "is not a checkpoint, or only a part"),
         ("numpy", "is not a checkpoint, or only a part"),
@@ -479,14 +479,19 @@ def test_a_name_that_the_output_cannot_show_ends_no_command(tmp_path, monkeypatc
     assert b"\\xe9\n" in output.getvalue()
 
 
-def test_ctrl_c_is_no_traceback(tmp_path, capsys, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize(
+    ("stop", "code", "said"), [(KeyboardInterrupt, 130, "Stopped.\n"), (SIGTERMException, 143, "")]
+)
+def test_a_command_that_is_stopped_shows_no_traceback_and_is_no_success(
+    tmp_path, capsys, monkeypatch, stop, code, said
+):
+    def stopped(*_):
+        raise stop
 
-    monkeypatch.setattr(commands, "count_clips", interrupted)
-    with pytest.raises(SystemExit, match="130"):
+    monkeypatch.setattr(commands, "count_clips", stopped)
+    with pytest.raises(SystemExit, match=str(code)):
         main(["plan", "--config", config(tmp_path)])
-    assert capsys.readouterr().err.endswith("Stopped.\n")
+    assert capsys.readouterr().err.endswith("Stopped.\n" if code == 130 else "")
 
 
 @pytest.mark.parametrize("words", [["migrate", "theirs.yaml"], ["check", "--help"], ["plan", "--like=kinetics-i3d"]])
@@ -512,15 +517,6 @@ def test_a_pipe_that_is_not_the_output_is_an_error(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "stdout", output)
         with pytest.raises(BrokenPipeError):
             main(["plan", "--config", config(tmp_path)])
-
-
-def test_sigterm_is_no_success(tmp_path, monkeypatch):
-    def ended(*_):
-        raise SIGTERMException
-
-    monkeypatch.setattr(commands, "count_clips", ended)
-    with pytest.raises(SystemExit, match="143"):
-        main(["plan", "--config", config(tmp_path)])
 
 
 def test_sigterm_ends_what_a_command_has_started(tmp_path, monkeypatch):

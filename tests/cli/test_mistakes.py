@@ -60,7 +60,7 @@ def test_a_mistake_in_a_config(tmp_path, given, meant, capsys):
         (b"trainer:\n  max_epochs: 3\n model: {}\n", r" is not YAML: .*line 3, column 2"),
         (
             b"trainer: {max_epochs: 3}\nmodel: {}\ntrainer: {precision: 16-mixed}\n",
-            " has `trainer` twice, in lines 1 and 3, and only the last would count. Put what they say under one.",
+            " has `trainer` twice, in lines 1 and 3, and only the last would count. Put both under one key.",
         ),
         (b"trainer: {max_epochs: 3, max_epochs: 4}\n", " has `max_epochs` twice, in lines 1 and 1"),
         (b"data:\n- a: &x {b: 1}\n- *x\n- c: *x\n  d: 1\n  c: 2\n", " has `c` twice, in lines 4 and 6"),

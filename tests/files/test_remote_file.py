@@ -76,7 +76,7 @@ def test_what_will_be_read_is_asked_for_once(server, url):
 
 def test_more_than_fits_into_memory_is_refused(url, monkeypatch):
     monkeypatch.setattr(remote_file, "_MOST_HELD", 100)
-    with pytest.raises(OSError, match="a clip of it is 101 bytes at once, more than 100. Prepare it"):
+    with pytest.raises(OSError, match="a clip of it has 101 bytes, more than 100. Prepare the video"):
         RemoteFile(url).will_read([(0, 101)])
 
 
@@ -179,7 +179,7 @@ def test_a_copy_of_a_file_that_changes_meanwhile_is_none(server, url, monkeypatc
 
 def test_a_copy_needs_a_place(url, monkeypatch):
     monkeypatch.setattr(remote_file.shutil, "disk_usage", lambda folder: SimpleNamespace(free=9))
-    with pytest.raises(OSError, match=rf"{len(DATA)} bytes are to be copied, .* \(TMPDIR\) has 9 free"):
+    with pytest.raises(OSError, match=rf"its {len(DATA)} bytes don't fit into .*, which has 9 free. Set TMPDIR"):
         open_input(url, whole=True)
 
 
@@ -194,7 +194,7 @@ def test_lists_are_read_by_another_process(server, url):
 def test_the_largest_list(url, monkeypatch):
     assert read_text_once(url) == DATA
     monkeypatch.setattr(remote_file, "_LARGEST_TEXT", 100)
-    with pytest.raises(OSError, match=f"it has {len(DATA)} bytes, more than 100"):
+    with pytest.raises(OSError, match=f"the list has {len(DATA)} bytes, more than 100"):
         read_text_once(url)
 
 

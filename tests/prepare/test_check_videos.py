@@ -1,4 +1,3 @@
-import csv
 import math
 import re
 from collections import Counter
@@ -12,7 +11,7 @@ from PIL import Image
 from lightning_multigrid.decode import Damage, FullDecode, VideoError, make_table, open_video
 from lightning_multigrid.prepare.check_videos import check, kind_of, look_at
 from lightning_multigrid.prepare.index_before_fit import index_in_subprocess
-from lightning_multigrid.prepare.prepare_videos import prepare, write_report
+from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources import VideoList
 from lightning_multigrid.sources.builder import ManifestBuilder
 from tests.helpers.broken_files import broken_files
@@ -30,10 +29,6 @@ def manifest(folder, names, stretches=((0, math.inf),), frame_rate=None):
     return builder.build()
 
 
-def broken_in(rows, tables):
-    return check(rows, tables)
-
-
 @pytest.fixture
 def tables(tmp_path):
     return tmp_path / "tables"
@@ -44,7 +39,7 @@ def test_broken_videos_are_told_from_good_ones(tmp_path, tables):
     good = ["a.mp4", "b.avi"]
     for name in good:
         write_video(tmp_path / name, numbered_frames(10))
-    found = broken_in(manifest(tmp_path, [*good, *broken, *good]), tables)
+    found = check(manifest(tmp_path, [*good, *broken, *good]), tables)
     assert set(found) == {str(tmp_path / name) for name in broken}
     assert found[str(tmp_path / "gone.mp4")] == "cannot be read (No such file or directory)"
     assert found[str(tmp_path / "folder.mp4")] == "cannot be read (not an ordinary file)"
@@ -59,15 +54,15 @@ def test_a_second_check_and_a_training_decode_no_video_again(tmp_path, tables, m
     rows = manifest(tmp_path, names)
     damage = property(lambda self: Damage(int("damaged" in self.file.path)), lambda self, found: None)
     monkeypatch.setattr(FullDecode, "damage", damage)
-    found = broken_in(rows, tables)
+    found = check(rows, tables)
     assert list(found) == [str(tmp_path / name) for name in names[1:]]
     assert re.match("not a video", found[str(tmp_path / "broken.mp4")])
     assert found[str(tmp_path / "damaged.avi")].startswith("damaged (frames that FFmpeg conceals: 1")
     monkeypatch.setattr(FullDecode, "__iter__", None)
     monkeypatch.setattr(FullDecode, "__init__", None)
-    assert broken_in(rows, tables) == found
+    assert check(rows, tables) == found
     late = "ends at 0.4 s before 1 of its stretches start, the last at 1 s"
-    assert broken_in(manifest(tmp_path, names[:1], [(1, 2)]), tables) == {str(tmp_path / "good.mp4"): late}
+    assert check(manifest(tmp_path, names[:1], [(1, 2)]), tables) == {str(tmp_path / "good.mp4"): late}
     assert index_in_subprocess([rows], tables) == ""
 
 
@@ -80,8 +75,8 @@ def test_a_video_that_ends_before_its_stretches_start_is_named(tmp_path, tables)
     late = "ends at 0.4 s before 2 of its stretches start, the last at 2 s"
     for name, rate in (("a.mp4", None), ("frames", 25)):
         stretches = [(0, 9), (0.3, 9), (0.4, 9), (2, 3)]
-        assert broken_in(manifest(tmp_path, [name], stretches, rate), tables) == {str(tmp_path / name): late}
-        assert broken_in(manifest(tmp_path, [name], stretches[:2], rate), tables) == {}
+        assert check(manifest(tmp_path, [name], stretches, rate), tables) == {str(tmp_path / name): late}
+        assert check(manifest(tmp_path, [name], stretches[:2], rate), tables) == {}
 
 
 def test_folders_of_frames(tmp_path, tables):
@@ -90,7 +85,7 @@ def test_folders_of_frames(tmp_path, tables):
         for number in range(3):
             Image.new("RGB", (8, 8)).save(tmp_path / name / f"{number}.png")
     (tmp_path / "broken" / "2.png").write_bytes(b"no image")
-    found = broken_in(manifest(tmp_path, ["good", "broken"], frame_rate=24.0), tables)
+    found = check(manifest(tmp_path, ["good", "broken"], frame_rate=24.0), tables)
     assert list(found) == [str(tmp_path / "broken")]
     assert "2.png is not an image" in found[str(tmp_path / "broken")]
     assert not (tmp_path / "tables").exists()
@@ -100,11 +95,11 @@ def test_prepared_videos_are_decoded_each_time(tmp_path, tables):
     """Their own tables are in them, of the day when they were made."""
     prepare(videos(tmp_path / "in", ["a.mp4", "b.mp4"]), tmp_path / "out", FAST)
     rows = VideoList(tmp_path / "out").read()
-    assert broken_in(rows, tables) == {}
+    assert check(rows, tables) == {}
     with open(rows.path(1), "r+b") as file:
         file.seek(1000)
         file.write(bytes(2000))
-    assert list(broken_in(rows, tables)) == [rows.path(1)]
+    assert list(check(rows, tables)) == [rows.path(1)]
     assert not (tmp_path / "tables").exists()
 
 
@@ -123,24 +118,24 @@ def test_a_prepared_video_in_which_any_bit_has_flipped_is_named_if_a_frame_has_c
             same = not changed.damage and np.array_equal(changed.checksums, table.checksums)
         except VideoError:
             same = False
-        found = broken_in(rows, tables).get(str(path))
+        found = check(rows, tables).get(str(path))
         assert (found is None) == same
         silent += found == told
     assert silent
     path.write_bytes(whole)
-    assert broken_in(rows, tables) == {}
+    assert check(rows, tables) == {}
 
 
 @pytest.mark.parametrize("name", ["mpeg4.avi", "gop_12.flv", "wmv2.wmv"])
 def test_a_check_names_a_file_that_is_cut_short(tmp_path, tables, name):
     path = written(tmp_path, name)
-    assert broken_in(manifest(tmp_path, [path.name]), tables) == {}
+    assert check(manifest(tmp_path, [path.name]), tables) == {}
     with av.open(str(path)) as container:  # within a packet: an encoder's threads change its bytes from run to run
         packets = [packet for packet in container.demux(video=0) if packet.size]
         cut = packets[int(0.6 * len(packets))]
         end = cut.pos + cut.size // 2
     path.write_bytes(path.read_bytes()[:end])
-    assert re.match("cut short|damaged", broken_in(manifest(tmp_path, [path.name]), tables)[str(path)])
+    assert re.match("cut short|damaged", check(manifest(tmp_path, [path.name]), tables)[str(path)])
 
 
 @pytest.mark.parametrize(
@@ -216,13 +211,6 @@ def test_codec_and_size_are_read_off_a_header(tmp_path):
     assert [kind_of(str(path)) for path in paths] == ["mpeg4 96 x 64", "", "", ""]
 
 
-def test_report_of_the_command_is_a_table(tmp_path):
-    broken = {'a,"b\n.mp4': "there is no such file", "c.mp4": "damaged"}
-    write_report(str(tmp_path / "broken.csv"), broken)
-    with open(tmp_path / "broken.csv", newline="") as file:
-        assert list(csv.reader(file)) == [["path", "reason"], *map(list, broken.items())]
-
-
 def told_by_ffmpeg(path):
     """By PyAV alone: how many frames FFmpeg marks as corrupt, and how many packets it refuses."""
     told = Counter()
@@ -245,7 +233,7 @@ def test_a_check_agrees_with_ffmpeg_on_damaged_files(tmp_path, tables):
     for case in cases():
         if case.damaged:
             path = case.write(tmp_path)
-            reason = broken_in(manifest(tmp_path, [path.name]), tables).get(str(path), "")
+            reason = check(manifest(tmp_path, [path.name]), tables).get(str(path), "")
             said = re.fullmatch(r"damaged \(frames that FFmpeg conceals: (\d+), packets .* decode: (\d+)\)", reason)
             if reason and not said:
                 continue  # it isn't read at all

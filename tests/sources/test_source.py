@@ -182,43 +182,11 @@ def test_a_source_of_ones_own(tmp_path, seen):
     assert {labels.tolist()[0] for _, labels in seen["train"]} == {1}
 
 
-def test_a_list_with_the_arguments_that_a_path_lacks(tmp_path):
-    path = write_list(tmp_path)
-    data = VideoDataModule(VideoList(path, classes=("a", "b"), existing_only=True), Mine(path))
-    data.setup("fit")
-    assert len(data.train_dataloader().dataset) == 1
-
-
-def test_class_ids_are_those_of_training(tmp_path):
-    path = write_list(tmp_path)
-    data = VideoDataModule(VideoList(path, classes=("run", "swim")), VideoList(path))
-    data.setup("validate")
-    assert data.val_dataloader().dataset.manifest.classes == ("run", "swim")
-
-
 def test_splits_of_different_classes_are_refused(tmp_path):
     path = write_list(tmp_path)
     data = VideoDataModule(VideoList(path, classes=("run", "swim")), VideoList(path, classes=("swim", "run")))
     with pytest.raises(ValueError, match=r"`val` \(.*list\.csv\) has 2 classes that are not the 2 of `train`, or "):
         data.setup("fit")
-
-
-def test_nothing_is_read_for_a_plan(tmp_path, capsys):
-    callback = {"class_path": "lightning_multigrid.MultigridCallback"}
-    data = {"train": kinetics(tmp_path, "train")}
-    path = write_config(tmp_path / "c.yaml", 400, data, [callback], schedule="constant")
-    main(["plan", "--config", path])
-    captured = capsys.readouterr()
-    assert "fewer iterations" in " ".join(captured.out.split())
-    warned = " ".join(captured.err.split())
-    assert "Steps are not counted" in warned
-    assert "train.csv can't be read" in warned
-    (tmp_path / "annotations").mkdir()
-    (tmp_path / "annotations/train.csv").write_text("not what it should be")
-    main(["plan", "--config", path, "--clips=2400"])
-    captured = capsys.readouterr()
-    assert "steps instead of 2400" in captured.out
-    assert "counted" not in captured.err
 
 
 def test_a_mistake_in_a_source_is_named(tmp_path, capsys):

@@ -18,10 +18,10 @@ def build(rows, **arguments):
 @pytest.mark.parametrize(
     ("labels", "classes", "number", "said"),
     [
-        ([0, 1, 2] * 8, (), 3, "3, with 8 to 8 videos each, median 8"),
+        ([0, 1, 2] * 8, (), 3, "3, with 8 videos each"),
         ([0, 0, 2, 2, 2, 3, 3, 3], (), 4, "4, with 2 to 3 videos each, median 3; 1 without a video, such as 1"),
         ([0, 0, 1], ("a", "b", "jump up", "d"), 4, "median 1.5; 2 without a video, such as 'jump up'"),
-        ([0, 900_000_000], (), 3, "900,000,001, with 1 to 1 videos each, median 1; 899,999,999 without a video"),
+        ([0, 900_000_000], (), 3, "900,000,001, with 1 videos each; 899,999,999 without a video"),
         ([0] * 5000 + [1] * 1000, (), 2, "2, with 1,000 to 5,000 videos each, median 3,000"),
         ([0, 1], ("run", "fly"), 3, "1 without a video, such as 2"),  # of the user's own number of classes
     ],

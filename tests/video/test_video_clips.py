@@ -14,7 +14,7 @@ from lightning_multigrid.loading import ClipDataset, ClipRequest, clip_dataset
 from lightning_multigrid.pixels import MEAN, STD
 from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources import ManifestError, VideoList
-from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning, SlowVideoWarning
+from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning
 from lightning_multigrid.video.datamodule import VideoDataModule
 from lightning_multigrid.video.video_clips import VideoClips
 from tests.helpers.codings import damage
@@ -322,12 +322,3 @@ def test_of_all_workers_in_all_epochs_one_names_a_broken_video(folder, tmp_path,
             assert sum(len(labels) for _, labels in DataLoader(clips, 4, shuffle=True, num_workers=2)) == 17
     [line] = (tmp_path / "warned").read_text().splitlines()
     assert re.match(r"Cannot read .*broken\.mp4", line)
-
-
-def test_a_folder_for_tables_that_cannot_be_is_said_and_reading_without_one(folder, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.warns(UserWarning, match=r"So videos that are not prepared are read from their beginning, .*`index`"):
-        clips = VideoClips(folder / "val.csv", frames=2, size=16, index=str(tmp_path / "file" / "tables"))
-    with pytest.warns(SlowVideoWarning, match=r"\.mp4 has no frame table, so clips are read from its beginning"):
-        clips[0]
-    clips[0]
