@@ -36,6 +36,7 @@ from lightning_multigrid.cli.step_seconds import MIXED, StepSeconds, measure_ste
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import at_home, new_file, require
 from lightning_multigrid.reports import comparison_figure, new_figure, plan_figure
+from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training import (
     AtomicCheckpointIO,
     MultigridCallback,
@@ -131,7 +132,9 @@ def show(cli: "_ConfigCLI", output: str = "shown", clips: int = 4) -> None:
     """
     require(clips >= 1, "--clips", clips, "at least 1")
     data, callbacks = cli.datamodule, cli.trainer.callbacks  # type: ignore[attr-defined]
-    callback = next((one for one in callbacks if isinstance(one, MultigridCallback)), MultigridCallback.baseline())
+    callback = next((one for one in callbacks if isinstance(one, MultigridCallback)), None)
+    if callback is None:
+        callback = MultigridCallback(long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
     drawn = None
     if isinstance(data, VideoDataModule):
         data.index, drawn = False, data.show_clip  # a few clips need no tables

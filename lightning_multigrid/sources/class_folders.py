@@ -1,5 +1,6 @@
 """A folder that holds a folder per class, each with its videos."""
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,17 +8,22 @@ from pathlib import Path
 from lightning_multigrid.files import VIDEO_SUFFIXES, is_frame, quoted
 from lightning_multigrid.sources.text import ManifestError, refuse_unlisted
 
+_log = logging.getLogger(__name__)
 _OF_THE_SYSTEM = ("lost+found", "@eaDir")  # folders: of a file system, and of thumbnails that a NAS makes
 _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 
 
 def class_names(source: str, *, frames: bool) -> list[str]:
-    """Names of the folders in `source`, sorted, without hidden ones; numbers from 0 on are sorted as numbers.
+    """Names of the folders in `source`, sorted, without hidden and empty ones; numbers from 0 on are sorted as numbers.
 
     A `ManifestError` if there are videos beside them, which would have no class; with `frames`, videos are folders.
     """
     _, folders, files = next(os.walk(source, onerror=refuse_unlisted))
     names = sorted(filter(_counts, folders))
+    empty = [name for name in names if not any(_files_below(os.path.join(source, name)))]
+    if empty and len(empty) < len(names):
+        names = [name for name in names if name not in empty]
+        _log.warning("%s has empty folders, which are left out: %s.", source, ", ".join(map(quoted, empty)))
     if names and all(name.lower() in _SPLITS for name in names):
         split = os.path.join(source, names[0])
         raise ManifestError(f"{source} holds splits; a folder per class is required. Give one split, such as {split}.")

@@ -19,6 +19,11 @@ def test_each_task_has_its_result(workers):
     assert sorted(results) == [(task, 2 * task) for task in range(20)]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_no_tasks(workers):
+    assert list(run_tasks(double, [], workers, timeout=60)) == []
+
+
 @pytest.mark.slow
 def test_workers_that_start_late_end_in_silence(capfd):
     """One worker may do all tasks before the others have started."""
