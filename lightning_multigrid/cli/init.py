@@ -9,25 +9,30 @@ from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 from shlex import quote
+from shutil import disk_usage
 from statistics import median
 from string import Template
 from typing import Any
 
 import torch
 import yaml
+from rich import filesize
 
-from lightning_multigrid.cli.data_commands import CORES, folder_splits, video_list
+from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, video_list
 from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import VIDEO_SUFFIXES, is_url, new_file, quoted, write_csv
-from lightning_multigrid.prepare import Look, kind_of, look_at, of_videos
+from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, kind_of, look_at, of_videos
 from lightning_multigrid.sources import Manifest, ManifestError, class_sizes
+from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _LARGEST = 16  # the clips of the largest mini-batch, for each of the baseline: long cycle x short cycle
 _STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # this many steps of the baseline, in 10 to 150 epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
 _OPENED, _NAMED = 2000, 5  # videos of which the split knows how they are coded; kinds that are named
+_PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
+_SMALL = 100 * 10**9  # bytes of planes, above which H.264 is proposed
 
 
 def init(source: str, val: str | None = None, output: str = "multigrid.yaml", frame_rate: float | None = None) -> None:
@@ -115,6 +120,18 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
         say(
             f"warning: By the videos' names, training and validation share recordings: {cut:,}. "
             "Accuracy on new recordings may be lower. `--val` takes videos of your own choice."
+        )
+    needed = needed_short_side(VideoDataModule(frames=clip["frames"], size=clip["size"]))
+    planes = bytes_of_planes(list(dict.fromkeys(manifest.paths())), Planes(needed), frame_rate)
+    if planes <= min(_SMALL, disk_usage(path.parent).free // 2):
+        say(
+            f"Their decoded frames take about {filesize.decimal(planes)}: `lightning-multigrid prepare --config "
+            f"{values['path']} --output prepared --store planes` writes them, and clips are read without a decoder."
+        )
+    elif medians[2] >= _PAYS * needed:
+        say(
+            f"The videos are larger than their clips need: `lightning-multigrid prepare --config {values['path']} "
+            "--output prepared` writes copies that decode several times faster."
         )
     words = "check", "plan --measure", "fit", "compare", "predict FOLDER"
     commands = [f"    lightning-multigrid {word} --config {values['path']}" for word in words]

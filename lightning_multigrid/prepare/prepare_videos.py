@@ -50,6 +50,7 @@ _VERSION = 7
 class Prepared(Done):
     """What a `prepare` did."""
 
+    folder: str = ""  # with the list of the prepared videos, for `VideoDataModule`
     report: str = ""  # CSV of the broken videos
     bytes: int = 0  # of the videos that are there now
 
@@ -135,7 +136,7 @@ def prepare(
             f"paths and `root`, repair or remove the videos, or raise `max_bad_fraction`. The first: {printable(first)}"
         )
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
-    return Prepared(made, len(good) - made, broken, report=report, bytes=size)
+    return Prepared(made, len(good) - made, broken, folder=root, report=report, bytes=size)
 
 
 def _check_room(folder: str, needed: int) -> None:

@@ -13,7 +13,7 @@ import yaml
 from lightning.pytorch.cli import LightningCLI
 from PIL import Image
 
-from lightning_multigrid.cli.init import _training
+from lightning_multigrid.cli.init import _MACHINES, _training
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.sources import VideoList
 from lightning_multigrid.video import VideoDataModule
@@ -251,13 +251,21 @@ def test_beside_a_gpu_the_config_uses_it(videos, monkeypatch):
     assert config["data"]["init_args"]["num_workers"] == 14
 
 
-def test_what_init_says_of_broken_videos_and_of_paths_with_spaces(videos, capsys):
+def test_what_init_says_of_broken_and_larger_videos_and_of_paths_with_spaces(videos, capsys, monkeypatch):
+    monkeypatch.setitem(_MACHINES["cpu"], "size", 32)
+    monkeypatch.setitem(_MACHINES["gpu"], "size", 32)
+    monkeypatch.setattr("lightning_multigrid.cli.init.needed_short_side", lambda data: data.size + 4)
     broken = videos / "videos" / "jump" / "0.mp4"
     broken.write_bytes(b"no video")
+    main(["init", "videos", "--output", "first.yaml"])
+    few = "Their decoded frames take about 835.2 kB: `lightning-multigrid prepare --config first.yaml --output prepared"
+    assert f"{few} --store planes` writes them" in capsys.readouterr().out
+    monkeypatch.setattr("lightning_multigrid.cli.init._SMALL", 300_000)
     main(["init", "videos", "--output", "new folder/first.yaml"])
     said = capsys.readouterr().out
     assert f"warning: Broken videos: 1 of the 24 that were looked at, such as {broken}: " in said
     assert "training and validation share recordings: 1." in said
+    assert "larger than their clips need: `lightning-multigrid prepare --config 'new folder/first.yaml'" in said
     assert "lightning-multigrid plan --measure --config 'new folder/first.yaml'\n" in said
     assert "--ckpt_path 'new folder/first_checkpoints/best.ckpt'\n" in said
 
