@@ -45,7 +45,7 @@ def _collect(value: Any, typed: set[str], known: set[str]) -> None:
                 _collect(held, typed, known)
 
 
-class _EachKeyOnce(yaml.SafeLoader):
+class _EachKeyOnce(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """Refuses a mapping that has a key twice: YAML readers take the last one, silently."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
