@@ -4,7 +4,8 @@ It imports only torch. Begin with `following.py`, which tells a module its grid 
 says what an adapter is, and `known.py` has those of libraries, none of which it imports.
 """
 
+from lightning_multigrid.positions.adapters import Grid
 from lightning_multigrid.positions.following import Following, knows_grids
 from lightning_multigrid.positions.known import mvit_tables, mvit_tokens, patch_divisors
 
-__all__ = ["Following", "knows_grids", "mvit_tables", "mvit_tokens", "patch_divisors"]
+__all__ = ["Following", "Grid", "knows_grids", "mvit_tables", "mvit_tokens", "patch_divisors"]

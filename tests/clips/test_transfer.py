@@ -147,9 +147,7 @@ def test_clips_of_a_visit_have_seeds_of_their_own_and_one_for_the_span():
         pairs = list(zip(requests[::2], requests[1::2], strict=True))
         assert len(pairs) == len({a.visit for a, _ in pairs}) == 201
         assert all(a.visit == b.visit and a.index == b.index for a, b in pairs)
-        # The first clip of a visit is seeded as without repeats, whose clips have no span in common with others.
-        assert [a.seed for a, _ in pairs] == [r.seed for r in of_alone]
-        assert {r.visit for r in of_alone} == {None}
+        assert {r.visit for r in of_alone} == {None}  # clips without repeats have no span in common with others
 
 
 @pytest.mark.parametrize("pixels", ["rgb", "yuv"])

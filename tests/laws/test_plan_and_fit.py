@@ -117,12 +117,11 @@ def configs(draw):
         max_steps=draw(st.one_of(st.just(-1), st.integers(2, 60))),
         limit=draw(st.sampled_from([None, None, None, 0.5, 0.8, 3, 7])),
         schedulers=draw(st.sampled_from(SCHEDULERS)),
-        callback=draw(st.sampled_from(["none", "baseline", "default", "short", "long", "sqrt"])),
+        callback=draw(st.sampled_from(["baseline", "default", "short", "long", "sqrt"])),
     )
 
 
 CALLBACKS = {
-    "none": lambda: None,
     "baseline": MultigridCallback.baseline,
     "default": lambda: MultigridCallback(milestones=None),
     "short": lambda: MultigridCallback(long_cycle=LongCycle(((1, 1),)), epoch_factor=0.9),
@@ -135,12 +134,12 @@ def fitted(config):
     """Shape and LR of each step of a real `fit`."""
     dataset = TensorDataset(torch.randn(config.clips, 1, FRAMES, SIZE, SIZE), torch.randint(2, (config.clips,)))
     sampler = None
-    if config.callback == "none" or config.world > 1:  # what Lightning puts in where there are ranks
+    if config.world > 1:  # what Lightning puts in where there are ranks
         sampler = DistributedSampler(dataset, config.world, config.rank)
     loader = DataLoader(dataset, config.batch, sampler=sampler, shuffle=sampler is None, drop_last=config.drop_last)
     module, callback = Module(config.schedulers), CALLBACKS[config.callback]()
     strategy = OneOf(config.world, config.rank) if config.world > 1 else "auto"
-    host = trainer(*[callback] if callback else [], strategy=strategy, **arguments(config))
+    host = trainer(callback, strategy=strategy, **arguments(config))
     host.fit(module, loader)
     return module.seen
 
@@ -164,7 +163,7 @@ def planned(config, monkeypatch):
         return preview(*parts, clips=config.clips, world=config.world, configured_world=config.world)
 
     first = plan()
-    length = first.plan.baseline_length.batches if first.baseline else first.plan.batches_per_epoch
+    length = first.plan.batches_per_epoch
     places = [divmod(number, length) for number in range(sum(first.steps))]
     steps = [first.plan.step(Place(*place)) for place in places]
     starts = [
@@ -177,15 +176,12 @@ def planned(config, monkeypatch):
         )
         for (epoch, batch), step in zip(places, steps, strict=True)
     ]
-    if not first.baseline:
-        assert [step.phase for step in steps] == [
-            phase for phase, number in enumerate(first.steps) for _ in range(number)
-        ]
+    assert [step.phase for step in steps] == [phase for phase, number in enumerate(first.steps) for _ in range(number)]
     with monkeypatch.context() as patch:
         patch.setattr(plan_module, "_places", lambda schedule: starts)
         lrs = [point.lr for point in plan().lrs]
     shapes = [(step.shape.clips, step.shape.frames, step.shape.size) for step in steps]
-    return list(zip(shapes, lrs, strict=True)), first
+    return list(zip(shapes, lrs, strict=True)), first.plan
 
 
 def compare(config, monkeypatch):
@@ -198,16 +194,16 @@ def compare(config, monkeypatch):
         try:
             plan, made = planned(config, monkeypatch)
         except (ValueError, MisconfigurationException) as refused:
-            if config.callback not in ("none", "baseline"):  # these train whatever a plan is refused for
+            if config.callback != "baseline":  # which trains whatever a plan is refused for
                 with pytest.raises(type(refused)):
                     fitted(config)
             return
         run = fitted(config)
     assert len(run) == len(plan)
-    assert made.baseline or [shape for shape, _ in run] == [shape for shape, _ in plan]
+    assert [shape for shape, _ in run] == [shape for shape, _ in plan]
     assert [lr for _, lr in run] == pytest.approx([lr for _, lr in plan], rel=1e-9)
-    if made.baseline:
-        assert made.plan.baseline_steps == len(run)
+    if config.callback == "baseline":
+        assert made.baseline_steps == len(run)
 
 
 @pytest.fixture(autouse=True)
