@@ -225,7 +225,7 @@ def test_a_fault_at_any_moment_loses_nothing(undisturbed, name, number):
     again = Injection(folder).run(command)
     assert again.error is None, (first, again)
     found = left(output)
-    if first.fault == "EIO" or name.endswith("worker"):
+    if name.endswith("worker") or (first.fault == "EIO" and name in ("tables", "fit")):
         # A table that the disk could not read is made anew, under the name of that very file.
         assert {*found.values()} - {b""} == {*expected.values()}, first
     else:
