@@ -147,8 +147,8 @@ class MultigridLoader(DataLoader[Any]):
         if now != self._samples:
             raise ValueError(
                 f"{type(self.template.dataset).__name__} had {self._samples} samples when the training was planned, "
-                f"and has {now} in epoch {epoch}, of which the plan knows nothing. Let the dataset keep its length, or "
-                "make it an `IterableDataset`, and give the callback `clips_per_epoch`."
+                f"and has {now} in epoch {epoch}. The plan needs one length. Let the dataset keep its length, or make "
+                "it an `IterableDataset`, and give the callback `clips_per_epoch`."
             )
 
     def _seeded(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
@@ -252,9 +252,9 @@ class _SeenAsUsers(_SeenAs, Dataset[Any]):
             return self._item(index)
         except StopIteration as error:  # torch's loader would end the epoch there, without a word
             raise RuntimeError(
-                f"{type(self._user).__name__} raised StopIteration for an index, as an iterator in it does that has "
-                "ended. The plan has more samples. Begin that iterator again, or give the loader an `IterableDataset`, "
-                "which is begun again when it ends."
+                f"{type(self._user).__name__} raised StopIteration for an index: an iterator in it may have ended. The "
+                "plan has more samples. Start that iterator again, or give the loader an `IterableDataset`, which "
+                "starts again when it ends."
             ) from error
 
 
