@@ -25,9 +25,9 @@ _LIGHTNINGS = {
 }
 _OF_CONFIGS = {
     "config CONFIG": "A YAML file of `model`, `data` and `trainer`. `lightning-multigrid init` writes a first one.",
-    "trainer.max_epochs=10": "Any value of the config, by its name.",
-    "data.batch_size=4": "Also of the data module.",
-    "model.lr=0.1": "Also of the module.",
+    "trainer.max_epochs=10": "A value of the Trainer, by its name in the config.",
+    "data.batch_size=4": "A value of the data module.",
+    "model.lr=0.1": "A value of the module.",
     "ckpt_path FILE": "The checkpoint that is continued or measured; `last` is the newest one.",
     "print_config": "Print the whole config, with all options and their defaults.",
     "model.help CLASS": "Show the arguments of a class; also `--data.help` and `--trainer.callbacks.help`.",
