@@ -58,9 +58,10 @@ def seeded(seed: int) -> Iterator[None]:
 
 _GENERATORS = random.Random, np.random.Generator, np.random.RandomState, torch.Generator
 LONG = 1000  # elements; those of longer containers are not looked at
+_INDEX = 100  # and for generators: what is longer is an index of the data, such as lists of boxes by class
 
 
-def held_by(value: Any, *but: type) -> Iterator[Any]:
+def held_by(value: Any, *but: type, longest: int = LONG) -> Iterator[Any]:
     """Everything that an object holds, itself included, except the elements of long containers, and what is a `but`."""
     seen, waiting = set[int](), [value]
     while waiting:
@@ -68,19 +69,19 @@ def held_by(value: Any, *but: type) -> Iterator[Any]:
         if id(value) not in seen and not isinstance(value, (type, ModuleType, *but)):
             seen.add(id(value))
             yield value
-            waiting += _parts(value)
+            waiting += _parts(value, longest)
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _parts(value: Any, longest: int) -> Iterable[Any]:
     if isinstance(value, (dict, list, tuple, set, deque)):
         parts = value.values() if isinstance(value, dict) else value
-        return parts if len(value) <= LONG else ()
+        return parts if len(value) <= longest else ()
     return () if isinstance(value, (torch.Tensor, np.ndarray)) else getattr(value, "__dict__", {}).values()
 
 
 def own_generators(owner: Any) -> list[Any]:
     """Finds the random generators of Python, NumPy and torch that a dataset or a sampler, or a part of it, holds."""
-    return [part for part in held_by(owner) if isinstance(part, _GENERATORS)]
+    return [part for part in held_by(owner, longest=_INDEX) if isinstance(part, _GENERATORS)]
 
 
 class OwnGenerators:
@@ -100,12 +101,12 @@ class OwnGenerators:
             self._process, self._looks = os.getpid(), 0
         if self._looks < 2:
             self._looks += 1
-            self._holders = [part for part in held_by(self._owner) if _generators_in(part)]
+            self._holders = [part for part in held_by(self._owner, longest=_INDEX) if _generators_in(part)]
         return [*{id(one): one for holder in self._holders for one in _generators_in(holder)}.values()]
 
 
 def _generators_in(holder: Any) -> list[Any]:
-    return [part for part in _parts(holder) if isinstance(part, _GENERATORS)]
+    return [part for part in _parts(holder, _INDEX) if isinstance(part, _GENERATORS)]
 
 
 def reseed_own(generators: list[Any], seed: int) -> None:

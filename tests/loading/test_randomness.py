@@ -70,6 +70,9 @@ def test_an_index_of_everything_is_looked_through_twice_and_a_new_generator_is_f
         whole.mine = random.Random()
         whole.transforms["flip"].generator = np.random.default_rng(0)
     assert Index.looks <= 2 * 2 * 50
+    Index.looks, whole.index = 0, {name: Index([[0.0] * 4] * 60) for name in range(101)}
+    OwnGenerators(whole).find()
+    assert Index.looks == 0  # an index of the data, of more than 100
     late = Random()
     del late.mine
     own = OwnGenerators(late)
