@@ -28,7 +28,7 @@ from lightning_multigrid.files import (
 from lightning_multigrid.sources.manifest import Manifest, Rows
 from lightning_multigrid.sources.text import ManifestError
 
-_HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # of surrogates, as JSON may hold, and no name of a file
+_NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")  # half a pair of surrogates is in no name of a file
 _log = logging.getLogger(__name__)
 
 
@@ -143,11 +143,12 @@ class ManifestBuilder:
         return ManifestError(f"{self._origin}, {place}: {what}.")
 
     def _checked_path(self, path: str, where: str | int) -> str:
-        if not path or "\0" in path or ("://" in path and not is_url(path)) or _HALF_PAIR.search(path):
+        url = "://" in path
+        if not path or _NO_NAME.search(path) or (url and not is_url(path)):
             raise self.error(
                 where, f"{quoted(path)} is not the path of a file. Correct an empty field, and save the list as UTF-8"
             )
-        if is_url(path):
+        if url:
             return self._checked_url(path, where)
         # The path is stored in its normal form, so that the path that was judged is the one that is opened.
         name = os.path.normpath(path)

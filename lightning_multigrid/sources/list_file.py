@@ -184,8 +184,9 @@ class Labels:
         """The labels of a field: numbers or names."""
         if _NUMBERS.fullmatch(label):
             return [int(part) for part in re.findall("[0-9]+", label)]
-        known = self._known and label in self._ids
-        if ";" in label and not self._multi_label and not known:
+        if label in self._ids:  # known, or judged in a row before
+            return [label]
+        if ";" in label and not self._multi_label:
             raise self._rows.error(
                 line,
                 f"the label {quoted(label)} is several names, one is required. Pass `multi_label=True` to `VideoList`, "
@@ -194,7 +195,7 @@ class Labels:
         if _NO_UTF_8.search(label):
             raise self._rows.error(line, f"the label {quoted(label)} is not in UTF-8. Save the list as UTF-8")
         between = ";" if ";" in label else ","  # names such as "Male speech, man speaking" hold a comma
-        names = [name.strip() for name in label.split(between)] if self._multi_label and not known else [label]
+        names = [name.strip() for name in label.split(between)] if self._multi_label else [label]
         unlike = any(len(name.splitlines()) != 1 or _is_number(name) for name in names)
         if unlike or label.lower().endswith(VIDEO_SUFFIXES):
             raise self._no_label(line, label)
