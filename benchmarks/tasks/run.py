@@ -8,7 +8,8 @@
 A page shows a table between `<!-- made by benchmarks/tasks/run.py: TASK ROW ... -->`, of all rows if none is named, and
 `<!-- end -->`. The row of a baseline is named by its length, such as `8_epochs`, and that of a shorter training by its
 share of the length, such as `default_0.75`. "As much time" is CPU time, so that trainings may share a machine. The mark
-`time TASK ...` is for a table of the time that the baseline's accuracy takes, and `card` for one of situations.
+`time TASK ...` is for a table of the time that the baseline's accuracy takes, with the default or with the row of a
+`TASK/ROW`, and `card` for one of situations.
 """
 
 import argparse
@@ -66,6 +67,7 @@ CLIPS = {
     "grid_64": "words, 64 px",
     "grid_64_steps": "words, 64 px, LR in steps",
     "grid_planes": "words, 48 px",
+    "grid_planes/short_cycle_off": "the same, without the short cycle",
     "grid_48": "words, 48 px",
     "grid_96": "words, 48 px",
     "grid_48_steps": "words, 48 px, LR in steps",
@@ -148,16 +150,18 @@ def markdown(columns: list[str], cells: list[list[str]]) -> str:
 
 
 def times(*tasks: str) -> str:
-    """The time that the baseline's accuracy takes with the default, in Markdown."""
+    """The time that the baseline's accuracy takes with the default, or with the row of a `TASK/ROW`, in Markdown."""
     columns = ["clips", "baseline", "top-1 %", "CPU time, s", "with the line", "top-1 %", "CPU time, s", "of its time"]
     lines = []
-    for task in tasks:
-        compared = Comparison(RESULTS / task / "default", clock="cpu")
+    for name in tasks:
+        task, _, row = name.partition("/")
+        compared = Comparison(RESULTS / task / (row or "default"), clock="cpu")
+        compared.runs[BASELINE] = Comparison(RESULTS / task / "default", clock="cpu").runs[BASELINE]
         variant = compared.shortest()
-        pair = [Training("", "", compared.runs[name], compared.ends(name)) for name in (BASELINE, variant or MULTIGRID)]
+        pair = [Training("", "", compared.runs[one], compared.ends(one)) for one in (BASELINE, variant or MULTIGRID)]
         texts = [[f"{one.runs[0].epochs} epochs", one.top1, f"{one.cpu:.0f}"] for one in pair]
         share = f"**{100 * pair[1].cpu / pair[0].cpu:.0f} %**" if variant else "worse"
-        lines.append([CLIPS[task], *texts[0], *texts[1], share])
+        lines.append([CLIPS[name], *texts[0], *texts[1], share])
     return markdown(columns, lines)
 
 

@@ -51,6 +51,26 @@ def test_a_scheduler_that_reads_the_loop_of_this_run_is_refused(name):
         fit(module, MultigridCallback(), max_epochs=2)
 
 
+def test_a_scheduler_that_holds_the_trainer_sees_the_baselines_numbers():
+    """As one that asks `module.trainer`: in each step the LR is that of the baseline there, and at the end near 0."""
+
+    def decaying(ask):
+        def schedulers(optimizer, module):
+            host, seen = module.trainer, ask(module)
+            rule = lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / seen().estimated_stepping_batches)
+            assert host is module.trainer
+            return {"scheduler": rule, "interval": "step"}
+
+        module = Module(schedulers)
+        fit(module, MultigridCallback(lr_scaling="none"), max_epochs=2)
+        return module.lrs
+
+    asking = decaying(lambda module: lambda: module.trainer)
+    holding = decaying(lambda module: lambda host=module.trainer: host)
+    assert holding == asking
+    assert 0 < holding[-1] < 0.1 * holding[0]
+
+
 def test_a_scheduler_sees_the_limit_of_mini_batches_of_its_script():
     class Reading(Module):
         def lr_scheduler_step(self, scheduler, metric):

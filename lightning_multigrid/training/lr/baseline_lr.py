@@ -7,7 +7,7 @@ point of a baseline run. `lr_in_step.py` multiplies by the scale.
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial, wraps
 from typing import Any
@@ -24,7 +24,6 @@ from lightning_multigrid.training.script.lr_stages import epochs_before, is_plat
 from lightning_multigrid.training.trainer.added import log_values
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
-from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
 
 
 class BaselineLR:
@@ -42,15 +41,17 @@ class BaselineLR:
         begins = plan.step(Place(epochs_before(trainer), 0)).baseline_epoch
         for clocked in self._schedulers:  # as Lightning's: those of a second `fit` begin with it
             clocked.ticks = Fraction(self._epoch.ticks(begins, clocked.interval, clocked.frequency))
-        # The length of the baseline, which schedulers see while they are ticked.
-        self._baseline: dict[str, Any] = {
+        # What the Trainer answers while schedulers are ticked, whoever asks: a scheduler may hold the Trainer itself.
+        self._answers: dict[str, Any] = {
             "limit_train_batches": trainer.limit_train_batches,
             "max_epochs": trainer.max_epochs,
             "max_steps": trainer.max_steps,
             "num_training_batches": self._epoch.batches,
             "estimated_stepping_batches": self._epoch.ticks(exact(plan.schedule.baseline.epochs), "step", frequency=1),
+            "current_epoch": 0,
+            "global_step": 0,
         }
-        self._modules = lightning_modules(self._module)
+        self._answering = _answering(type(trainer), self._answers)
         refuse = partial(_refuse_by_hand, type(self._module).__name__)
         decays = plan.schedule.lr_scaling == "sqrt"  # so that a step's decay times its LR grows with the clips
         self._in_step = LRInStep(trainer.optimizers, None if by_hand else refuse, decays)
@@ -160,9 +161,13 @@ class BaselineLR:
         at = self._epoch.after_ticks(tick, clocked.interval, clocked.frequency)
         # Lightning ticks before it counts the epoch, and after it has counted the optimizer step.
         steps = self._epoch.ticks(at, "step", frequency=1)
-        view = _BaselineView(self._trainer, **self._baseline, current_epoch=math.ceil(at) - 1, global_step=steps)
-        with sees(self._modules, view):
+        self._answers.update(current_epoch=math.ceil(at) - 1, global_step=steps)
+        own = type(self._trainer)
+        self._trainer.__class__ = self._answering
+        try:
             step()
+        finally:
+            self._trainer.__class__ = own
 
     # --- Checkpoints ---
 
@@ -207,18 +212,26 @@ class BaselineLR:
                 )
 
 
-class _BaselineView(TrainerView):
-    """The Trainer as schedulers see it: with the baseline's numbers, and without what has only those of this run."""
+def _answering(own: type[Trainer], answers: Mapping[str, Any]) -> type[Trainer]:
+    """A Trainer with these answers, which refuses to give what has only the numbers of this run."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("fit_loop", "train_dataloader"):
-            return super().__getattr__(name)
+    def answer(name: str, _: Trainer) -> Any:
+        return answers[name]
+
+    def refuse(name: str, trainer: Trainer) -> Any:
+        asks = sys._getframe(1).f_globals.get("__name__", "")
+        if name in vars(trainer) and asks.startswith(("lightning.", "pytorch_lightning.")):
+            return vars(trainer)[name]
         raise MisconfigurationException(
             f"A scheduler, or `lr_scheduler_step`, reads `trainer.{name}`, which counts the mini-batches of multigrid "
             "training. Schedulers count the baseline's: read `trainer.num_training_batches`, "
             "`trainer.estimated_stepping_batches`, `trainer.global_step` or `trainer.current_epoch`, which say them "
             "there."
         )
+
+    members = {name: property(partial(answer, name)) for name in answers}
+    members |= {name: property(partial(refuse, name)) for name in ("fit_loop", "train_dataloader")}
+    return type(own.__name__, (own,), {"__module__": own.__module__, **members})
 
 
 def _refuse_by_hand(module: str, name: str, before: Any, now: Any) -> None:
