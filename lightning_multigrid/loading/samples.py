@@ -135,9 +135,12 @@ class SampleParts:
             line = f"clips=[{', '.join(name for name in map(shown, found) if name not in masks)}]"
             follow = ", ".join(f"{name}: {clip.axes!r}" for name, clip in masks.items())
             line += f", follow={{{follow}}}" if masks else ""
+            images = all("T" not in clip.axes for clip in found.values())
             raise ValueError(
                 f"A sample must hold one clip, got {len(found)}, of "
-                f"{' and '.join(str(tuple(clip.values.shape)) for clip in found.values())}. Say which ones are clips, "
+                f"{' and '.join(str(tuple(clip.values.shape)) for clip in found.values())}. "
+                f"{'If they are the frames of a clip, stack them: `torch.stack(frames, 1)`. ' * images}Say which ones "
+                "are clips, "
                 f"and which ones are masks that follow them, for instance `MultigridCallback({line})`."
             )
         for name, clip in masks.items():

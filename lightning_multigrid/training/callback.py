@@ -107,10 +107,11 @@ class MultigridCallback(Arguments, Callback):
             of the model's patches, if it has patches.
         fine_tuning: Whether the training ends with the fine-tuning phase (Sec. 3.2). If not, the long cycle takes its
             steps, too: the paper's ablation.
-        rehearse: Try each grid on a copy of the module before the first step. Without a rehearsal, a module that can't
-            take a grid fails in the middle of the training, when that grid comes. Some faults are then not noticed at
-            all: places that are counted from the first, losses that are sums over clips, losses that are not finite on
-            a grid, and clips that hooks bring back to another size.
+        rehearse: Try each grid on a copy of the module before the first step. What a step writes by itself, to a file
+            or to `wandb.log`, is also written then. Without a rehearsal, a module that can't take a grid fails in the
+            middle of the training, when that grid comes. Some faults are then not noticed at all: places that are
+            counted from the first, losses that are sums over clips, losses that are not finite on a grid, and clips
+            that hooks bring back to another size.
         seed: Seed of the order and of the augmentation. By default that of `seed_everything`, else a random one.
 
     Raises:

@@ -14,9 +14,10 @@ from lightning_multigrid.host import Trainer, callbacks_of, tell
 from lightning_multigrid.norm import tracking_layers
 from lightning_multigrid.schedule import MultigridSchedule, Plan, counted, exact
 from lightning_multigrid.training.arguments import Arguments
-from lightning_multigrid.training.script.lr_stages import lr_stages
+from lightning_multigrid.training.script.lr_stages import epochs_before, lr_stages
 from lightning_multigrid.training.script.optimizers import decays_apart, own_warmups, rule_of, with_groups, with_held
 from lightning_multigrid.training.script.planning import rounding, rounding_text
+from lightning_multigrid.training.trainer.lightning_internals import counted_checkpoints
 
 _SAID = 0.05  # by how much the steps of an epoch may be rounded before it is said
 _FEW = 20  # mini-batches: two horizons of BatchNorm's default momentum
@@ -61,8 +62,14 @@ def tell_notes(arguments: Arguments, trainer: Trainer, plan: Plan) -> None:
             "This is right for SGD; Adam and similar optimizers lose accuracy or diverge. Leave `lr_scaling` out of "
             "`MultigridCallback`, or give `lr_scaling='sqrt'` to the schedule."
         )
+    if before := epochs_before(trainer):
+        tell(
+            f"This `fit` goes on at epoch {before} of a plan of {float(epochs):g} epochs, with the phases from there "
+            "on. For a plan of its own, give it a new Trainer."
+        )
     steps = plan.baseline_length.ticks(epochs, "step", frequency=1)
-    for name, value in own_warmups(optimizers) if steps != plan.optimizer_steps else ():
+    counting = [*own_warmups(optimizers), *counted_checkpoints(trainer)]
+    for name, value in counting if steps != plan.optimizer_steps else ():
         tell(
             f"{name} counts the {plan.optimizer_steps} steps of this run. If it means the {steps} of the script, "
             f"give {max(1, round(value * plan.optimizer_steps / steps))} for the same share of the training."
@@ -87,8 +94,7 @@ def _tell_few(plan: Plan) -> None:
     """Says what few steps or few clips do to a plan."""
     off = rounding(plan.unrounded_steps_per_epoch)
     if off > _SAID:
-        text, ways = rounding_text(plan)
-        tell(f"{text}: they are rounded to {plan.steps_per_epoch}, by {float(off):.0%}. A smaller {ways} rounds less.")
+        tell(f"{rounding_text(plan)}: they are rounded to {plan.steps_per_epoch}, by {float(off):.0%}.")
     if not plan.phase_steps[-1]:
         rank_zero_warn(
             "The last phase, on the baseline's shape, gets no step: it begins within the last step of the training. "

@@ -344,6 +344,11 @@ def test_torchvisions_kinds_stay():
 # --- Refusals ---
 
 
+def test_frames_in_a_list_are_to_be_stacked():
+    with pytest.raises(ValueError, match=r"got 4, .* of a clip, stack them: `torch.stack\(frames, 1\)`\. Say"):
+        FixedClips([([*CLIP[:, :4].unbind(1)], 1)])
+
+
 @pytest.mark.parametrize(
     ("sample", "line"),
     [

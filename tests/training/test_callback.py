@@ -25,7 +25,7 @@ from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.parts.on_grid import OnGrid
 from lightning_multigrid.training.trainer.lightning_internals import training_source
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import CLIPS, Module, clips, fit, loader, trainer
+from tests.helpers.tiny import CLIPS, FRAMES, SIZE, Module, clips, fit, loader, trainer
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -85,6 +85,27 @@ def test_groups_of_ranks_are_made_before_the_first_step_for_all_steps(monkeypatc
     assert {(clips, sub_batch) for (clips, _, _), sub_batch in zip(module.shapes, module.sub_batches, strict=True)} <= {
         *made
     }
+
+
+def test_callbacks_before_ours_find_the_model_on_the_baselines_grid_after_a_step():
+    """As one that shows a prediction. So do those after ours."""
+
+    class Positions(Module):
+        def set_grid(self, frames, size):
+            self.grid = frames, size
+
+    class Looking(L.Callback):
+        def __init__(self):
+            self.found = set()
+
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            self.found.add(module.grid)
+
+    before, after = Looking(), Looking()
+    module = Positions(steps_scheduler)
+    host = fit(module, before, staged(), after, max_epochs=1)
+    assert before.found == after.found == {(FRAMES, SIZE)}
+    assert host.callbacks[0] is before
 
 
 @pytest.mark.rehearsed
@@ -514,12 +535,12 @@ def test_a_trainer_has_one_callback():
             {"train": loader(number=15)},
             r"An epoch would have 1\.39 optimizer steps, as it makes 1\.5 passes over 15 clips, and a step has 16 of "
             r"them on average\. That is too few: rounding to 1 changes them by 28%, and 25% is the most\. "
-            r"Use 1/2 of `batch_size`, or epochs of 2 times the clips, by `torch\..*ConcatDataset\(\[dataset\] \* 2",
+            r"Make epochs of 2 times the clips, by `torch\..*ConcatDataset\(\[dataset\] \* 2",
         ),
         (
             Module,
             {"train": loader(number=45), "accumulate_grad_batches": 3},
-            r"1\.39 optimizer steps, .* a step has 48 of .* Use 1/2 of `accumulate_grad_batches` or `batch_size`, ",
+            r"1\.39 optimizer steps, .* a step has 48 of .* Make epochs of 2 times",
         ),
         (Module, {"train": loader(number=3, drop_last=True)}, "has 3 clips for each device, fewer than `batch_size=4`"),
         (FromIterator, {}, r"FromIterator has `training_step\(dataloader_iter\)`"),

@@ -438,6 +438,19 @@ def test_a_step_that_takes_no_more_clips_than_the_baseline_has_is_refused():
     fit(script(training_step=step), MultigridCallback.baseline(), max_epochs=1)
 
 
+def test_a_step_that_takes_powers_of_two_alone_is_refused_where_the_plan_has_other_numbers():
+    """As of MoCo's queue, whose length is a multiple of the clips. The short cycle makes 3 times as many of 0.6."""
+
+    def step(self, batch, _):
+        assert 64 % len(batch[0]) == 0
+        return cross_entropy(self(batch[0]), batch[1])
+
+    factors = {"long_cycle": LongCycle(((0.25, 1), (1, 1))), "short_cycle": ShortCycle((0.6, 1))}
+    with pytest.raises(ValueError, match="takes 2 clips of the grid of .*, but not 6 "):
+        begin(script(training_step=step), MultigridCallback(**factors))
+    begin(script(training_step=step), MultigridCallback(**{**factors, "short_cycle": ShortCycle((0.5, 1))}))
+
+
 @pytest.mark.parametrize("reset", [False, True])
 def test_a_hidden_state_that_is_kept_from_step_to_step_is_refused(reset):
     """Each step alone succeeds; on the baseline's grid, or with the way out that the refusal names, it trains."""
@@ -456,7 +469,7 @@ def test_a_hidden_state_that_is_kept_from_step_to_step_is_refused(reset):
     if reset:
         fit(Recurrent(), MultigridCallback(), max_epochs=1)
         return
-    said = r"Recurrent keeps something .* 8 clips .* 2 clips .* `net.cell` \(GRU\) fails with .* hidden size .* Reset"
+    said = r"Recurrent keeps something .* 4 clips .* other clips `net.cell` \(GRU\) fails with .* hidden size .* Reset"
     with pytest.raises(ValueError, match=said):
         fit(Recurrent(), MultigridCallback(), max_epochs=1)
 

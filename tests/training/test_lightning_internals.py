@@ -26,6 +26,7 @@ from lightning_multigrid.training.trainer.lightning_internals import (
     attach,
     batch_index,
     copy_without_trainer,
+    counted_checkpoints,
     global_seed,
     limit_loop,
     loader_seen_as,
@@ -298,6 +299,12 @@ def test_global_seed(monkeypatch):
     assert global_seed(host) == drawn[0]
     L.seed_everything(7, verbose=False)
     assert global_seed(host) == 7
+
+
+def test_counted_checkpoints():
+    callbacks = [ModelCheckpoint(), ModelCheckpoint(every_n_train_steps=50), ModelCheckpoint(every_n_epochs=2)]
+    [(name, steps)] = counted_checkpoints(trainer(*callbacks, enable_checkpointing=True))
+    assert (name, steps) == ("`every_n_train_steps=50` of ModelCheckpoint", 50)
 
 
 def test_slurms_checkpoint(tmp_path):

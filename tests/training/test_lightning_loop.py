@@ -56,7 +56,7 @@ def test_another_place_than_the_checkpoints_is_refused(tmp_path):
         fit(Module(), MultigridCallback(), Skips(), ckpt_path=tmp_path / "step=5.ckpt")
 
 
-def test_a_second_fit_goes_on_with_a_longer_training():
+def test_a_second_fit_goes_on_with_a_longer_training(caplog):
     """As without the callback: with other numbers of epochs, and no checkpoint."""
     module, host = Module(), trainer(MultigridCallback(), max_epochs=2)
     host.fit(module, loader())
@@ -64,6 +64,7 @@ def test_a_second_fit_goes_on_with_a_longer_training():
     host.fit_loop.max_epochs = 4
     host.fit(module, loader())
     assert {epoch for epoch, *_ in module.seen[first:]} == {2, 3}
+    assert caplog.text.count("This `fit` goes on at epoch 2 of a plan of 4 epochs") == 1
 
 
 @pytest.mark.parametrize("multigrid", [True, False])

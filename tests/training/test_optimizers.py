@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.optim import SGD
 
@@ -114,6 +115,13 @@ def test_an_optimizers_own_warmup_is_named_with_its_share_of_this_run(name, give
         f"{kept} for the same share of the training."
     )
     assert [record.message for record in caplog.records if "counts the" in record.message] == [said] * bool(kept)
+
+
+def test_so_is_a_checkpoint_by_a_count_of_steps(caplog):
+    """By the count of the script, the last one would be far from the end, or there would be none."""
+    begin(Module(), ModelCheckpoint(every_n_train_steps=50), MultigridCallback(), enable_checkpointing=True)
+    assert "`every_n_train_steps=50` of ModelCheckpoint counts the 36 steps of this run." in caplog.text
+    assert "give 18 for the same share" in caplog.text
 
 
 def test_so_is_that_of_schedule_free_optimizers(caplog):

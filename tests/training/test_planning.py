@@ -102,39 +102,38 @@ def test_a_rounding_of_an_epochs_steps_is_said_above_a_twentieth(number, said, c
     """Half of the steps have 6 clips, half 2: 4 on average, and an epoch makes one pass."""
     coarse = {"long_cycle": LongCycle(((0.375, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
     begin(Module(), MultigridCallback(**coarse), train=loader(2, number=number))
-    found = re.search(r"An epoch would have .* A smaller `batch_size` rounds less", caplog.text)
+    found = re.search(r"An epoch would have .* they are rounded to .*", caplog.text)
     assert (found is None) == (said is None or number == 41)
     assert found is None or re.search(said, found.group())
 
 
 def advised(error):
-    """By how much a message says to repeat the data, and to divide the epochs or the batch."""
-    numbers = {re.search(way, str(error))[1] for way in (r"\[dataset\] \* (\d+)", r"divided by (\d+)", r"1/(\d+) of")}
+    """By how much a message says to repeat the data, and to divide the epochs."""
+    numbers = {re.search(way, str(error))[1] for way in (r"\[dataset\] \* (\d+)", r"`max_epochs` by (\d+)")}
     [times] = map(int, numbers)
     return times
 
 
-def test_epochs_of_few_steps_train_by_each_way_that_the_message_names():
+def test_epochs_of_few_steps_train_as_the_message_says():
     """30 clips: twice as many would be 1.39 steps, which are rounded by 28 %."""
 
-    def train(clips, epochs, batch_size):
-        begin(Module(), MultigridCallback(), train=DataLoader(clips, batch_size, shuffle=True), max_epochs=epochs)
+    def train(clips, epochs):
+        begin(Module(), MultigridCallback(), train=DataLoader(clips, 16, shuffle=True), max_epochs=epochs)
 
     data = clips(30)
     with pytest.raises(
-        ValueError, match=r"0\.70 optimizer steps, .* to 1 changes them by 44%, and 25% is the most\. Use"
+        ValueError, match=r"0\.70 optimizer steps, .* to 1 changes them by 44%, and 25% is the most\. Make"
     ) as error:
-        train(data, 9, 16)
+        train(data, 9)
     times = advised(error.value)
     assert times == 3
-    train(ConcatDataset([data] * times), 9 // times, 16)
-    train(data, 9, 16 // times)
+    train(ConcatDataset([data] * times), 9 // times)
 
 
 def test_a_data_module_that_repeats_its_clips_is_advised_to_repeat_more():
     plan = Plan(MultigridSchedule(Baseline(BatchShape(16, 8, 32), epochs=20)), 15)
     with pytest.raises(
-        ValueError, match=r"or epochs of 2 times the clips, by `repeats=4`, with `max_epochs` divided by 2"
+        ValueError, match=r"Make epochs of 2 times the clips, by `repeats=4`, and divide `max_epochs` by 2"
     ):
         check_steps(plan, SimpleNamespace(repeats=2))
 

@@ -91,7 +91,8 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     if state["schedule"] != mine["schedule"]:
         tell(
             f"The plan differs from the checkpoint's. From epoch {place.epoch}, batch {place.batch} (from 0), on, "
-            f"phases and LR are those of this run. The checkpoint's was:\n{state['schedule']}"
+            "phases and LR scales are those of this run; schedulers keep their numbers, such as the `T_max` of a "
+            f"cosine. The checkpoint's plan was:\n{state['schedule']}"
         )
     if state["within_step"]:
         tell(

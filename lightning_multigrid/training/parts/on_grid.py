@@ -1,17 +1,24 @@
 """What makes a model fit the grid of a step: BatchNorm's groups of clips, positions, and compiled graphs."""
 
 from contextlib import ExitStack
+from typing import Any
 
-from lightning_multigrid.host import Trainer
+from typing_extensions import override
+
+from lightning_multigrid.host import Callback, Trainer
 from lightning_multigrid.norm import BatchNorm, make_groups, sub_batches
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import Plan, Step
+from lightning_multigrid.training.trainer.added import add_callback
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.torch_internals import graph_for_each_grid
 
 
-class OnGrid:
-    """Brings a model to the grid of each step. Whatever runs between two steps finds it on the baseline's grid."""
+class OnGrid(Callback):
+    """Brings a model to the grid of each step. Whatever runs between two steps finds it on the baseline's grid.
+
+    As the first callback, it puts the grid back before others have their turn after a step.
+    """
 
     def __init__(self, plan: Plan, trainer: Trainer, following: Following) -> None:
         self._plan, self._trainer, self._following = plan, trainer, following
@@ -20,6 +27,7 @@ class OnGrid:
 
     def start(self, changes: Changes) -> None:
         """Lets `torch.compile` make a graph for each grid."""
+        add_callback(self._trainer, self, changes, first=True)
         grids = self._plan.schedule.grids_of_statistics
         graphs = 2 * len(grids) + 8  # for training, for validation, and for what else a script may do
         if self._trainer.world_size > 1 and any(shape.clips < sub_batch for shape, sub_batch in grids):
@@ -40,6 +48,10 @@ class OnGrid:
             sub_batches(step.sub_batch, step.shape.clips, baseline_batches=batches, world=world)
         )
         self._following.set_grid(step.shape.frames, step.shape.size)
+
+    @override
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+        self.restore()
 
     def restore(self) -> None:
         self._in_step.close()

@@ -36,9 +36,9 @@ def check_grids(
     """Refuses grids that a script cannot take, or on which it would compute something else than on the baseline's.
 
     The first grid is the baseline's. Small mini-batches, which `read` makes, go through the script's hooks and a step
-    on a clone of the module: once on each grid, and with four times the clips on the coarsest, first alone and then
-    after a step on the baseline's. What cannot be rehearsed on the baseline's grid is accepted, and said. Where boxes
-    follow the clips, pixels may be counted from the first: so places are judged on grids of the full size.
+    on a clone of the module: once on each grid, and in a row, on the baseline's and on the coarsest with as many times
+    the clips as each mini-batch of the plan has. What cannot be rehearsed on the baseline's grid is accepted, and said.
+    Where boxes follow the clips, pixels may be counted from the first: so places are judged on grids of the full size.
     """
     if trainer.strategy.restore_checkpoint_after_setup:
         tell(f"{type(trainer.strategy).__name__} shards the module, whose steps are not rehearsed. {UNNOTICED}")
@@ -46,9 +46,11 @@ def check_grids(
     name, clips, most = type(module).__name__, _number_of_clips(grids), max(grid.clips for grid in grids)
     shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
     baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
-    more = replace(coarsest, clips=4 * clips)
+    # Of twice as many, a contrastive loss may be twice as large, as a sum is.
+    times = sorted({4, *(round(grid.clips / grids[0].clips) for grid in grids)} - {0, 1})
+    more = [replace(coarsest, clips=number * clips) for number in times]
     with without_trace(trainer, module.device), torch.no_grad():
-        made = read((*shapes, more))
+        made = read((*shapes, *more))
     rehearse = partial(try_step, module, trainer, baseline, made)
     first = rehearse(baseline)
     if first.error is not None:
@@ -67,13 +69,14 @@ def check_grids(
         if not (boxes_follow and grid.size != baseline.size):
             _refuse_counted(module, baseline, first, grid, now)
         if grid is coarsest and len({shape.clips for shape in grids}) > 1:
-            many = rehearse(more)
-            if many.error is not None and more.clips <= most:  # the training has as many
-                raise ValueError(_fixed_number(name, grid, more, many.error)) from many.error
-            check_sum_over_clips(name, now.losses, many.losses)
-            after = rehearse(baseline, more)
-            if after.error is not None and many.error is None:
-                raise ValueError(_kept_state(name, baseline, more, _place(module, after), after.error)) from after.error
+            many = rehearse(baseline, *more)
+            if many.error is None:
+                check_sum_over_clips(name, now.losses, many.losses, times[-1])
+            elif many.grid.clips <= most:  # the training has as many
+                alone = rehearse(many.grid)
+                if alone.error is not None:
+                    raise ValueError(_fixed_number(name, grid, many.grid, alone.error)) from alone.error
+                raise ValueError(_kept_state(name, many.grid, _place(module, many), many.error)) from many.error
 
 
 def _number_of_clips(grids: Sequence[BatchShape]) -> int:
@@ -116,11 +119,11 @@ def _fixed_number(name: str, grid: BatchShape, more: BatchShape, error: Exceptio
     )
 
 
-def _kept_state(name: str, before: BatchShape, grid: BatchShape, where: str, error: Exception) -> str:
+def _kept_state(name: str, grid: BatchShape, where: str, error: Exception) -> str:
     return (
         f"{name} keeps something from step to step that has the size of a mini-batch: a step with {grid.clips} clips "
-        f"of {named(grid)} succeeds as the first step, but after one with {before.clips} clips of {named(before)} "
-        f"{where} fails with {error_text(error)}. Mini-batches change their number of clips and their grid. Reset what "
+        f"of {named(grid)} succeeds as the first step, but after steps with other clips {where} fails with "
+        f"{error_text(error)}. Mini-batches change their number of clips and their grid. Reset what "
         "is kept at the beginning of each step, or make it fit the clips of the mini-batch."
     )
 

@@ -24,6 +24,7 @@ from lightning_multigrid.training.trainer.torch_internals import forget_hooks
 class Trial:
     """What was seen of a step on a copy."""
 
+    grid: BatchShape  # of the step
     arrived: Sequence[int] | None = None  # numbers of elements of the clips; None if a hook of the mini-batch failed
     layer: str = ""  # the innermost one that did not return, if there was an error
     error: Exception | None = None
@@ -41,9 +42,9 @@ def try_step(
 ) -> Trial:
     """Tries the hooks of a mini-batch, and a step, on a new clone of a module, on one grid after the other.
 
-    Returns what was seen on the last grid. With one grid alone, the step is a first step.
+    Returns what was seen on the last grid, or on the first that fails. With one grid alone, it is a first step.
     """
-    trial = Trial()
+    trial = Trial(grids[0])
     if any(made[grid] is None for grid in grids):  # of a `collate_fn` that drops samples: Lightning skips it
         return trial
     losses: list[Tensor] = []
@@ -54,6 +55,7 @@ def try_step(
             following = Following(clone, baseline.frames, baseline.size)
             _note_layers(clone, trial)
             for grid in grids:
+                trial.grid = grid
                 losses.clear()
                 with without_trace(trainer, module.device), torch.no_grad():
                     batch = arrived(trainer, clone, made, grid)

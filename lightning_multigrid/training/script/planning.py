@@ -57,15 +57,14 @@ def check_steps(plan: Plan, data: object = None) -> None:
     off = rounding(plan.unrounded_steps_per_epoch)
     if off <= _MOST:
         return
-    text, ways = rounding_text(plan)
     # From 2 steps on, all roundings are small enough.
     times = next(times for times in count(2) if rounding(times * plan.unrounded_steps_per_epoch) <= _MOST)
     repeats = getattr(data, "repeats", None)  # of VideoDataModule
     longer = f"torch.utils.data.ConcatDataset([dataset] * {times})" if repeats is None else f"repeats={repeats * times}"
     raise ValueError(
-        f"{text}. That is too few: rounding to {plan.steps_per_epoch} changes them by {float(off):.0%}, and "
-        f"{float(_MOST):.0%} is the most. Use 1/{times} of {ways}, or epochs of {times} times the clips, by "
-        f"`{longer}`, with `max_epochs` divided by {times}. For a quick try of the baseline, leave out the callback."
+        f"{rounding_text(plan)}. That is too few: rounding to {plan.steps_per_epoch} changes them by {float(off):.0%}, "
+        f"and {float(_MOST):.0%} is the most. Make epochs of {times} times the clips, by `{longer}`, and divide "
+        f"`max_epochs` by {times}. For a quick try of the baseline, leave out the callback."
     )
 
 
@@ -74,14 +73,14 @@ def rounding(steps: Fraction) -> Fraction:
     return abs(max(1, round(steps)) - steps) / steps
 
 
-def rounding_text(plan: Plan) -> tuple[str, str]:
-    """Says how many steps an epoch would have, and which arguments of the script have an influence on it."""
+def rounding_text(plan: Plan) -> str:
+    """Says how many steps an epoch would have, and why."""
     clips = plan.schedule.clips_per_step * plan.world * plan.accumulate
     return (
         f"An epoch would have {float(plan.unrounded_steps_per_epoch):.2f} optimizer steps, as it makes "
         f"{float(plan.schedule.epoch_factor):g} passes over {plan.clips} clips, and a step has {float(clips):.0f} of "
         "them on average"
-    ), "`accumulate_grad_batches` or `batch_size`" if plan.accumulate > 1 else "`batch_size`"
+    )
 
 
 def _inferred(

@@ -20,10 +20,11 @@ def log_values(trainer: Trainer, values: Callable[[], Mapping[str, float]]) -> N
         trainer.lightning_module.log_dict(tensors, batch_size=1)
 
 
-def add_callback(trainer: Trainer, callback: Callback, changes: Changes) -> None:
-    """Adds a callback to the Trainer until `changes` are undone; it comes last until another one is added."""
+def add_callback(trainer: Trainer, callback: Callback, changes: Changes, first: bool = False) -> None:
+    """Adds a callback to the Trainer, as the last or the first one, until `changes` are undone."""
     host: Any = trainer
-    host.callbacks.append(callback)
+    # Lightning may be iterating over the list, and would call a callback again if another one came before it.
+    host.callbacks = [callback, *host.callbacks] if first else [*host.callbacks, callback]
 
     def remove() -> None:
         # Lightning may be iterating over the list: if it became shorter, Lightning would skip a callback.

@@ -133,6 +133,16 @@ def global_seed(trainer: Trainer) -> int:
     return cast("int", trainer.strategy.broadcast(drawn))
 
 
+def counted_checkpoints(trainer: Trainer) -> list[tuple[str, int]]:
+    """The `ModelCheckpoint`s that write by a count of steps, by name, each with its steps.
+
+    Lightning 2.5.3 to 2.6.6 (`callbacks/model_checkpoint.py`, `_every_n_train_steps`): the argument has no public
+    attribute. It can't be converted, as it is a part of the name under which a checkpoint has the callback's state.
+    """
+    steps = (callback._every_n_train_steps for callback in callbacks_of(trainer, "ModelCheckpoint"))
+    return [(f"`every_n_train_steps={number}` of ModelCheckpoint", number) for number in steps if number > 1]
+
+
 def slurms_checkpoint(trainer: Trainer) -> set[str]:
     """Returns the newest checkpoint that Lightning has written when SLURM requeued a job, if there is one.
 
