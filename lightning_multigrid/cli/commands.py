@@ -56,7 +56,6 @@ def plan(
     measure: bool = False,
     plot: str | None = None,
     like: str | None = None,
-    epoch: int | None = None,
 ) -> None:
     """Prints the multigrid schedule of a config, and what it costs. It needs neither videos nor a GPU.
 
@@ -69,7 +68,6 @@ def plan(
             the loader, if the videos are here.
         plot: Draw shapes and LR, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
         like: Plan a recipe of the paper instead of a config, for instance kinetics-slowfast.
-        epoch: Also print the phases, shapes and LRs of this epoch, from 0.
     """
     require(clips is None or clips >= 1, "--clips", clips, "at least 1")
     require(devices is None or devices >= 1, "--devices", devices, "at least 1")
@@ -95,10 +93,7 @@ def plan(
         clips=count_clips(data) if clips is None else clips,
         world=world,
         configured_world=cli.configured_world,
-        epoch=epoch,
     )
-    epochs = planned.schedule.epochs
-    require(epoch is None or 0 <= epoch < epochs, "--epoch", epoch, f"from 0 to {epochs - 1}")
     if plot is not None:
         plan_figure(planned.schedule, planned.lrs).savefig(plot, dpi=150)
         say(f"Drawn to {plot}.", sys.stderr)
@@ -115,8 +110,6 @@ def plan(
         here = clips is None and planned.counted
         missing = "The loader is not measured, as the videos are not here, or `--clips` stands for them."
         say(measure_loader(planned, trainer, cli.model, data, seconds) if here else missing)
-    if epoch is not None:
-        say(f"\n{planned.epoch_table(epoch)}")
 
 
 def show(cli: "_ConfigCLI", output: str = "shown", clips: int = 4) -> None:

@@ -3,7 +3,7 @@
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
@@ -54,7 +54,7 @@ from lightning_multigrid.video import MovingShapesDataModule, VideoClassifier, V
 _UNKNOWN_BATCHES = 1000
 _CURVE_BATCHES = 200
 _POINTS_PER_PHASE = 24
-_MOMENT = Fraction(1, 10**6)  # before an end, in epochs or shares
+_MOMENT = Fraction(1, 10**6)  # before the end of a phase, as a share of it
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,6 @@ class Preview:
     plan: Plan  # for an assumed number of clips, if it is not known
     counted: bool  # whether the number of clips is known
     lrs: tuple[LRPoint, ...]  # over the training on these devices, `_POINTS_PER_PHASE` per phase
-    of_epoch: tuple[LRPoint, ...]  # at the start and the end of each part of the epoch that was asked for
     lr: float  # the config's, without warm-up and decay
     configured_world: int  # the devices that the config and its LR are for
     of_devices: float  # what the LR of the config is multiplied with on these devices
@@ -112,17 +111,6 @@ class Preview:
         table += "ms/step, clips/s: means over the short cycle; clips of all devices\n" if seconds else ""
         return "\n".join([table, *self._totals(seconds)])
 
-    def epoch_table(self, epoch: int) -> str:
-        """The parts of an epoch in each phase, as text: shapes, LR and steps."""
-        rows, points = [], iter(self.of_epoch)
-        for index, phase, start, end in parts_of_epoch(self.schedule, epoch):
-            lrs = dict.fromkeys(f"{point.lr:.3g}" for point in (next(points), next(points)))
-            shape, cycle = str(phase.shape).replace(" ", ""), self.schedule.cycle_text(phase)
-            rows.append([str(index + 1), f"{float(start):.4g} - {float(end):.4g}", shape, cycle, " to ".join(lrs)])
-        return f"Epoch {epoch}, of 0 to {self.schedule.epochs - 1}:\n" + text_table(
-            ["phase", "epochs", "base shape", "short cycle", "LR"], rows
-        )
-
     def _bn(self, phase: Phase) -> str:
         clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)
         ranks = ranks_needed(clips, sub_batch, self.plan.world)
@@ -150,15 +138,6 @@ class Preview:
                 f"the LR {self.lr * self.of_devices:.3g}."
             )
         return lines
-
-
-def parts_of_epoch(schedule: MultigridSchedule, epoch: int) -> list[tuple[int, Phase, Fraction, Fraction]]:
-    """The phases in an epoch, each with its number from 0, and where its part starts and ends, in epochs."""
-    parts = (
-        (max(phase.start_epoch, Fraction(epoch)), min(phase.end_epoch, Fraction(epoch + 1)))
-        for phase in schedule.phases
-    )
-    return [(*phase, *part) for phase, part in zip(enumerate(schedule.phases), parts, strict=True) if part[0] < part[1]]
 
 
 def count_clips(data: VideoDataModule) -> int | None:
@@ -206,12 +185,10 @@ def preview(
     clips: int | None,
     world: int,
     configured_world: int,
-    epoch: int | None = None,
 ) -> Preview:
     """Returns what `fit` does on this many devices (`world`); Trainer and module are afterwards as before.
 
-    `clips` is the number of videos, `configured_world` that of the devices that the LR of the config is for. `epoch` is
-    one whose LRs are also wanted.
+    `clips` is the number of videos, `configured_world` that of the devices that the LR of the config is for.
     Epochs of too few steps, and a scheduler that counts steps of an unknown number, are refused.
     """
     check_parts(callback, "VideoDataset")
@@ -246,33 +223,21 @@ def preview(
         if world != configured_world and callback.schedule is None and callback.lr_scaling == "auto":
             scaling = auto_lr_scaling(trainer.optimizers)  # a plan of one shape needs none, more devices do
         of_devices = (world / configured_world) ** LR_POWERS[scaling]
-        places = {*_places(plan.schedule)}
-        asked = [] if epoch is None else _places_of_epoch(plan.schedule, epoch)
-        points = dict(_lr_points(plan.schedule, lr, of_devices, sorted({*places, *asked})))
-        lrs, of_epoch = (tuple(points[place] for place in wanted) for wanted in (_places(plan.schedule), asked))
-        return Preview(plan, clips is not None, lrs, of_epoch, configured, configured_world, of_devices, rule)
+        lrs = tuple(_lr_points(plan.schedule, lr, of_devices))
+        return Preview(plan, clips is not None, lrs, configured, configured_world, of_devices, rule)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
     return DataLoader(cast("Any", range(clips)), data.batch_size, drop_last=data.drop_last)
 
 
-def _lr_points(
-    schedule: MultigridSchedule, lr: BaselineLR, factor: float, places: Sequence[tuple[Fraction, float]]
-) -> Iterator[tuple[tuple[Fraction, float], LRPoint]]:
-    """Yields places, which are in order, each with its LR."""
+def _lr_points(schedule: MultigridSchedule, lr: BaselineLR, factor: float) -> Iterator[LRPoint]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a scheduler's step before the first of its optimizer
-        for position, scale in places:
+        for position, scale in _places(schedule):
             lr.go_to(schedule.baseline_epoch(position))
             baseline = factor * float(lr.baseline_lr)
-            yield (position, scale), LRPoint(float(position), baseline * scale, baseline)
-
-
-def _places_of_epoch(schedule: MultigridSchedule, epoch: int) -> list[tuple[Fraction, float]]:
-    """The start and the end of each part of an epoch, each with the scale of the LR."""
-    parts = parts_of_epoch(schedule, epoch)
-    return [(at, phase.lr_scale) for _, phase, start, end in parts for at in (start, end - _MOMENT)]
+            yield LRPoint(float(position), baseline * scale, baseline)
 
 
 def _places(schedule: MultigridSchedule) -> Iterator[tuple[Fraction, float]]:

@@ -149,27 +149,6 @@ def test_the_lr_is_that_for_the_devices_asked_for(videos, scaling, lr):
     assert f"The config is for 4 devices x 2 clips, at the LR 0.3. For 16, as in this table, write the LR {lr}." in text
 
 
-def test_an_epoch_has_the_phases_shapes_and_lrs_of_the_fit(videos):
-    """Its first and last steps within a phase; steps begin later than the part, and end it with their own LR."""
-    module = partial(classifier, schedule="cosine", lr=0.3)
-    callback, record = MultigridCallback(), Record()
-    trainer(callback, record, max_epochs=3).fit(module(), datamodule=data_of(videos))
-    arguments = MultigridCallback(), trainer(max_epochs=3), module(), data_of(videos)
-    planned = preview(*arguments, clips=VIDEOS, world=1, configured_world=1, epoch=1)
-    steps = callback.run.plan.epoch(1)
-    title, _, *rows = planned.epoch_table(1).splitlines()
-    assert title == "Epoch 1, of 0 to 2:"
-    assert [int(row.split()[0]) for row in rows] == [*dict.fromkeys(step.phase + 1 for step in steps)]
-    for row in rows:
-        own = [
-            lr
-            for lr, step in zip(record.lrs[len(steps) :], steps, strict=False)
-            if step.phase + 1 == int(row.split()[0])
-        ]
-        high, low = map(float, row.split("  ")[-1].split(" to "))
-        assert high * 1.01 >= max(own) >= min(own) >= low * 0.99
-
-
 def test_the_lr_of_a_baseline_is_by_the_rule_of_its_optimizer(videos):
     module = classifier(schedule="constant", optimizer=partial(torch.optim.AdamW, lr=0.3))
     arguments = MultigridCallback.baseline(), trainer(max_epochs=6), module, data_of(videos)
