@@ -13,6 +13,7 @@ from typing import Literal
 
 from lightning_multigrid.clips.opening import Stretch
 from lightning_multigrid.decode import Box, VideoError
+from lightning_multigrid.files import require
 from lightning_multigrid.schedule import frame_indices, short_side_range, span, stride_range
 
 
@@ -61,22 +62,15 @@ class ClipSampling:
 
     def __post_init__(self) -> None:
         for name in ("frames", "size", "stride"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if self.mode not in ("stride", "segments"):
-            raise ValueError(f"`sampling` must be 'stride' or 'segments', got {self.mode!r}.")
-        if self.short_side_sampling not in ("uniform", "inverse_uniform"):
-            raise ValueError(
-                f"`short_side_sampling` must be 'uniform' or 'inverse_uniform', got {self.short_side_sampling!r}."
-            )
-        if self.frame_rate is not None and not (0 < self.frame_rate < float("inf") and self.mode == "stride"):
-            raise ValueError(
-                f"`frame_rate` must be above 0 and beside `sampling='stride'`, got {self.frame_rate} and {self.mode!r}."
-            )
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require(self.mode in ("stride", "segments"), "sampling", self.mode, "'stride' or 'segments'")
+        drawn = self.short_side_sampling
+        require(drawn in ("uniform", "inverse_uniform"), "short_side_sampling", drawn, "'uniform' or 'inverse_uniform'")
+        rate = self.frame_rate is None or (0 < self.frame_rate < float("inf") and self.mode == "stride")
+        require(rate, "frame_rate", self.frame_rate, "above 0 and beside `sampling='stride'`")
         low, high = self.short_side_range(self.size)
-        if not self.size <= low <= high:
-            required = f"two increasing numbers of pixels, not below `size={self.size}`, that of the crop"
-            raise ValueError(f"`short_side` must be {required}, got {self.short_side}.")
+        required = f"two increasing numbers of pixels, not below `size={self.size}`, that of the crop"
+        require(self.size <= low <= high, "short_side", self.short_side, required)
 
     def short_side_range(self, size: int) -> tuple[float, float]:
         """Smallest and largest short side for clips of a size, in pixels."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from lightning_multigrid.clips.batch import Clip, ClipBatch
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid, crop_side, segment_frame
 from lightning_multigrid.decode import Box
+from lightning_multigrid.files import require
 from lightning_multigrid.pixels import YuvClip, to_device
 from lightning_multigrid.schedule import frame_indices, span
 
@@ -61,14 +62,11 @@ class Views:
     positions: Literal["kinetics", "offset", "charades"] = "kinetics"
 
     def __post_init__(self) -> None:
-        if self.clips < 1:
-            raise ValueError(f"`clips` must be at least 1, got {self.clips}.")
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"`size` must be at least 1 pixel, or None, got {self.size}.")
-        if self.crops not in (1, 3):
-            raise ValueError(f"`crops` must be 1 (centre) or 3 (left, centre and right), got {self.crops}.")
-        if self.positions not in ("kinetics", "offset", "charades"):
-            raise ValueError(f"`positions` must be 'kinetics', 'offset' or 'charades', got {self.positions!r}.")
+        require(self.clips >= 1, "clips", self.clips, "at least 1")
+        require(self.size is None or self.size >= 1, "size", self.size, "at least 1 pixel, or None")
+        require(self.crops in (1, 3), "crops", self.crops, "1 (centre) or 3 (left, centre and right)")
+        known = self.positions in ("kinetics", "offset", "charades")
+        require(known, "positions", self.positions, "'kinetics', 'offset' or 'charades'")
 
     @property
     def per_video(self) -> int:
@@ -84,8 +82,7 @@ class Views:
         size = sampling.size if self.size is None else self.size
         usual = size if self.crops == 3 else sampling.short_side_range(size)[0]
         short_side = usual if self.short_side is None else self.short_side
-        if not short_side >= size:  # also for NaN
-            raise ValueError(f"`short_side` must not be below the size of a view, {size} pixels, got {short_side}.")
+        require(short_side >= size, "short_side", short_side, f"at least the size of a view, {size} pixels")
         return size, short_side
 
     def grids(self, sampling: ClipSampling, length: int, height: int, width: int) -> tuple[SourceGrid, ...]:

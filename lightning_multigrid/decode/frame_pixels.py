@@ -18,8 +18,9 @@ from lightning_multigrid.pixels import YuvFormat
 Pixels = npt.NDArray[np.uint8]
 
 _YUV_420 = ("yuv420p", "yuvj420p")
-# Numbers of the matrices, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's converter takes for BT.601.
-_MATRICES: dict[int, Literal["bt601", "bt709"]] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
+# Numbers of the matrices that clips may have as planes, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's
+# converter takes for BT.601.
+MATRICES: dict[int, Literal["bt601", "bt709"]] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
 _MATRIX, _KINDS = 6, 64  # FFmpeg's AV_FRAME_DATA_DISPLAYMATRIX; more than it has kinds of side data
 _FULL_RANGE = 2  # FFmpeg's AVCOL_RANGE_JPEG
 
@@ -95,14 +96,9 @@ def is_full_range(frame: VideoFrame) -> bool:
     return frame.format.name.startswith("yuvj") or int(frame.color_range) == _FULL_RANGE
 
 
-def matrix_of(number: int) -> Literal["bt601", "bt709"] | None:
-    """The matrix of a number of ITU-T H.273; None if clips can't have it as planes."""
-    return _MATRICES.get(number)
-
-
 def yuv_format(frame: VideoFrame, frames: int, box: Box) -> YuvFormat | None:
     """The format of a clip of frames like this one; None unless it is progressive YUV 4:2:0 of 8 bits."""
-    matrix = matrix_of(int(frame.colorspace))
+    matrix = MATRICES.get(int(frame.colorspace))
     if frame.format.name not in _YUV_420 or matrix is None or frame.interlaced_frame:
         return None
     if any(plane.line_size < 0 for plane in frame.planes):  # stored upside down, as AMV does

@@ -20,7 +20,7 @@ _LIKELY = 1 << 14  # bytes that are read at first: the box of a video of half a 
 
 
 def append_table(file: BinaryIO, table: FrameTable) -> None:
-    """Writes a video's table after it, as that of the file which this makes."""
+    """Writes a video's table after it, as that of the longer file."""
     size = file.seek(0, os.SEEK_END)
     box, data = 0, b""
     while box != _HEAD.size + len(data) + _SIZE.size:  # the size of the file is in the table

@@ -29,7 +29,7 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange
 from torch import Tensor
 
-from lightning_multigrid.decode.frame_pixels import Box, chroma_box, matrix_of, plane_pixels, rgb_frame
+from lightning_multigrid.decode.frame_pixels import MATRICES, Box, chroma_box, plane_pixels, rgb_frame
 from lightning_multigrid.decode.frame_table import MAX_PIXELS, seconds_of
 from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
@@ -172,7 +172,7 @@ class PlaneFile(Video):
 
     def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
         box = Box.of(box, self.height, self.width)
-        matrix = matrix_of(self._head.matrix)
+        matrix = MATRICES.get(self._head.matrix)
         if matrix is None:
             return self.read(indices, box)
         format = YuvFormat(len(indices), box.height, box.width, box.top % 2, box.left % 2, matrix, False)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from pathlib import Path
 
 import numpy as np
 from xxhash import xxh3_64_digest, xxh3_128_hexdigest
@@ -57,14 +58,10 @@ class Done:
 class TableStore:
     """Frame tables of the videos below a root, in a folder that any number of processes may add to.
 
-    A table is a file, whole or absent. Its name tells to which video it belongs: by the path below the root, the size,
+    A table is a file, whole or absent. Its name tells to which video it belongs: by the path below `root`, the size,
     and where another FFmpeg would decode other pixels, what made it. So nothing of a video is read to find its table,
     and videos that are mounted elsewhere keep theirs. If its checksums show that a table does not fit, the next one is
     of that very file, by its whole path and its time of change, and so is that of a damaged file.
-
-    Args:
-        folder: It is made by `begin`.
-        root: Folder or URL that the videos are below; others are known by their whole path.
     """
 
     folder: StrPath
@@ -85,7 +82,7 @@ class TableStore:
             return None
         for file in files:
             try:
-                data = _read(file)
+                data = Path(file).read_bytes()
                 return _unpacked(path, data) if data else None  # without data since `reject`
             except (FileNotFoundError, NotADirectoryError):
                 continue
@@ -108,7 +105,12 @@ class TableStore:
         if self.find(path) is not None:
             return False
         before = _state(path)
-        made = _made(path)
+        try:
+            made: FrameTable | str = make_table(path)
+        except VideoError as error:
+            if error.may_pass:  # then the file is not to blame
+                raise
+            made = error.reason
         if _state(path) != before:
             raise VideoError(path, "changed while it was decoded. Index it again")
         self.add(path, made)
@@ -192,29 +194,11 @@ class TableStore:
                 part.write(data)
 
 
-def _read(file: str) -> bytes:
-    with open(file, "rb") as opened:
-        return opened.read()
-
-
 def _state(path: str) -> FileState:
     try:
         return state_of(path)
     except (OSError, ValueError) as error:
         raise VideoError(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from error
-
-
-def _made(path: str) -> FrameTable | str:
-    """Makes the table of a video, or finds out why it is broken.
-
-    A `VideoError` if it can't be read now, for which the file is not to blame.
-    """
-    try:
-        return make_table(path)
-    except VideoError as error:
-        if error.may_pass:
-            raise
-        return error.reason
 
 
 def _unpacked(path: str, data: bytes) -> FrameTable:

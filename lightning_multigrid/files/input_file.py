@@ -28,13 +28,11 @@ class InputFile:
         size: Its bytes when it was opened.
     """
 
+    _descriptor = -1
+
     def __init__(self, path: StrPath | int) -> None:
-        self._descriptor = -1
         opens = os.O_RDONLY | os.O_NONBLOCK  # else opening a pipe would wait for its writer
-        if isinstance(path, int):
-            self._descriptor = path
-        else:
-            self._descriptor = os.open(on_disk(path), opens)
+        self._descriptor = path if isinstance(path, int) else os.open(on_disk(path), opens)
         found = os.fstat(self._descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not an ordinary file")

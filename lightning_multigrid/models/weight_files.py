@@ -56,11 +56,9 @@ def read_file(path: str | os.PathLike[str]) -> Any:
 
 
 def _check_archive(file: BinaryIO) -> None:
-    """Compares every part of a file of `torch.save` with its checksum, which torch does not look at.
-
-    torch compresses nothing, so no part is larger in memory than in the file; those of a bomb are.
-    """
+    """Compares every part of a file of `torch.save` with its checksum, which torch does not look at."""
     with zipfile.ZipFile(file) as archive:
+        # torch compresses nothing, so no part is larger in memory than in the file; those of a bomb are.
         if sum(part.file_size for part in archive.infolist()) > file.seek(0, os.SEEK_END):
             raise ValueError("its parts are larger than the file")
         # `torch.serialization.set_crc32_options(False)` leaves all checksums 0.

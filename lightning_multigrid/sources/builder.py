@@ -4,13 +4,13 @@ import logging
 import math
 import os
 import re
-import unicodedata
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from lightning_multigrid.files import (
     is_url,
     name_below,
     name_in_url,
+    on_disk,
     path_argument,
     quoted,
     require,
@@ -97,12 +98,9 @@ class ManifestBuilder:
         start, end = stretch
         if not 0 <= start < end:
             raise self.error(where, f"a stretch from {start:g} to {end:g} s. Give a start from 0, and an end after it")
-        if self._names_in is not None:
-            forms = (name, unicodedata.normalize("NFC", name), unicodedata.normalize("NFD", name))  # as in `on_disk`
-            name = next(filter(self._is_there, forms), "")
-            if not name:
-                self._missing += 1
-                return
+        if not self._is_there(name):
+            self._missing += 1
+            return
         self._paths += name.encode("utf-8", "surrogateescape")
         self._path_offsets.append(len(self._paths))
         self._labels.extend(labels)
@@ -179,7 +177,7 @@ class ManifestBuilder:
 
     def _is_there(self, name: str) -> bool:
         folder, base = os.path.split(os.path.join(self._root, name))
-        return self._names_in is not None and base in self._names_in(folder)
+        return self._names_in is None or normalize("NFC", base) in self._names_in(folder)
 
     def _check_labels(self, labels: Sequence[int], where: str | int) -> None:
         for label in labels:
@@ -217,7 +215,7 @@ def _seen(data: "array[Any] | bytearray") -> np.ndarray[Any, Any]:
 
 
 def _names_in(folder: str) -> frozenset[str]:
-    """The names in a folder; none if there is no such folder, or it can't be listed."""
+    """The names in a folder, in the form of Unicode that lists have; none if it can't be listed."""
     with suppress(OSError):
-        return frozenset(os.listdir(folder))
+        return frozenset(normalize("NFC", name) for name in os.listdir(on_disk(folder)))
     return frozenset()

@@ -234,7 +234,7 @@ def test_a_table_that_may_not_be_read_is_made_again(store, videos, monkeypatch):
         return b""
 
     with monkeypatch.context() as refused:
-        refused.setattr(table_store, "_read", refuse)
+        refused.setattr(Path, "read_bytes", refuse)
         assert lengths(store, videos[:1]) == [None]
     assert store.known(videos).missing == videos[:1]
     assert store.make(videos[0])

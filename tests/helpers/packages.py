@@ -26,7 +26,7 @@ VIDEOS = {
     "pixels": ((), ("numpy", "torch", "torchvision")),
     "decode": (("files", "pixels"), ("PIL", "av", "numpy", "safetensors", "torch", "xxhash")),
     "sources": (("files",), ("numpy", "torch")),
-    "clips": (("decode", "loading", "pixels", "schedule", "sources"), ("torch", "typing_extensions")),
+    "clips": (("decode", "files", "loading", "pixels", "schedule", "sources"), ("torch", "typing_extensions")),
     "prepare": (("decode", "files", "sources"), ("av", "numpy", "pebble", "rich", "torch")),
     "models": (("positions",), ("numpy", "safetensors", "torch", "torchvision", "transformers")),
     "video": (

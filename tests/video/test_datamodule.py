@@ -616,7 +616,10 @@ def test_a_stage_without_videos_is_refused(stage, split):
     [
         ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
         ({"short_side": (10, 20)}, "`short_side` must be .* not below `size=16`"),
-        ({"test_views": Views(size=25, short_side=24)}, "`short_side` must not be .* the size of a view, 25 pixels, g"),
+        (
+            {"test_views": Views(size=25, short_side=24)},
+            "`short_side` must be at least the size of a view, 25",
+        ),
         ({"pixels": "nv12"}, "`pixels` must be 'auto', 'rgb' or 'yuv', got 'nv12'"),
         ({"repeats": 0}, "`repeats` must be at least 1, got 0. 1 takes one clip of a video at a time"),
         ({"num_workers": -1}, "`num_workers` must be at least 0, got -1"),
