@@ -112,7 +112,7 @@ class TableStore:
                 raise
             made = error.reason
         if _state(path) != before:
-            raise VideoError(path, "changed while it was decoded. Index it again")
+            raise VideoError(path, "changed while it was decoded. Try it again")
         self.add(path, made)
         if isinstance(made, str):
             raise VideoError(path, made)

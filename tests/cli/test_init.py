@@ -193,36 +193,28 @@ def test_a_list_elsewhere_names_videos_by_their_whole_paths(videos):
     assert len(VideoList(videos / "configs" / "first_val.csv").read()) == 3
 
 
-def test_paths_in_any_language_can_be_read_from_the_config(videos, monkeypatch):
-    home = videos / 'vidéos 😀 漢 "a": $b #c'
-    home.mkdir()
-    (videos / "videos" / "jump").rename(videos / "videos" / "saut 😀 'haut'")
-    (videos / "videos").rename(home / "videos")
-    # Files may have names that are no UTF-8.
-    path = home / "videos" / "turn left" / os.fsdecode("é 7.mp4".encode("latin-1"))
-    (home / "videos" / "turn left" / "7.mp4").rename(path)
-    monkeypatch.chdir(home)
-    main(["init", "videos"])
-    for loader in (yaml.SafeLoader, yaml.CSafeLoader):
-        data = yaml.load((home / "multigrid.yaml").read_bytes(), loader)["data"]["init_args"]
-        assert data["val"]["init_args"]["source"] == str(home / "multigrid_val.csv")
-        assert data["val"]["init_args"]["classes"] == ["saut 😀 'haut'", "turn left", "turn right"]
-    lists = [VideoList(home / f"multigrid_{split}.csv").read() for split in ("train", "val")]
-    assert str(path) in [manifest.path(row) for manifest in lists for row in range(len(manifest))]
-
-
-def test_names_with_rare_line_separators_can_be_read_from_the_config(videos, monkeypatch):
-    names = ["line\u2028separator", "next\x85line \U000e0041", "\ufeff\x7f"]
-    home = videos / "a\u2029b"
-    home.mkdir()
+@pytest.mark.parametrize(
+    ("home", "names"),
+    [
+        ('vidéos 😀 漢 "a": $b #c', ["saut 😀 'haut'", "turn left", "turn right"]),
+        ("a\u2029b", ["line\u2028separator", "next\x85line \U000e0041", "\ufeff\x7f"]),
+    ],
+)
+def test_paths_in_any_language_and_with_rare_separators_can_be_read_from_the_config(videos, monkeypatch, home, names):
     for before, name in zip(("jump", "turn left", "turn right"), names, strict=True):
         (videos / "videos" / before).rename(videos / "videos" / name)
+    (home := videos / home).mkdir()
     (videos / "videos").rename(home / "videos")
+    # Files may have names that are no UTF-8.
+    path = home / "videos" / names[1] / os.fsdecode("é 7.mp4".encode("latin-1"))
+    (home / "videos" / names[1] / "7.mp4").rename(path)
     monkeypatch.chdir(home)
     main(["init", "videos"])
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
         data = yaml.load((home / "multigrid.yaml").read_bytes(), loader)["data"]["init_args"]
-        assert data["train"]["init_args"] == {"source": str(home / "multigrid_train.csv"), "classes": names}
+        assert data["val"]["init_args"] == {"source": str(home / "multigrid_val.csv"), "classes": names}
+    lists = [VideoList(home / f"multigrid_{split}.csv").read() for split in ("train", "val")]
+    assert str(path) in [manifest.path(row) for manifest in lists for row in range(len(manifest))]
     main(["plan", "--config", "multigrid.yaml"])
 
 

@@ -164,28 +164,24 @@ def test_cycles_are_as_the_config_has_them(cycles, passes, grids, tmp_path):
     assert {(grid.frames, grid.size) for grid in schedule.grids} == grids
 
 
+def r101(temporal):
+    return {"RESNET": {"DEPTH": 101, "NUM_BLOCK_TEMP_KERNEL": [[3, 3], [4, 4], [temporal, temporal], [3, 3]]}}
+
+
 @pytest.mark.parametrize(
-    ("model", "class_path"),
+    ("changes", "name", "temporal"),
     [
-        ({"MODEL": {"ARCH": "i3d"}}, "lightning_multigrid.models.i3d_r50"),
-        ({"MODEL": {"ARCH": "slow"}}, "lightning_multigrid.models.slow_r50"),
-        (
-            {"MODEL": {"ARCH": "i3d"}, "NONLOCAL": {"LOCATION": [[[]], [[1, 3]], [[1, 3, 5]], [[]]]}},
-            "lightning_multigrid.models.i3d_nl_r50",
-        ),
+        ({"MODEL": {"ARCH": "i3d"}}, "i3d_r50", None),
+        ({"MODEL": {"ARCH": "slow"}}, "slow_r50", None),
+        ({"MODEL": {"ARCH": "i3d"}, "NONLOCAL": {"LOCATION": [[[]], [[1, 3]], [[1, 3, 5]], [[]]]}}, "i3d_nl_r50", None),
+        (r101(6), "slowfast_r101", 6),
+        (r101(23), "slowfast_r101", 23),
     ],
 )
-def test_models_are_found(model, class_path, tmp_path):
-    assert model_of(yaml.safe_load(translated(tmp_path, changed(KINETICS, **model))))["class_path"] == class_path
-
-
-@pytest.mark.parametrize("temporal", [6, 23])
-def test_r101_has_the_temporal_kernels_of_the_config(temporal, tmp_path):
-    stages = [[3, 3], [4, 4], [temporal, temporal], [3, 3]]
-    config = changed(KINETICS, RESNET={"DEPTH": 101, "NUM_BLOCK_TEMP_KERNEL": stages})
-    model = model_of(yaml.safe_load(translated(tmp_path, config)))
-    assert model["class_path"] == "lightning_multigrid.models.slowfast_r101"
-    assert model["init_args"]["res4_temporal_blocks"] == temporal
+def test_models_are_found(changes, name, temporal, tmp_path):
+    model = model_of(yaml.safe_load(translated(tmp_path, changed(KINETICS, **changes))))
+    assert model["class_path"] == f"lightning_multigrid.models.{name}"
+    assert model["init_args"].get("res4_temporal_blocks") == temporal
 
 
 def test_a_silent_config_has_the_defaults_of_pyslowfast(tmp_path):

@@ -222,7 +222,7 @@ def test_a_video_that_changes_while_it_is_decoded_gets_no_table(videos, store, m
     os.truncate(videos[0], os.path.getsize(videos[0]) - 1)
     write_video(videos[0], numbered_frames(6))
     monkeypatch.setattr(table_store, "make_table", changed)
-    with pytest.raises(VideoError, match="changed while it was decoded. Index it again"):
+    with pytest.raises(VideoError, match="changed while it was decoded. Try it again"):
         store.make(videos[0])
     assert store.known(videos[:1]).missing == videos[:1]
 
