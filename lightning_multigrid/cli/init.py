@@ -69,6 +69,8 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
         raise ManifestError(
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."
         )
+    if val is not None:
+        video_list(val, frame_rate).read(manifest.classes)  # an error if there is none, or of other classes
     looks, broken = look_at(manifest)
     kinds = [kind_of(path) for path in manifest.paths()] if val is None and len(manifest) <= _OPENED else []
     train, held, cut = hold_out(manifest, kinds) if val is None else (range(len(manifest)), (), 0)

@@ -136,7 +136,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def ends_unread() -> Iterator[None]:
-    """Ends a command without a word if nobody reads what it prints any more, as in front of `head`."""
+    """Ends a command in a word at Ctrl-C, and without one if nobody reads what it prints, as in front of `head`."""
     try:
         try:
             yield
@@ -144,6 +144,9 @@ def ends_unread() -> Iterator[None]:
             sys.stdout.flush()
             raise
         sys.stdout.flush()
+    except KeyboardInterrupt:  # also while what trains is imported
+        print("Stopped.", file=sys.stderr)
+        raise SystemExit(130) from None  # the exit status of a program that Ctrl-C ends
     except BrokenPipeError:
         poll = select.poll()
         poll.register(sys.stdout, 0)

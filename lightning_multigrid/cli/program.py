@@ -68,8 +68,5 @@ def program(words: Sequence[str]) -> None:
             sys.stderr,
         )
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        say("Stopped.", sys.stderr)
-        raise SystemExit(130) from None  # the exit status of a program that Ctrl-C ends
     except SIGTERMException:
         raise SystemExit(143) from None  # the one of SIGTERM; Lightning's is 0, as if the training had ended

@@ -6,6 +6,7 @@ which says what was broken and why. A video has its name only once it is whole a
 one folder: each takes the videos in an order of its own, and looks for the prepared one before it makes it.
 """
 
+import csv
 import errno
 import hashlib
 import json
@@ -38,7 +39,7 @@ from lightning_multigrid.files import (
 from lightning_multigrid.prepare.check_videos import bytes_of_planes
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.prepare.transcode import ENCODER, Encoding, Planes, TranscodeJob, transcode
-from lightning_multigrid.sources import Manifest, save_list
+from lightning_multigrid.sources import LIST_NAME, Manifest, save_list
 
 REPORT_NAME = "report.csv"
 
@@ -90,6 +91,7 @@ def prepare(
     names = names_of(sources, manifest.root, encoding.suffix)
     with output_errors(root):
         os.makedirs(root, exist_ok=True)
+        _refuse_other_store(root, encoding.suffix)
         remove_partial(root)
         broken: dict[str, str] = {}
         jobs: list[TranscodeJob] = []
@@ -137,6 +139,17 @@ def prepare(
         )
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in good.values())
     return Prepared(made, len(good) - made, broken, folder=root, report=report, bytes=size)
+
+
+def _refuse_other_store(folder: str, suffix: str) -> None:
+    """Refuses a folder whose list has videos of another store, which would stay there beside the new ones."""
+    with suppress(FileNotFoundError), open(os.path.join(folder, LIST_NAME), encoding="utf-8", errors="replace") as file:
+        first = next(csv.DictReader(file), {}).get("file_name", suffix)
+        if not first.lower().endswith(suffix):
+            raise ValueError(
+                f"`output` {folder} holds {first} and other videos of another `store`, which would stay there. Give a "
+                "folder of its own, or remove these."
+            )
 
 
 def _check_room(folder: str, needed: int) -> None:

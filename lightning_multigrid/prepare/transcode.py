@@ -123,6 +123,8 @@ def transcode(job: TranscodeJob) -> None:
             else:
                 _encode(job, job.encoding, file)
         except av.FFmpegError as error:
+            if isinstance(error.__context__, OSError) and error.__context__.errno is not None:
+                raise error.__context__ from None  # of the target, as of a full disk, which PyAV's own error hides
             raise VideoError(job.source, f"cannot be encoded ({error.strerror})") from error
 
 

@@ -110,6 +110,8 @@ class ListFile:
 
     def _too_wide(self, line: int, row: Sequence[str], separator: str) -> ManifestError:
         named = f"{len(self.columns)} are named" if self.columns else "`path label` or `path` is required"
+        if not self.columns:
+            named += f"; a header needs a column {', '.join(_PATHS[:3])} ... and one {', '.join(_LABELS[:3])} ..."
         return self.error(
             line,
             f"{len(row)} fields ({quoted(', '.join(row))}), as it was split at {separator!r}; {named}. Put a path that "

@@ -40,7 +40,7 @@ def warn_of(video: BrokenVideo, fate: str, stacklevel: int) -> None:
 
 
 class BrokenVideos:
-    """The broken videos that this process met; a larger share of a split than `max_bad_fraction` is an error."""
+    """The broken videos that this process met; a larger share than `max_bad_fraction` is an error, but in prediction."""
 
     def __init__(self, max_bad_fraction: float) -> None:
         require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "a share in [0, 1]")
@@ -75,7 +75,7 @@ class BrokenVideos:
         # In evaluation a rank reads its share of the videos; in training, sooner or later, it reads all of them.
         ranks = 1 if split == "train" else trainer.world_size
         missed, videos = self._missed[split], math.ceil(videos / ranks)
-        most = self._most * videos
+        most = videos if split == "predict" else self._most * videos  # the table of predictions names them
         if len(missed) > (most if ranks == 1 else math.ceil(most)):  # a share may be a little worse than the whole
             first = "; ".join(f"{path}: {self.reasons[path]}" for path in sorted(set(missed.values()))[:3])
             of_rank = "" if ranks == 1 else f" that rank {trainer.global_rank} was given"

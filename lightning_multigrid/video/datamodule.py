@@ -105,7 +105,7 @@ class VideoDataModule(LightningDataModule):
         prefetch_factor: Mini-batches that each process of training reads ahead; None is torch's 2.
         timeout: Seconds after which a mini-batch that does not come is an error, as on a drive that hangs; 0 waits.
         drop_last: Leave out the clips of an epoch that make no whole mini-batch of the baseline.
-        max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
+        max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1]; not in prediction.
         index: Whether `fit` first makes the frame tables that videos lack which are not prepared; evaluation alone does
             so where a list has several stretches of a video. It takes about two decodes of each, once. They are stored
             among the user's caches, or in the folder that is given. Without a table a clip is decoded from the

@@ -67,6 +67,16 @@ def test_fit_works_with_what_init_writes(videos, capsys):
     assert "turn left" in (videos / "predictions.csv").read_text()  # the names of the folders
 
 
+def test_validation_videos_that_are_not_there_or_of_other_classes_are_refused(videos, capsys):
+    (videos / "other" / "swim").mkdir(parents=True)
+    shutil.copy(next(videos.glob("videos/*/*.mp4")), videos / "other" / "swim")
+    for val, said in (("nothing", "nothing can't be read"), ("other", "'swim', which is not among the 3 `classes`")):
+        with pytest.raises(SystemExit, match="1"):
+            main(["init", "videos", "--val", val])
+        assert said in " ".join(capsys.readouterr().err.split())
+    assert not (videos / "multigrid.yaml").exists()
+
+
 @pytest.fixture
 def frames(tmp_path, monkeypatch):
     """Folders of images, in folders of classes."""
@@ -213,7 +223,7 @@ def test_paths_in_any_language_and_with_rare_separators_can_be_read_from_the_con
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
         data = yaml.load((home / "multigrid.yaml").read_bytes(), loader)["data"]["init_args"]
         assert data["val"]["init_args"] == {"source": str(home / "multigrid_val.csv"), "classes": names}
-    lists = [VideoList(home / f"multigrid_{split}.csv").read() for split in ("train", "val")]
+    lists = [VideoList(home / f"multigrid_{split}.csv", classes=names).read() for split in ("train", "val")]
     assert str(path) in [manifest.path(row) for manifest in lists for row in range(len(manifest))]
     main(["plan", "--config", "multigrid.yaml"])
 
@@ -298,7 +308,7 @@ def test_splits_that_are_there_are_taken(videos, capsys):
         (["few/jump"], "few/jump have no labels. Give a list of `path label`, or a folder per class"),
         (["few"], "There are 5 training videos, beside 1 held out for validation; at least 16 are required, as"),
         (["few"], "for each of the baseline's. Add videos.\n"),
-        (["few", "--val=videos"], "There are 6 training videos; at least 16 are required"),
+        (["few", "--val=enough"], "There are 6 training videos; at least 16 are required"),
         (["enough"], "for each of the baseline's. Add videos, or give validation videos of their own as `--val`.\n"),
         (["few", "--val=./few"], "`--val` is ./few, the videos of training, whose accuracy would say little. Give"),
         (["one"], "have one class, at least 2 are required. Give the folder that holds the folders of all classes"),

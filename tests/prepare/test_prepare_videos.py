@@ -241,6 +241,15 @@ def test_two_with_other_settings_do_not_mix_in_one_folder(tmp_path, monkeypatch)
         prepare(source, output, FAST)
 
 
+def test_a_folder_of_another_store_is_refused(tmp_path):
+    """Its planes would stay there, in no list."""
+    source = videos(tmp_path / "in", ["a.mp4"])
+    prepare(source, tmp_path / "out", Planes(32))
+    with pytest.raises(ValueError, match=r"holds videos/a\.mp4\.planes and other videos of another `store`, .* own"):
+        prepare(source, tmp_path / "out", FAST)
+    assert prepare(source, tmp_path / "out", Planes(32)).there == 1
+
+
 def test_a_disk_that_is_full(tmp_path):
     """A limit on the size of files stands in for a full disk: the system refuses the write, with EFBIG."""
     videos(tmp_path / "in", ["small.mp4"])

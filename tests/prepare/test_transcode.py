@@ -1,6 +1,9 @@
 """A video made anew shows the same frames at the same times, upright and small."""
 
+import errno
+from contextlib import nullcontext
 from fractions import Fraction
+from io import BytesIO
 
 import av
 import numpy as np
@@ -221,6 +224,19 @@ def test_a_matrix_that_changes_does_not_change_the_colours(tmp_path, first, enco
         before, after = (video.read(range(8))[:, 32, 32].float() for video in (one, other))
     assert (before[-1] - before.new_tensor((220, 40, 60))).abs().max() < 5
     assert (before - after).abs().max() < 5
+
+
+def test_a_full_disk_is_no_fault_of_the_video(tmp_path, monkeypatch):
+    """Also where only the end of the file finds it full: PyAV then raises an error of its own."""
+
+    class Full(BytesIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("lightning_multigrid.prepare.transcode.new_file", lambda _: nullcontext(Full()))
+    source = write_video(tmp_path / "a.mp4", numbered_frames(5))
+    with pytest.raises(OSError, match="No space left on device"):
+        prepared(source, tmp_path / "b.mp4")
 
 
 def test_what_the_decoder_needs_is_little(tmp_path):

@@ -134,6 +134,7 @@ NO_LISTS = {
     "space, no quotes": ("my video.mp4\n", r"the label 'video\.mp4' is not a number .* double quotes"),
     "comma, no quotes": ("a,b.mp4 3\n", r"the label 'b\.mp4 3' is not a number .* double quotes"),
     "three fields": ("my video.mp4 3\n", r"3 fields \('my, video\.mp4, 3'\), as it was split at ' '; `path label` or"),
+    "no column of paths": ("id,name,label\n1,a.mp4,jump\n", r"3 fields .* a header needs a column path, file_name, "),
     "stretch, no header": ("a.mp4,3,0.5,2\n", r"line 1: 4 fields .* for stretches `path,label,start,end`"),
     "long row": ("path,label\na.mp4,1,2\n", r"line 2: 3 fields .*, as it was split at ','; 2 are named"),
     "short row": ("id,path,label\n1,a.mp4,2\n2,b.mp4\n", r"line 3: some rows have a label, and some have none"),

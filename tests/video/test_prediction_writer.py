@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
 from lightning_multigrid.clips.views import Views
+from lightning_multigrid.decode import BrokenVideosError
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule
 from lightning_multigrid.video.prediction_writer import PredictionWriter
@@ -109,6 +110,15 @@ def test_a_mini_batch_of_broken_videos_adds_their_rows_alone(folder, tmp_path):
     """With one video per mini-batch, another one stands in for the broken one, and would be written twice."""
     _, rows = predict(folder, tmp_path / "out.csv", batch_size=1)
     assert [row[0] for row in rows[1:]] == [str(folder / name) for name in NAMES]
+
+
+def test_many_broken_videos_do_not_end_a_prediction_but_all_of_them_do(folder, tmp_path):
+    (tmp_path / "list.csv").write_text(f"{folder}/broken.mp4\n{folder}/1.mp4\n{folder}/gone.mp4\n{folder}/gone.avi\n")
+    _, rows = predict(folder, tmp_path / "out.csv", predict=tmp_path / "list.csv", batch_size=2)
+    assert len(rows) == 1 + 4
+    (tmp_path / "none.csv").write_text(f"{folder}/broken.mp4\n{folder}/gone.mp4\n")
+    with pytest.raises(BrokenVideosError, match="None of 2 videos of 2 can be read"):
+        predict(folder, tmp_path / "out.csv", predict=tmp_path / "none.csv", batch_size=1)
 
 
 def test_the_file_is_replaced_as_a_whole_and_its_place_is_said(folder, tmp_path, monkeypatch, caplog):
