@@ -40,7 +40,7 @@ def warn_of(video: BrokenVideo, fate: str, stacklevel: int) -> None:
 
 
 class BrokenVideos:
-    """The broken videos that this process met; a larger share than `max_bad_fraction` is an error, but in prediction."""
+    """The broken videos that this process met. More than `max_bad_fraction` are an error, but in prediction."""
 
     def __init__(self, max_bad_fraction: float) -> None:
         require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "a share in [0, 1]")
