@@ -8,6 +8,6 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if "PYTEST_VERSION" in os.environ:
-    importlib.import_module("tests.helpers.chosen_package")  # before ours, which takes the Lightning that is there
+    importlib.import_module("lightning.pytorch")  # before ours, which takes the Lightning that is there
     # The default short cycle is the paper's also for the small clips of tests, but for the mark `smallest`.
     importlib.import_module("lightning_multigrid.training.arguments").SMALLEST = 1

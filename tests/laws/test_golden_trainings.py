@@ -1,4 +1,7 @@
-"""Losses of six trainings, kept for each version of torch: whatever moves one of them is meant, or a fault."""
+"""Losses of six trainings, kept for each version of torch: whatever moves one of them is meant, or a fault.
+
+If it is meant, what the pages show is of older code: train the tasks again, or date the numbers.
+"""
 
 import json
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, SubsetRandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, SubsetRandomSampler, get_worker_info
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.loading import FixedClips
@@ -398,6 +398,19 @@ def test_workers_that_persist_give_the_same_clips_and_read_nothing_of_an_epoch_b
         assert end == start
     assert seen[0] == seen[1]
     assert {epoch for epoch, *_ in seen[0]} == {0, 1}
+
+
+@pytest.mark.rehearsed
+def test_workers_alone_read_so_what_a_dataset_opens_at_its_first_sample_is_theirs():
+    """A file of HDF5 or LMDB can't be shared with a process that is forked later."""
+
+    def value(index, _):
+        assert get_worker_info() is not None
+        return index
+
+    module = Setting(lambda *_: None)
+    fit(module, multigrid(), train=DataLoader(Filled(value), 2, num_workers=1), max_epochs=2)
+    assert set().union(*module.values) == {*range(NUMBER)}
 
 
 # --- Random generators of their own ---
