@@ -147,7 +147,6 @@ def test_noise_of_steps_differs_on_ranks_whose_own_seeds_differ(tmp_path):
     same, differing = drawn(42, 42), drawn(42, 43)
     assert same[0] == same[1] == differing[0]
     assert not {*differing[0]} & {*differing[1]}
-    assert drawn(42, 43) == differing  # a restart has it, too
 
 
 @pytest.mark.slow  # a launch each, half a minute

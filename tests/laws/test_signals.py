@@ -88,7 +88,7 @@ def run(folder, number=None, draw=0, ckpt_path=None):
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
 @pytest.mark.parametrize(
-    ("number", "draw"), sampled([*product(SIGNALS, range(20))], (signal.SIGTERM, 0), (signal.SIGINT, 11))
+    ("number", "draw"), sampled([*product(SIGNALS, range(20))], (signal.SIGTERM, 1), (signal.SIGINT, 18))
 )
 def test_a_signal_to_the_group_leaves_the_newest_checkpoint_and_no_false_word(number, draw, tmp_path):
     said = run(tmp_path / "stopped", number, draw)

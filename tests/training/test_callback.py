@@ -1,7 +1,6 @@
 """`MultigridCallback` on plain Lightning scripts: real Trainers, a tiny model, no mocks."""
 
 import gc
-import math
 import re
 import weakref
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.callbacks import BatchSizeFinder, LambdaCallback, LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
@@ -60,6 +59,7 @@ def whole():
 
 def test_a_plain_script_trains_on_the_plan_that_its_numbers_ask_for(whole):
     module, host = whole.module, whole.host
+    assert whole.callback.run.plan.schedule.baseline == BASELINE
     assert module.shapes == planned()
     assert host.current_epoch == host.max_epochs == PLAN.epochs == 4
     assert host.global_step == len(planned())
@@ -143,22 +143,6 @@ def test_parts_and_joins_of_a_clip_dataset_pass_requests_on():
 def plan_of(callback, module=None, **arguments):
     fit(module or Module(steps_scheduler), callback, **arguments)
     return callback.run.plan.schedule
-
-
-def test_baseline_is_inferred(whole):
-    assert whole.callback.run.plan.schedule.baseline == BASELINE
-
-
-def test_a_baseline_in_steps():
-    # 100 clips in batches of 4, two batches per optimizer step: 13 optimizer steps an epoch, so 2 epochs are 26.
-    # The last epoch ends within it, as in the script.
-    for steps, epochs in ((39, 3), (45, 3 + 12 / 25)):
-        module, callback = Module(steps_scheduler), staged()
-        schedule = plan_of(callback, module, max_epochs=-1, max_steps=steps, accumulate_grad_batches=2)
-        assert float(schedule.baseline.epochs) == pytest.approx(epochs)
-        assert module.seen[-1][0] == schedule.epochs - 1
-        own = callback.run.plan.steps_per_epoch
-        assert len(module.seen) == 2 * math.ceil(own * epochs)
 
 
 def test_given_values_win():
@@ -362,22 +346,13 @@ def test_tuners_work_on_the_baseline(first, tmp_path):
 # --- What it says ---
 
 
-class Asks(Callback):
-    """Notes the callback's step within each step."""
-
-    def __init__(self, asked):
-        self.asked, self.steps = asked, []
-
-    def on_before_backward(self, *_):
-        self.steps.append(self.asked.step)
-
-
 def test_the_step_that_is_under_way_is_that_of_the_plan():
-    callback = staged()
+    callback, steps = staged(), []
     with pytest.raises(RuntimeError, match="plans the training when `fit` begins"):
         callback.step  # noqa: B018
-    fit(Module(steps_scheduler), callback, asks := Asks(callback))
-    assert asks.steps == [step for epoch in range(4) for step in callback.run.plan.epoch(epoch)]
+    asks = LambdaCallback(on_before_backward=lambda *_: steps.append(callback.step))
+    fit(Module(steps_scheduler), callback, asks)
+    assert steps == [step for epoch in range(4) for step in callback.run.plan.epoch(epoch)]
     with pytest.raises(RuntimeError, match="No step is under way"):
         callback.step  # noqa: B018
 
@@ -493,6 +468,12 @@ class Lazy(Module):
         return net
 
 
+class Scripted(Module):
+    def __init__(self):
+        super().__init__()
+        self.scripted = torch.jit.script(nn.Sequential(nn.BatchNorm3d(3)))
+
+
 def test_a_trainer_has_one_callback():
     """Lightning refuses two that save under the same name itself, so one is derived."""
 
@@ -505,7 +486,7 @@ def test_a_trainer_has_one_callback():
         fit(Module(), MultigridCallback(), MultigridCallback.baseline())
 
 
-@pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor")
+@pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor", "ignore:.torch.jit.script. is")
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
     [
@@ -524,6 +505,7 @@ def test_a_trainer_has_one_callback():
         (Module, {"train": loader(number=3, drop_last=True)}, "has 3 clips for each device, fewer than `batch_size=4`"),
         (FromIterator, {}, r"FromIterator has `training_step\(dataloader_iter\)`"),
         (Lazy, {}, r"`net\.1` is a LazyBatchNorm3d, which takes its shape from its first input\. Run the model once b"),
+        (Scripted, {}, "in `scripted.0`, .* Train the model without `torch.jit.script"),
         (Module, {"max_steps": 5}, r"`max_steps=5` is 0\.20 epochs of 25 steps. Raise `max_steps`"),
     ],
 )
@@ -548,19 +530,6 @@ def test_refusals_say_what_is_given_required_and_how_to_go_on(module, arguments,
 def test_arguments_of_another_kind_are_named(arguments, kind):
     with pytest.raises(TypeError, match=f"`{next(iter(arguments))}` of MultigridCallback must be .*{kind}"):
         MultigridCallback(**arguments)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is")
-def test_batchnorm_within_torchscript_is_refused():
-    class Scripted(Module):
-        def __init__(self):
-            super().__init__()
-            self.scripted = torch.jit.script(nn.Sequential(nn.BatchNorm3d(3)))
-
-    with pytest.raises(
-        MisconfigurationException, match="in `scripted.0`, .* Train the model without `torch.jit.script"
-    ):
-        fit(Scripted(), MultigridCallback())
 
 
 def test_other_refusals():
