@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, SubsetRandomSampler, get_worker_info
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
@@ -368,18 +368,18 @@ class Indices(Module):
 def test_workers_that_persist_give_the_same_clips_and_read_nothing_of_an_epoch_before_it_begins(skips):
     seen, read = [], []
 
-    class Waits(Callback):
-        def on_train_epoch_end(self, trainer, pl_module):
-            time.sleep(0.3)  # time enough to read more
-            read.append(dataset.reads.value)
+    def note(*_):
+        read.append(dataset.reads.value)
 
-        def on_train_epoch_start(self, trainer, pl_module):
-            read.append(dataset.reads.value)
+    def wait(*_):
+        time.sleep(0.3)  # time enough to read more
+        note()
 
     for workers in (0, 1):
         dataset, module = Counted(), Indices(skips)
         train = DataLoader(dataset, 2, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
-        fit(module, multigrid(), Waits(), train=train, max_epochs=2)
+        notes = LambdaCallback(on_train_epoch_end=wait, on_train_epoch_start=note)
+        fit(module, multigrid(), notes, train=train, max_epochs=2)
         seen.append(module.indices)
         _, end, start, _ = read[-4:]
         assert end == start

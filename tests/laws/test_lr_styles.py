@@ -174,20 +174,12 @@ def test_a_scheduler_that_the_plan_takes_for_one_of_epochs_is_refused_in_a_step(
 
 
 def test_a_plateau_that_the_script_steps_works_on_the_baselines_lr():
-    class Plateau(Module):
-        def training_step(self, batch, batch_idx):
-            super().training_step(batch, batch_idx)
-            self.optimizers().step()
-
+    class Plateau(tiny.ByHand, Module):
         def on_train_epoch_end(self):
             self.lr_schedulers().step(1.0)
 
-    module = Plateau(
-        lambda optimizer, _: lr_scheduler.ReduceLROnPlateau(
-            optimizer, factor=0.5, patience=0, threshold=10.0, min_lr=0.03
-        )
-    )
-    module.automatic_optimization = False
+    settings = {"factor": 0.5, "patience": 0, "threshold": 10.0, "min_lr": 0.03}
+    module = Plateau(schedulers=lambda optimizer, _: lr_scheduler.ReduceLROnPlateau(optimizer, **settings))
     host = fit(module, MultigridCallback())
     halved = [0.1, 0.05, 0.03]  # every epoch is a bad one
     expected = [halved[epoch] * scale for (epoch, *_), scale in zip(module.seen, scales(host), strict=True)]

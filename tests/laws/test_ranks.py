@@ -10,36 +10,10 @@ from hypothesis import strategies as st
 from lightning_multigrid.loading.order import shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
-from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
-from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Place, Plan
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from tests.helpers.plans import schedules
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
-
-factors = st.floats(0.5, 1)
-
-
-def some(elements):
-    return st.lists(elements, min_size=1, max_size=4)
-
-
-@st.composite
-def schedules(draw):
-    """Draws baselines and cycles of every kind: fractional epochs and milestones, odd sizes, one frame, one clip."""
-    epochs = draw(st.fractions(1, 12, max_denominator=7))
-    marks = draw(st.lists(st.fractions(0, 12, max_denominator=9), max_size=3, unique=True))
-    shape = BatchShape(draw(st.integers(1, 9)), draw(st.integers(1, 32)), draw(st.integers(4, 64)))
-    return MultigridSchedule(
-        Baseline(shape, epochs, tuple(sorted(mark for mark in marks if 0 < mark < epochs))),
-        draw(
-            st.just(LongCycle()) | st.builds(LongCycle, st.lists(st.tuples(factors, factors), min_size=1, max_size=4))
-        ),
-        draw(st.just(ShortCycle()) | st.builds(ShortCycle, st.lists(factors, min_size=1, max_size=4))),
-        epoch_factor=draw(st.sampled_from([0.5, 1, 1.5, 2])),
-        sub_batch=draw(st.sampled_from([1, 8, 16])),
-        fine_tuning=draw(st.booleans()),
-    )
 
 
 @dataclass(frozen=True)

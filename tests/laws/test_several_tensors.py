@@ -121,19 +121,15 @@ def test_the_examples_learn(name, epochs, score, monkeypatch, capsys, tmp_path):
 def test_skeletons_train_on_grids_of_time_alone(axes, name):
     """The way out that the refusal of joints names."""
 
-    class Skeletons(L.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.head = nn.Linear(1, 1)
+    class Skeletons(Recording):
+        def make_net(self):
+            return nn.Linear(1, 1)
 
         def training_step(self, batch, batch_idx):
             x, _ = batch
             if isinstance(self._trainer, L.Trainer):  # a rehearsal has none
                 shapes.add(tuple(x.shape[1:]))
-            return self.head(x.flatten(1).mean(dim=1, keepdim=True)).square().mean()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
+            return self.net(x.flatten(1).mean(dim=1, keepdim=True)).square().mean()
 
     shapes, data = set(), [(torch.rand(axes), 0) for _ in range(40)]
     cycles = {"long_cycle": LongCycle(((0.5, 1), (1, 1))), "short_cycle": ShortCycle((1,))}

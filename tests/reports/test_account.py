@@ -2,7 +2,7 @@
 
 import lightning as L
 import pytest
-from lightning.pytorch.callbacks import Callback, LambdaCallback, ModelCheckpoint
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
@@ -96,23 +96,15 @@ class Validating(Module):
         self.clock.passes(20)
 
 
-class Slow(Callback):
-    """Takes 7 s before the training, and 2 s after each step; from its beginning, a clip takes a second."""
-
-    def __init__(self, clock, reading):
-        self.clock, self.reading = clock, reading
-
-    def on_train_start(self, trainer, pl_module):
-        self.clock.passes(7)
-        self.reading.seconds = 1
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.clock.passes(2)
-
-
 def test_a_training_is_accounted_for_to_the_second(clock, tmp_path):
-    reading = Reading(clock.passes)
-    callback, slow = MultigridCallback(epoch_factor=3), Slow(clock, reading)
+    """Hooks take 7 s before the training, and 2 s after each step; from its beginning, a clip takes a second."""
+
+    def starts(*_):
+        clock.passes(7)
+        reading.seconds = 1
+
+    callback, reading = MultigridCallback(epoch_factor=3), Reading(clock.passes)
+    slow = LambdaCallback(on_train_start=starts, on_train_batch_end=lambda *_: clock.passes(2))
     saver = ModelCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}-{step}")
     data = {"train": DataLoader(reading, 4), "val": loader(shuffle=False, number=8)}
     fit(Validating(clock), slow, callback, saver, **data, enable_checkpointing=True, num_sanity_val_steps=0)

@@ -24,15 +24,10 @@ def test_the_page_has_the_table():
     assert table.split(meanings.END)[0].strip() == meanings.table(), "Run `python -m tests.helpers.meanings`."
 
 
-class Logs(Module):
+class Two(Module):
     def __init__(self):
         super().__init__()
         self.backbone = self.net[:2]
-
-    def training_step(self, batch, batch_idx):
-        loss = super().training_step(batch, batch_idx)
-        self.log("loss", loss)
-        return loss
 
 
 def steps(tmp_path, *own, **arguments):
@@ -40,7 +35,7 @@ def steps(tmp_path, *own, **arguments):
     logging.disable(logging.INFO)
     arguments |= {"default_root_dir": tmp_path, "max_epochs": 2}
     host = fit(
-        Logs(),
+        Two(),
         MultigridCallback(seed=0),
         *own,
         train=loader(number=40),

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
 BASELINE = Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3))
 PLAN = MultigridSchedule(BASELINE)
+STEPS = [step for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)]
 
 
 def steps_scheduler(optimizer, module):
@@ -226,8 +227,7 @@ def test_fast_dev_run_trains_one_whole_coarse_batch():
 
 def test_sub_mini_batches_follow_the_plan_and_the_model_is_plain_again_afterwards(whole):
     module = whole.module
-    steps = [step for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)]
-    assert module.sub_batches == [step.sub_batch for step in steps]
+    assert module.sub_batches == [step.sub_batch for step in STEPS]
     assert {8, 16, 32} <= set(module.sub_batches)
     assert type(module.net[1]) is nn.BatchNorm3d
     assert list(module.state_dict()) == list(Module().state_dict())
@@ -360,13 +360,12 @@ def test_the_step_that_is_under_way_is_that_of_the_plan():
 def test_plan_phases_and_times_are_said(caplog):
     fit(module := Module(steps_scheduler), staged())
     text = caplog.text
-    steps_of_plan = [step for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)]
     assert str(Plan(PLAN, CLIPS)) in text
-    for index in {step.phase for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)}:
+    for index in {step.phase for step in STEPS}:
         phase = PLAN.phases[index]
         [lr] = re.findall(f"Phase {index + 1} of {len(PLAN.phases)}: {phase.shape}, .* LR from (.*), scale", text)
-        first = next(step for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch) if step.phase == index)
-        assert float(lr) == pytest.approx(module.lrs[steps_of_plan.index(first)], rel=5e-3)
+        first = [step.phase for step in STEPS].index(index)
+        assert float(lr) == pytest.approx(module.lrs[first], rel=5e-3)
     assert "Time per shape of mini-batch" in text
     steps, seen = len(planned()), sum(clips for clips, *_ in planned())
     (total,) = [line for line in text.splitlines() if line.split()[:1] == ["all"]]

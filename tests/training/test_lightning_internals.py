@@ -79,9 +79,13 @@ class Asks(Module):
 
     asked = 0
 
+    def __init__(self, make=loader):
+        super().__init__()
+        self.make = make
+
     def train_dataloader(self):
         self.asked += 1
-        return loader()
+        return self.make()
 
     def configure_optimizers(self):
         self.of_script = self.trainer.estimated_stepping_batches
@@ -154,30 +158,16 @@ def at_start(change, **hooks):
     return LambdaCallback(**{name: lambda host, *_, does=does: does(host) for name, does in hooks.items()})
 
 
-class Counting(Module):
-    """Counts how often Lightning requests its loader; the first request is that of `configure_optimizers`."""
-
-    requests = 0
-
-    def train_dataloader(self):
-        self.requests += 1
-        return few()
-
-    def configure_optimizers(self):
-        assert self.trainer.estimated_stepping_batches == 6
-        return super().configure_optimizers()
-
-
 @pytest.mark.parametrize(("first", "later", "requests"), [(0, 0, 1), (-1, 0, 3), (1, 0, 1), (-1, 1, 5)])
 def test_reload_every(first, later, requests):
-    """At -1 Lightning requests it twice: when the loop is set up, and when the first epoch starts."""
+    """The first request is of `configure_optimizers`; at -1 come two more: as the loop is set up, and as it begins."""
 
     def at(number):
         return lambda host: reload_every(host, number)
 
-    module = Counting()
+    module = Asks(few)
     trainer(at_start(at(first), on_train_epoch_start=at(0), on_train_epoch_end=at(later)), max_epochs=3).fit(module)
-    assert module.requests == requests
+    assert (module.asked, module.of_script) == (requests, 6)
     with pytest.raises(MisconfigurationException, match="should be an int >= 0"):
         L.Trainer(reload_dataloaders_every_n_epochs=-1)
 
