@@ -6,7 +6,6 @@
 import pickle
 
 import pytest
-import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -15,7 +14,7 @@ from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, SequentialLR
 
 from lightning_multigrid import MultigridCallback
-from tests.helpers.tiny import Module, fit, loader
+from tests.helpers.tiny import Constant, Module, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -63,10 +62,6 @@ def test_it_says_nothing_of_grids_and_of_a_speed_up(caplog):
 
 
 def test_what_ends_and_saves_is_the_scripts(tmp_path):
-    class Constant(Module):
-        def validation_step(self, batch, batch_idx):
-            self.log("val", torch.tensor(1.0))
-
     found = []
     for number, callbacks in enumerate(([], [MultigridCallback.baseline()])):
         saver = ModelCheckpoint(tmp_path / str(number), save_top_k=-1, every_n_epochs=2)

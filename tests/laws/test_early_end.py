@@ -12,16 +12,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning_multigrid import MultigridCallback, NewestCheckpoint
 from tests.helpers.interrupts import ctrl_c, stopped
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import Module, fit, loader
+from tests.helpers.tiny import Constant, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
-
-
-class Constant(Module):
-    """Its metric never improves."""
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val", torch.tensor(1.0))
 
 
 def trained(*callbacks, multigrid=None, **arguments):

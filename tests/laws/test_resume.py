@@ -36,7 +36,6 @@ from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLIPS, ByHand, Module, fit, loader, stopping, tells, trainer
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "verify_resume.py"
-PLAN = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3)))
 PLAN_WITHOUT_STAGES = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2,)), stepwise=False)
 OFF = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
 pytestmark = [

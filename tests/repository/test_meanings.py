@@ -33,15 +33,8 @@ class Two(Module):
 def steps(tmp_path, *own, **arguments):
     """Optimizer steps and epochs of a run."""
     logging.disable(logging.INFO)
-    arguments |= {"default_root_dir": tmp_path, "max_epochs": 2}
-    host = fit(
-        Two(),
-        MultigridCallback(seed=0),
-        *own,
-        train=loader(number=40),
-        val=loader(shuffle=False, number=8),
-        **arguments,
-    )
+    data = {"train": loader(number=40), "val": loader(shuffle=False, number=8)}
+    host = fit(Two(), MultigridCallback(seed=0), *own, **data, **arguments, default_root_dir=tmp_path, max_epochs=2)
     return host.global_step, host.current_epoch
 
 

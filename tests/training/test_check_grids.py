@@ -135,11 +135,6 @@ def test_what_scales_with_the_clips_passes(name):
     fit(PASSING[name](), MultigridCallback(), max_epochs=1)
 
 
-def test_tiny_clips_pass():
-    tiny = DataLoader(clips(frames=4, size=8), 4)
-    fit(script(), MultigridCallback(), max_epochs=1, train=tiny)
-
-
 # --- What fails, and the way out (B8) ---
 
 

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision.models.video import r3d_18
-from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.training.rehearsal.counted import TracedValues, counted_from_first
+from tests.helpers.attention import swin
 from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 WIDTH = 8
@@ -217,7 +217,7 @@ def test_two_rows_of_four_are_spread_or_counted():
 
 def test_models_of_torchvision_do_not_count():
     torch.manual_seed(0)
-    for net in (r3d_18(), SwinTransformer3d([2, 4, 4], 12, [1, 1], [1, 2], [4, 4, 4])):
+    for net in (r3d_18(), swin()):
         assert not any(counts(net, FULL, coarse) for coarse in COARSE)
 
 

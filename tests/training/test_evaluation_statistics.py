@@ -516,15 +516,10 @@ def test_modules_that_cannot_be_estimated_are_refused_before_the_first_step(kind
     assert module.seen == []
 
 
-class Late(SingleDeviceStrategy):
-    """As strategies that shard the model do."""
-
-    restore_checkpoint_after_setup = True
-
-
 def test_sharded_models_are_refused():
+    late = type("Late", (SingleDeviceStrategy,), {"restore_checkpoint_after_setup": True})  # as those do that shard
     with pytest.raises(MisconfigurationException, match="needs a copy of the module, but Late shards it. Leave the"):
-        trainer(MultigridCallback(precise_bn_batches=2), strategy=Late("cpu")).fit(Module(), loader())
+        trainer(MultigridCallback(precise_bn_batches=2), strategy=late("cpu")).fit(Module(), loader())
 
 
 # --- Ranks ---
