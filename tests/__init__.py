@@ -1,5 +1,6 @@
 """What holds in pytest and in every process that a test starts, forked or not."""
 
+import gc
 import importlib
 import os
 
@@ -8,6 +9,8 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if "PYTEST_VERSION" in os.environ:
-    importlib.import_module("tests.helpers.chosen_package")  # before ours, which takes the Lightning that is there
+    gc.disable()  # it would look through all that is imported, again and again
+    importlib.import_module("lightning.pytorch")  # before ours, which takes the Lightning that is there
+    gc.enable()
     # The default short cycle is the paper's also for the small clips of tests, but for the mark `smallest`.
     importlib.import_module("lightning_multigrid.training.arguments").SMALLEST = 1

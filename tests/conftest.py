@@ -1,5 +1,6 @@
 """What every test needs."""
 
+import gc
 import logging
 import os
 import signal
@@ -8,6 +9,8 @@ import sys
 import pytest
 import torch
 from torch.utils.data import _utils as loading
+
+from tests.helpers.fake_clock import FakeClock
 
 # torch waits this long for a worker that hangs because another was killed while both wrote to one queue.
 loading.MP_STATUS_CHECK_INTERVAL = 1.0
@@ -20,6 +23,15 @@ else:
     # How long an example takes depends on what else the machine does; a test that hangs ends by pytest's own limit.
     settings.register_profile("patient", deadline=None)
     settings.load_profile("patient")
+
+
+gc.disable()
+
+
+def pytest_collection_finish():
+    # What was imported lives as long as the process: no collection has to look through it, which takes half a second.
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_configure():
@@ -52,6 +64,14 @@ def _unrehearsed(monkeypatch, request):
     """
     if not any(map(request.node.get_closest_marker, ("slow", "rehearsed"))):
         monkeypatch.setattr("lightning_multigrid.training.begin.check_grids", lambda *_: None)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """That of this process, which nothing else moves."""
+    clock = FakeClock()
+    monkeypatch.setattr("time.perf_counter", lambda: clock.time)
+    return clock
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,8 @@
-"""A clock that tests set."""
+"""A clock that tests set, and clips that take time to read."""
+
+from torch.utils.data import Dataset
+
+from tests.helpers.tiny import clips
 
 
 class FakeClock:
@@ -6,6 +10,12 @@ class FakeClock:
 
     def __init__(self, behind=0.0):
         self.time, self.behind = 0.0, behind
+
+    def __deepcopy__(self, _):
+        return self  # copies of a module have the same time
+
+    def passes(self, seconds):
+        self.time += seconds
 
     def now(self):
         return self.time
@@ -18,3 +28,17 @@ class FakeClock:
 
     def wait(self, moment):
         self.time = max(self.time, moment + self.behind)
+
+
+class Reading(Dataset):
+    """Clips that take `seconds` each, in the process that reads."""
+
+    def __init__(self, passes, seconds=0.0):
+        self.clips, self.passes, self.seconds = clips(100), passes, seconds
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        self.passes(self.seconds)
+        return self.clips[index]

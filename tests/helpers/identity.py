@@ -8,13 +8,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
 from lightning_multigrid import MultigridCallback
 from tests.helpers import small_scripts
-from tests.helpers.chosen_package import L
 from tests.helpers.scripts import Style, run, tensors, weights
 
 NUMBERS = (int, float, str, type(None))
@@ -27,9 +28,7 @@ REASONS: dict[str, tuple[set[str], str]] = {
     **dict.fromkeys(
         [
             "Datasets and samples: random augmentation by torch, NumPy and `random`",
-            "Datasets and samples: its own `random.Random`",
             "Datasets and samples: its own NumPy generator",
-            "Datasets and samples: its own torch generator",
             "Datasets and samples: draws that no seed sets",
             "Loaders and samplers: mixup in `collate_fn`",
             "Several tensors per sample: boxes of each frame",
@@ -44,11 +43,8 @@ REASONS: dict[str, tuple[set[str], str]] = {
             "Complete scripts: `import lightning as L`",
             "Loaders and samplers: `shuffle=True`",
             "Loaders and samplers: `SubsetRandomSampler`",
-            "Loaders and samplers: a sampler with more clips than the data",
             "Loaders and samplers: a balanced sampler",
-            "Loaders and samplers: a sampler with its own random generator",
             "Loaders and samplers: a `DistributedSampler`",
-            "Loaders and samplers: a subclass of `DataLoader`",
             "Data of other libraries: webdataset",
             "Data of other libraries: webdataset, by two workers",
             "Data of other libraries: webdataset in torchdata's `StatefulDataLoader`",
@@ -59,7 +55,7 @@ REASONS: dict[str, tuple[set[str], str]] = {
         [
             "Loaders and samplers: `WeightedRandomSampler`",
             "Loaders and samplers: `RandomSampler` with replacement",
-            "Loaders and samplers: `RandomSampler` with fewer clips than the data",
+            "Loaders and samplers: a sampler with more clips than the data",
         ],
         ({"order", "samples", "labels"}, "the sampler draws which clips a pass has, from the seed and the pass"),
     ),
@@ -113,7 +109,7 @@ def numbers(optimizer: Any) -> list[dict[str, Any]]:
     ]
 
 
-class Names(L.loggers.logger.DummyLogger):
+class Names(DummyLogger):
     """A logger that keeps what is logged."""
 
     def __init__(self) -> None:

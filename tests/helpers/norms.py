@@ -1,10 +1,36 @@
-"""Which clips share statistics of BatchNorm, and plain BatchNorm of them."""
+"""Layers of BatchNorm and clips for them, which clips share statistics, and plain BatchNorm of them."""
 
 import copy
 
 import torch
+from torch import nn
 
 from lightning_multigrid.norm import operation, sub_batches
+
+CHANNELS = 3
+INPUTS = [
+    (nn.BatchNorm1d, (), torch.contiguous_format),
+    (nn.BatchNorm1d, (4,), torch.contiguous_format),
+    (nn.BatchNorm2d, (3, 2), torch.contiguous_format),
+    (nn.BatchNorm2d, (3, 2), torch.channels_last),
+    (nn.BatchNorm3d, (2, 3, 2), torch.contiguous_format),
+    (nn.BatchNorm3d, (2, 3, 2), torch.channels_last_3d),
+]
+
+
+def make_clips(number, other=(2, 3, 2), memory_format=torch.contiguous_format, dtype=torch.float64):
+    """Clips with a mean and a scale of their own, so that no two groups have equal statistics."""
+    shape = (number, CHANNELS, *other)
+    x = torch.randn(shape) * torch.rand(number, *[1] * (len(shape) - 1)) + torch.randn(number, *[1] * (len(shape) - 1))
+    return x.to(dtype).contiguous(memory_format=memory_format)
+
+
+def make_layer(kind=nn.BatchNorm3d, **arguments):
+    layer = kind(CHANNELS, dtype=torch.float64, **arguments)
+    if layer.weight is not None:
+        nn.init.uniform_(layer.weight, 0.5, 2)
+        nn.init.normal_(layer.bias)
+    return layer
 
 
 def shared_clips():

@@ -14,13 +14,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.schedule import BatchShape
-from tests.helpers.chosen_package import L
 from tests.helpers.small_scripts import BATCH, CLIPS, EPOCHS, FRAMES, SIZE, Script, loader
 
 QUIET = {
@@ -79,7 +81,6 @@ class Style:
         plain: Whether the script ends without the callback.
         warns: What the callback warns of.
         needs: A package without which the row is skipped.
-        package: Of Lightning, as the script imports it; another one than ours runs in a process of its own.
     """
 
     group: str
@@ -101,7 +102,6 @@ class Style:
     plain: bool = True
     warns: str | None = None
     needs: str | None = None
-    package: str = "lightning"
 
     @property
     def id(self) -> str:
@@ -144,7 +144,7 @@ class Watch(L.Callback):
         self.lrs.setdefault((trainer.current_epoch, self._batch), []).extend(lrs)
 
 
-class Keep(L.callbacks.ModelCheckpoint):
+class Keep(ModelCheckpoint):
     """Not to be taken for one of the script's."""
 
 
@@ -165,10 +165,10 @@ def run(style: Style, folder: Path, *callbacks: L.Callback, **arguments: Any) ->
     ckpt_path = arguments.pop("ckpt_path", None)
     own = style.callbacks()
     given = QUIET | {"default_root_dir": folder, "enable_checkpointing": bool(callbacks)} | style.trainer | arguments
-    if any(isinstance(callback, L.callbacks.ModelCheckpoint) for callback in (*own, *callbacks)):
+    if any(isinstance(callback, ModelCheckpoint) for callback in (*own, *callbacks)):
         given["enable_checkpointing"] = True
     if given["logger"] is True:
-        given["logger"] = L.loggers.CSVLogger(folder)
+        given["logger"] = CSVLogger(folder)
     trainer = L.Trainer(**given, callbacks=[*own, *callbacks, watch])
     settings = {name: getattr(trainer, name) for name in RESTORED}
     module = style.module()

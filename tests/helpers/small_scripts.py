@@ -2,11 +2,10 @@
 
 from typing import Any
 
+import lightning as L
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-
-from tests.helpers.chosen_package import L
 
 BATCH, FRAMES, SIZE, CLASSES, EPOCHS = 2, 4, 16, 3, 2
 SHUFFLES = True

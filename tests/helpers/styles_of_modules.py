@@ -32,13 +32,8 @@ row(TRAINER, "`val_check_interval=0.5`", trainer={"val_check_interval": 0.5}, **
 row(TRAINER, "`val_check_interval=6`", trainer={"val_check_interval": 6}, **VALIDATED)
 row(TRAINER, "`check_val_every_n_epoch=2`", trainer={"check_val_every_n_epoch": 2}, **VALIDATED)
 row(TRAINER, "`num_sanity_val_steps`", trainer={"num_sanity_val_steps": 2}, **VALIDATED)
-row(TRAINER, "`limit_val_batches=0`", trainer={"limit_val_batches": 0}, **VALIDATED)
 row(TRAINER, "`log_every_n_steps=1`", trainer={"log_every_n_steps": 1})
-row(TRAINER, "`max_time`", trainer={"max_time": "01:00:00:00"})
-row(TRAINER, "`min_epochs`", trainer={"min_epochs": 1})
-row(TRAINER, "`detect_anomaly=True`", trainer={"detect_anomaly": True})
 row(TRAINER, "`deterministic=True`", trainer={"deterministic": True})
-row(TRAINER, "`profiler='simple'`", trainer={"profiler": "simple"})
 row(TRAINER, "`use_distributed_sampler=False`", trainer={"use_distributed_sampler": False})
 row(TRAINER, "`inference_mode=False`", trainer={"inference_mode": False}, **VALIDATED)
 row(TRAINER, "`sync_batchnorm=True`", trainer={"sync_batchnorm": True})
@@ -81,20 +76,6 @@ class Peek(L.Callback):
             self.look(trainer)
 
 
-class Progress(L.Callback):
-    """Ramps something up with the training's progress."""
-
-    def __init__(self):
-        self.shares = []
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.shares.append(trainer.global_step / trainer.estimated_stepping_batches)
-
-    def on_train_end(self, trainer, pl_module):
-        assert self.shares == sorted(self.shares)
-        assert self.shares[-1] == 1
-
-
 class Halves(Script):
     """Has a backbone that a callback freezes and thaws."""
 
@@ -115,11 +96,7 @@ row(CALLBACKS, "`EarlyStopping`", module=WithValidation,
     **with_callback(lambda: cb.EarlyStopping("val_loss", patience=9)))  # fmt: skip
 row(CALLBACKS, "`TQDMProgressBar`", trainer={"enable_progress_bar": True}, **with_callback(cb.TQDMProgressBar))
 row(CALLBACKS, "`RichProgressBar`", trainer={"enable_progress_bar": True}, **with_callback(cb.RichProgressBar))
-row(CALLBACKS, "`ModelSummary`", trainer={"enable_model_summary": True}, **with_callback(cb.ModelSummary))
-row(CALLBACKS, "`Timer`", **with_callback(lambda: cb.Timer("01:00:00:00")))
-row(CALLBACKS, "`LambdaCallback`", **with_callback(lambda: cb.LambdaCallback(on_train_start=lambda *_: None)))
 row(CALLBACKS, "looks at the training loader", **with_callback(Peek))
-row(CALLBACKS, "computes progress from `estimated_stepping_batches`", **with_callback(Progress))
 row(CALLBACKS, "`LearningRateMonitor`", trainer={"logger": True},
     **with_callback(lambda: cb.LearningRateMonitor("step")))  # fmt: skip
 row(CALLBACKS, "`EMAWeightAveraging`", **with_callback(lambda: cb.EMAWeightAveraging(decay=0.9)))
@@ -300,7 +277,6 @@ row(MODULES, "logs, and returns a dict", module=Logging)
 row(MODULES, "`configure_model`", module=Late)
 row(MODULES, "normalises in `on_before_batch_transfer`", module=Normalises)
 row(MODULES, "GroupNorm", module=swapped(lambda: nn.GroupNorm(2, 4)))
-row(MODULES, "no normalisation", module=swapped(nn.Identity))
 row(MODULES, "InstanceNorm", module=swapped(lambda: nn.InstanceNorm3d(4, affine=True)))
 row(MODULES, "frozen BatchNorm", module=swapped(lambda: nn.BatchNorm3d(4).eval().requires_grad_(False)))
 row(MODULES, "dropout", module=headed(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Dropout(0.3), nn.Linear(4, CLASSES)))

@@ -52,17 +52,9 @@ def schedule_free(module):
     return optimizer
 
 
-class Fused(torch.optim.SGD):
-    """An optimizer of the script's own class."""
-
-
 row(OPTIMIZERS, "SGD with momentum")
-row(OPTIMIZERS, "SGD with Nesterov and weight decay",
-    module=optimized(lambda m: SGD(m.parameters(), 0.1, 0.9, weight_decay=1e-4, nesterov=True)))  # fmt: skip
 row(OPTIMIZERS, "parameter groups of several LRs", module=optimized(two_groups))
 row(OPTIMIZERS, "AdamW", module=optimized(lambda m: torch.optim.AdamW(m.parameters(), 1e-3)))
-row(OPTIMIZERS, "RMSprop, unscaled", module=optimized(lambda m: torch.optim.RMSprop(m.parameters(), 1e-3)),
-    multigrid={"lr_scaling": "none"})  # fmt: skip
 row(OPTIMIZERS, "an LR in a tensor",
     module=optimized(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3), capturable=False)))  # fmt: skip
 row(OPTIMIZERS, "parameter groups that share an LR in a tensor", module=optimized(shared))
@@ -71,9 +63,6 @@ row(OPTIMIZERS, "LBFGS, unscaled", module=optimized(lambda m: torch.optim.LBFGS(
     multigrid={"lr_scaling": "none"})  # fmt: skip
 row(OPTIMIZERS, "an optimizer without an LR in its parameter groups", module=optimized(lambda m: NoLR(m.parameters())),
     refused="but one of NoLR has none", outcome="there is nothing to scale; call it `lr`")  # fmt: skip
-row(OPTIMIZERS, "`foreach=True`", module=optimized(lambda m: SGD(m.parameters(), 0.1, foreach=True)))
-row(OPTIMIZERS, "your own class", module=optimized(lambda m: Fused(m.parameters(), 0.1)))
-row(OPTIMIZERS, "`fused=True`", module=optimized(lambda m: torch.optim.AdamW(m.parameters(), 1e-3, fused=True)))
 row(OPTIMIZERS, "Adafactor, which compares the LR with its count of steps",
     module=optimized(lambda m: torch.optim.Adafactor(m.parameters(), 0.1)))  # fmt: skip
 row(OPTIMIZERS, "timm's `Lookahead`", module=optimized(lookahead), needs="timm")
@@ -154,11 +143,7 @@ row(SCHEDULERS, "cosine by step", module=scheduled(lambda o: lr_scheduler.Cosine
 row(SCHEDULERS, "warm-up, then cosine", module=scheduled(warm_cosine, **STEP))
 row(SCHEDULERS, "warm-up, then steps", module=scheduled(warm_steps, **STEP))
 row(SCHEDULERS, "`OneCycleLR` of `estimated_stepping_batches`", module=optimized(estimated))
-row(SCHEDULERS, "`ExponentialLR`", module=scheduled(lambda o: lr_scheduler.ExponentialLR(o, 0.9)))
 row(SCHEDULERS, "`LambdaLR`", module=scheduled(lambda o: lr_scheduler.LambdaLR(o, lambda n: 1 / (1 + n)), **STEP))
-row(SCHEDULERS, "`PolynomialLR`", module=scheduled(lambda o: lr_scheduler.PolynomialLR(o, STEPS, 2.0), **STEP))
-row(SCHEDULERS, "`CosineAnnealingWarmRestarts`",
-    module=scheduled(lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 10), **STEP))  # fmt: skip
 row(SCHEDULERS, "`CyclicLR`",
     module=scheduled(lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 6, cycle_momentum=False), **STEP))  # fmt: skip
 row(SCHEDULERS, "`ChainedScheduler`", module=scheduled(chained))
@@ -502,46 +487,10 @@ class Accumulates(Script):
             optimizer.zero_grad()
 
 
-class Sharpness(Accumulates):
-    """Takes the gradient where the loss near the weights is largest."""
-
-    def training_step(self, batch, batch_idx):
-        optimizer = self.optimizers()
-        self.manual_backward(self.loss(batch))
-        with torch.no_grad():
-            moves = [(parameter, 0.05 * parameter.grad) for parameter in self.parameters()]
-            for parameter, move in moves:
-                parameter += move
-            optimizer.zero_grad()
-        self.manual_backward(self.loss(batch))
-        with torch.no_grad():
-            for parameter, move in moves:
-                parameter -= move
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-class Closure(Accumulates):
-    """Gives the optimizer a closure."""
-
-    def training_step(self, batch, batch_idx):
-        optimizer = self.optimizers()
-
-        def closure():
-            optimizer.zero_grad()
-            loss = self.loss(batch)
-            self.manual_backward(loss)
-            return loss
-
-        optimizer.step(closure=closure)
-
-
 row(MANUAL, "one optimizer", module=Manual)
 row(MANUAL, "a model and a critic (GAN), `toggle_optimizer`, schedulers", module=Adversarial, lr=False)
 row(MANUAL, "a teacher that is a moving average of the model", module=lambda: Taught(manual=True))
 row(MANUAL, "gradients of two mini-batches", module=Accumulates)
-row(MANUAL, "`optimizer.step(closure)`", module=Closure)
-row(MANUAL, "two gradients for each step (SAM)", module=Sharpness)
 row(MANUAL, "two optimizers", module=lambda: Manual(2))
 row(MANUAL, "a scheduler, stepped in each mini-batch as `interval` says", module=lambda: Manual(1, "step", STEP))
 row(MANUAL, "two optimizers and schedulers, stepped in each mini-batch", module=lambda: Manual(2, "step"))

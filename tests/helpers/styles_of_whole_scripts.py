@@ -1,24 +1,15 @@
-"""Scripts as a whole, with either package of Lightning: rows of `tests/helpers/script_styles.py`.
+"""A script as a whole: a row of `tests/helpers/script_styles.py`."""
 
-`PACKAGE_OF_SCRIPTS=pytorch_lightning python -m tests.helpers.styles_of_whole_scripts ROW FOLDER` runs one of them, as
-one process can have only one package that is the script's.
-"""
-
-import sys
-from pathlib import Path
-
-import torch
+import lightning as L
+from lightning.pytorch import callbacks as cb
 from torch import nn
 from torch.optim import SGD, lr_scheduler
 from torch.utils.data import DataLoader
 
-from tests.helpers.chosen_package import L
-from tests.helpers.scripts import Rows, check_style
+from tests.helpers.scripts import Rows
 from tests.helpers.small_scripts import BATCH, CLIPS, EPOCHS, FRAMES, SIZE, Clips, net
 
 row = Rows()
-
-WHOLE = "Complete scripts"
 
 
 class Classifier(L.LightningModule):
@@ -81,22 +72,11 @@ class Data(L.LightningDataModule):
 
 def callbacks():
     return [
-        L.callbacks.ModelCheckpoint(monitor="val/loss", filename="{epoch}", save_top_k=2, save_last=True),
-        L.callbacks.LearningRateMonitor("step"),
-        L.callbacks.EarlyStopping("val/loss", patience=10),
+        cb.ModelCheckpoint(monitor="val/loss", filename="{epoch}", save_top_k=2, save_last=True),
+        cb.LearningRateMonitor("step"),
+        cb.EarlyStopping("val/loss", patience=10),
     ]
 
 
-SCRIPT = {
-    "module": Classifier,
-    "data": Data,
-    "callbacks": callbacks,
-    "trainer": {"logger": True, "max_epochs": EPOCHS, "gradient_clip_val": 1.0, "num_sanity_val_steps": 1},
-}
-row(WHOLE, "`import lightning as L`", **SCRIPT)
-row(WHOLE, "`import pytorch_lightning as pl`", package="pytorch_lightning", **SCRIPT)
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    check_style(next(style for style in row if style.id == sys.argv[1]), Path(sys.argv[2]))
-    assert "lightning.pytorch" not in sys.modules
+row("Complete scripts", "`import lightning as L`", module=Classifier, data=Data, callbacks=callbacks,
+    trainer={"logger": True, "max_epochs": EPOCHS, "gradient_clip_val": 1.0, "num_sanity_val_steps": 1})  # fmt: skip

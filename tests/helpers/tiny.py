@@ -4,6 +4,7 @@ import functools
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
@@ -93,6 +94,13 @@ class Module(L.LightningModule):
         return [(shape[0], shape[2], shape[3]) for _, _, shape, _, _ in self.seen]
 
 
+class Constant(Module):
+    """Its metric never improves."""
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val", torch.tensor(1.0))
+
+
 class ByHand:
     """Before a module among the bases of a class: optimizes by hand."""
 
@@ -105,6 +113,28 @@ class ByHand:
         optimizer.zero_grad()
         self.manual_backward(super().training_step(batch, batch_idx))
         optimizer.step()
+
+
+def tells(kind):
+    """A class of modules or callbacks, whose `told` gets the name of each hook before it, and "after NAME" after it."""
+
+    def telling(name):
+        own = getattr(kind, name)
+
+        @functools.wraps(own)
+        def hook(self, *args, **kwargs):
+            self.told(name, *args)
+            answer = own(self, *args, **kwargs)
+            self.told(f"after {name}", *args)
+            return answer
+
+        return hook
+
+    others = {"training_step", "validation_step", "backward", "configure_gradient_clipping", "optimizer_zero_grad"}
+    others |= {"optimizer_step", "setup", "teardown"}
+    names = {name for name in dir(kind) if name.startswith("on_") and callable(getattr(kind, name))} | others
+    hooks = {name: telling(name) for name in names if hasattr(kind, name)}
+    return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__qualname__": kind.__qualname__, **hooks})
 
 
 def trainer(*callbacks, **arguments):
@@ -127,11 +157,16 @@ def fit(module, *callbacks, train=None, val=None, ckpt_path=None, **arguments):
     return host
 
 
-class _Leaves(L.Callback):
-    def on_train_start(self, trainer, pl_module):
-        trainer.should_stop = True
-
-
 def begin(module, *callbacks, **arguments):
     """Fits as far as the first step, which is left out: all is planned, refused and said by then."""
-    return fit(module, *callbacks, _Leaves(), **arguments)
+    leaves = LambdaCallback(on_train_start=lambda host, _: setattr(host, "should_stop", True))
+    return fit(module, *callbacks, leaves, **arguments)
+
+
+def stopping(where):
+    """A callback that ends the training after a mini-batch, as scripts do; `where` gets the Trainer and its number."""
+
+    def ends(host, module, outputs, batch, number):
+        host.should_stop = where(host, number)
+
+    return LambdaCallback(on_train_batch_end=ends)

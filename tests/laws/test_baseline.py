@@ -6,7 +6,6 @@
 import pickle
 
 import pytest
-import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -15,7 +14,9 @@ from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, SequentialLR
 
 from lightning_multigrid import MultigridCallback
-from tests.helpers.tiny import Module, fit, loader
+from tests.helpers.tiny import Constant, Module, fit, loader
+
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
 
 def steps(optimizer, _):
@@ -37,11 +38,11 @@ def cosine(optimizer, module):
 
 @pytest.mark.parametrize(("scheduler", "accumulate"), [(steps, 1), (cosine, 3)])
 def test_it_has_the_steps_of_the_script_and_the_lr_of_each(scheduler, accumulate):
-    """129 clips, so that the script's last mini-batch and update are smaller: then they are full."""
+    """65 clips, so that the script's last mini-batch and update are smaller: then they are full."""
     found = []
     for callbacks in ([], [MultigridCallback.baseline()]):
         module = Updates(scheduler)
-        host = fit(module, *callbacks, train=loader(number=129), max_epochs=6, accumulate_grad_batches=accumulate)
+        host = fit(module, *callbacks, train=loader(number=65), max_epochs=5, accumulate_grad_batches=accumulate)
         found.append((host.current_epoch, module.updates))
     (ended, lrs), (our_end, our_lrs) = found
     assert our_end == ended
@@ -49,45 +50,36 @@ def test_it_has_the_steps_of_the_script_and_the_lr_of_each(scheduler, accumulate
     assert {*module.shapes} == {(4, 8, 32)}
 
 
+@pytest.mark.rehearsed
 def test_it_says_nothing_of_grids_and_of_a_speed_up(caplog):
     caplog.set_level("INFO")
-    fit(Module(steps), MultigridCallback.baseline(), EarlyStopping("val"), val=loader(shuffle=False), max_epochs=6)
+    data = {"train": loader(number=40), "val": loader(shuffle=False, number=8)}
+    fit(Module(steps), MultigridCallback.baseline(), EarlyStopping("val"), **data, max_epochs=6)
     assert "Schedule of the baseline, 4 x 8 x 32" in caplog.text
-    assert "150 steps, 6 passes over the data in 6 epochs." in caplog.text
+    assert "60 steps, 6 passes over the data in 6 epochs." in caplog.text
     for words in ("Multigrid", "faster", "fewer iterations", "instead of", "coarse", "times fewer", "more often"):
         assert words not in caplog.text, words
 
 
 def test_what_ends_and_saves_is_the_scripts(tmp_path):
-    class Constant(Module):
-        def validation_step(self, batch, batch_idx):
-            self.log("val", torch.tensor(1.0))
-
     found = []
     for number, callbacks in enumerate(([], [MultigridCallback.baseline()])):
         saver = ModelCheckpoint(tmp_path / str(number), save_top_k=-1, every_n_epochs=2)
         arguments = {"val": loader(shuffle=False, number=4), "enable_checkpointing": True, "max_epochs": 9}
-        host = fit(Constant(steps), *callbacks, EarlyStopping("val", patience=4), saver, **arguments)
+        host = fit(
+            Constant(steps), *callbacks, EarlyStopping("val", patience=4), saver, train=loader(number=24), **arguments
+        )
         found.append((host.current_epoch, sorted(path.name for path in (tmp_path / str(number)).iterdir())))
     assert found[0] == found[1]
     assert found[0][0] == 5
-
-
-def test_a_run_that_continues_is_the_run_that_was_not_stopped(tmp_path):
-    def run(folder, **arguments):
-        module, saver = Module(steps), ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=10)
-        fit(module, MultigridCallback.baseline(seed=1), saver, enable_checkpointing=True, max_epochs=3, **arguments)
-        return module
-
-    whole, resumed = run(tmp_path), run(tmp_path / "resumed", ckpt_path=tmp_path / "step=40.ckpt")
-    assert resumed.seen == whole.seen[40:]
 
 
 def test_precise_statistics_change_nothing_else():
     found = []
     for batches in (None, 3):
         module = Module()
-        fit(module, MultigridCallback.baseline(precise_bn_batches=batches), val=loader(shuffle=False, number=8))
+        data = {"train": loader(number=40), "val": loader(shuffle=False, number=8)}
+        fit(module, MultigridCallback.baseline(precise_bn_batches=batches), **data)
         found.append(module.seen)
     assert found[0] == found[1]
 

@@ -86,6 +86,7 @@ def test_the_limit_of_graphs_is_put_back_after_an_error():
         assert torch._dynamo.config.automatic_dynamic_shapes
 
 
+@pytest.mark.slow  # inductor itself; that each grid is a static graph is above
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")
 @pytest.mark.usefixtures("_unrehearsed")
 @pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated")

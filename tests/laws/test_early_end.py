@@ -6,22 +6,15 @@ import signal
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_multigrid import MultigridCallback, NewestCheckpoint
 from tests.helpers.interrupts import ctrl_c, stopped
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import Module, fit, loader
+from tests.helpers.tiny import Constant, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
-
-
-class Constant(Module):
-    """Its metric never improves."""
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val", torch.tensor(1.0))
 
 
 def trained(*callbacks, multigrid=None, **arguments):
@@ -58,12 +51,9 @@ def test_thresholds_of_early_stopping_hold_throughout(caplog):
     )
 
 
-class StopAt(Callback):
-    def __init__(self, epoch):
-        self.epoch = epoch
-
-    def on_train_epoch_end(self, trainer, pl_module):
-        trainer.should_stop = trainer.current_epoch == self.epoch
+def at_end_of(epoch):
+    """Stops the training."""
+    return LambdaCallback(on_train_epoch_end=lambda host, _: setattr(host, "should_stop", host.current_epoch == epoch))
 
 
 def test_a_whole_training_does_not_say_that_it_stopped(caplog):
@@ -73,49 +63,33 @@ def test_a_whole_training_does_not_say_that_it_stopped(caplog):
 
 
 def test_a_run_that_anything_else_stops_says_where(caplog):
-    trained(StopAt(7), multigrid=MultigridCallback(fine_tuning=False))
+    trained(at_end_of(7), multigrid=MultigridCallback(fine_tuning=False))
     assert [r for r in caplog.records if re.search("Stopped in phase 4 of 4, at epoch 8.00 of 9", r.getMessage())]
-
-
-class Interrupts(Callback):
-    """As Ctrl-C does, in a hook."""
-
-    def __init__(self, hook):
-        setattr(self, hook, self.interrupt)
-
-    def interrupt(self, trainer, pl_module):
-        if not pl_module.seen or trainer.current_epoch == 1:
-            raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
     ("hook", "said"), [("on_train_epoch_end", ["Stopped in phase 2 of 5, at epoch 2.00"]), ("on_train_start", [])]
 )
 def test_ctrl_c_says_where_it_stopped_if_a_step_was_done(hook, said, caplog):
-    handler = signal.getsignal(signal.SIGINT)  # Lightning ignores it from then on
-    try:
-        with pytest.raises(SystemExit):
-            trained(Interrupts(hook))
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    def interrupt(trainer, pl_module):
+        if not pl_module.seen or trainer.current_epoch == 1:
+            raise KeyboardInterrupt
+
+    with stopped():
+        trained(LambdaCallback(**{hook: interrupt}))
     assert [text[:38] for text in caplog.messages if "Stopped in phase" in text] == said
-
-
-class Ended(Callback):
-    def on_train_epoch_end(self, trainer, pl_module):
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_sigterm_says_where_it_stopped(caplog):
     with pytest.raises(SIGTERMException):
-        trained(Ended())
+        trained(LambdaCallback(on_train_epoch_end=lambda *_: os.kill(os.getpid(), signal.SIGTERM)))
     assert [record for record in caplog.records if "Stopped in phase 1 of" in record.getMessage()]
 
 
 def test_a_checkpoint_of_a_held_early_stopping_is_an_ordinary_one(tmp_path):
     """Its `wait_count` means at most two validations more in a training without the callback."""
     stopping = EarlyStopping("val", patience=3)
-    host, _ = trained(stopping, StopAt(1))
+    host, _ = trained(stopping, at_end_of(1))
     host.save_checkpoint(tmp_path / "a.ckpt")
     state = torch.load(tmp_path / "a.ckpt", weights_only=True)["callbacks"]
     saved = next(value for key, value in state.items() if key.startswith("EarlyStopping"))

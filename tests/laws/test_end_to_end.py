@@ -77,7 +77,7 @@ def test_the_quick_start_and_the_command_that_ctrl_c_prints_which_continues_it(t
 
 @pytest.mark.smallest
 def test_own_training_loop_has_the_callbacks_losses(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["own_training_loop.py", "--root", str(tmp_path), "--videos", "4"])
+    monkeypatch.setattr(sys, "argv", ["own_training_loop.py", "--root", str(tmp_path), "--videos", "2"])
     runpy.run_path(str(EXAMPLES / "own_training_loop.py"), run_name="__main__")
     printed = capsys.readouterr().out
     assert (

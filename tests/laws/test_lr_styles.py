@@ -11,6 +11,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 from torch.optim import SGD, lr_scheduler
 
@@ -19,7 +20,7 @@ from lightning_multigrid.host import MisconfigurationException
 from tests.helpers import small_scripts, tiny
 from tests.helpers.sampling import sampled
 from tests.helpers.styles_of_optimizers import Manual
-from tests.helpers.tiny import Module, clips
+from tests.helpers.tiny import Module, clips, tells
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -45,6 +46,7 @@ def scales(host):
 # --- Manual optimization ---
 
 
+@tells
 class Calls(Manual):
     """Steps its scheduler where `calls` says, and notes its ticks in each training step."""
 
@@ -52,41 +54,23 @@ class Calls(Manual):
         super().__init__(1, "", declared)
         self.calls, self.make, self.ticks = calls, make, []
 
-    def training_step(self, batch, batch_idx):
-        super().training_step(batch, batch_idx)
-        self.called("training_step", batch_idx)
-
-    def called(self, place, batch=0):
-        if isinstance(self._trainer, L.Trainer) and place in self.calls and self.calls[place](self.trainer, batch):
+    def told(self, place, *given):
+        if not isinstance(self._trainer, L.Trainer) or self.trainer.sanity_checking:
+            return
+        if place in self.calls and self.calls[place](self.trainer):
             self.stepped()
-        if place == "training_step":
+        if place == "after training_step":
             self.ticks.append(self.lr_schedulers().last_epoch)
-
-    def on_train_batch_start(self, batch, batch_idx):
-        self.called("on_train_batch_start", batch_idx)
-
-    def on_train_batch_end(self, outputs, batch, batch_idx):
-        self.called("on_train_batch_end", batch_idx)
 
     def validation_step(self, batch, batch_idx):
         """Nothing to validate."""
-
-    def on_validation_end(self):
-        if not self.trainer.sanity_checking:
-            self.called("on_validation_end")
-
-    def on_train_epoch_start(self):
-        self.called("on_train_epoch_start")
-
-    def on_train_epoch_end(self):
-        self.called("on_train_epoch_end")
 
     def configure_optimizers(self):
         optimizer = SGD(self.net.parameters(), 0.1)
         return [optimizer], [{"scheduler": self.make(optimizer), **self.declared}]
 
 
-def always(*_):
+def always(_):
     return True
 
 
@@ -95,7 +79,7 @@ def fit_by_hand(module, train=None, **arguments):
 
 
 PER_STEP = {
-    "in each step": {"training_step": always},
+    "in each step": {"after training_step": always},
     "before each step": {"on_train_batch_start": always},
     "after each step": {"on_train_batch_end": always},
 }
@@ -103,8 +87,8 @@ PER_EPOCH = {
     "at an epoch's end": {"on_train_epoch_end": always},
     "at an epoch's start": {"on_train_epoch_start": always},
     "after a validation": {"on_validation_end": always},
-    "in an epoch's last step": {"training_step": lambda trainer, _: trainer.is_last_batch},
-    "after an epoch's last step": {"on_train_batch_end": lambda trainer, _: trainer.is_last_batch},
+    "in an epoch's last step": {"after training_step": lambda host: host.is_last_batch},
+    "after an epoch's last step": {"on_train_batch_end": lambda host: host.is_last_batch},
 }
 
 
@@ -134,7 +118,7 @@ def test_a_scheduler_that_is_stepped_by_hand_with_the_epochs_has_their_ticks(whe
 
 def test_a_scheduler_that_is_stepped_by_hand_in_each_third_step_has_as_many_ticks_as_in_the_baseline():
     counts = count(1)
-    module = Calls({"training_step": lambda *_: next(counts) % 3 == 0})
+    module = Calls({"after training_step": lambda _: next(counts) % 3 == 0})
     steps = plan_of(fit_by_hand(module)).batches_per_epoch
     ticks = module.lr_schedulers().last_epoch
     assert abs(ticks - EPOCHS * OF_SCRIPT / 3) < 1 + OF_SCRIPT / steps  # what one call stands for
@@ -190,20 +174,12 @@ def test_a_scheduler_that_the_plan_takes_for_one_of_epochs_is_refused_in_a_step(
 
 
 def test_a_plateau_that_the_script_steps_works_on_the_baselines_lr():
-    class Plateau(Module):
-        def training_step(self, batch, batch_idx):
-            super().training_step(batch, batch_idx)
-            self.optimizers().step()
-
+    class Plateau(tiny.ByHand, Module):
         def on_train_epoch_end(self):
             self.lr_schedulers().step(1.0)
 
-    module = Plateau(
-        lambda optimizer, _: lr_scheduler.ReduceLROnPlateau(
-            optimizer, factor=0.5, patience=0, threshold=10.0, min_lr=0.03
-        )
-    )
-    module.automatic_optimization = False
+    settings = {"factor": 0.5, "patience": 0, "threshold": 10.0, "min_lr": 0.03}
+    module = Plateau(schedulers=lambda optimizer, _: lr_scheduler.ReduceLROnPlateau(optimizer, **settings))
     host = fit(module, MultigridCallback())
     halved = [0.1, 0.05, 0.03]  # every epoch is a bad one
     expected = [halved[epoch] * scale for (epoch, *_), scale in zip(module.seen, scales(host), strict=True)]
@@ -213,6 +189,7 @@ def test_a_plateau_that_the_script_steps_works_on_the_baselines_lr():
 # --- Written by hand ---
 
 
+@tells
 class ByHand(Module):
     """Writes a falling LR, which may be a tensor, in one of the places where scripts do."""
 
@@ -220,7 +197,7 @@ class ByHand(Module):
         super().__init__(optimizer=lambda parameters: SGD(parameters, copy.deepcopy(lr), momentum=0.9))
         self.place, self.relative, self.count, self.written = place, relative, 0, []
 
-    def write(self, place):
+    def told(self, place, *_):
         if place != self.place or not isinstance(self._trainer, L.Trainer):
             return
         self.count += 1
@@ -233,47 +210,22 @@ class ByHand(Module):
                 group["lr"] = 0.1 * 0.95**self.count
             self.found = group["lr"]
 
-    def on_train_start(self):
-        self.write("on_train_start")
-
-    def on_train_batch_start(self, batch, batch_idx):
-        self.write("on_train_batch_start")
-
-    def training_step(self, batch, batch_idx):
-        self.write("training_step")
-        return super().training_step(batch, batch_idx)
-
-    def on_before_optimizer_step(self, optimizer):
-        self.write("on_before_optimizer_step")
-
-    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure):
-        self.write("optimizer_step, before")
-        optimizer.step(closure=optimizer_closure)
+    def note_lr(self, optimizer, *_):
+        super().note_lr(optimizer)
         self.written.append(self.count)
-        self.write("optimizer_step, after")
-
-    def on_train_batch_end(self, outputs, batch, batch_idx):
-        self.write("on_train_batch_end")
-
-    def on_train_epoch_end(self):
-        self.write("on_train_epoch_end")
 
 
-class Hand(L.Callback):
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        pl_module.write("a callback")
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        pl_module.write("a callback, after")
-
-
+HAND = LambdaCallback(
+    on_train_batch_start=lambda _, module, *__: module.told("a callback"),
+    on_train_batch_end=lambda _, module, *__: module.told("a callback, after"),
+)
 PLACES = [
     "on_train_start",
     "on_train_batch_start",
     "training_step",
     "on_before_optimizer_step",
-    "optimizer_step, before",
-    "optimizer_step, after",
+    "optimizer_step",
+    "after optimizer_step",
     "on_train_batch_end",
     "on_train_epoch_end",
     "a callback",
@@ -289,7 +241,7 @@ WAYS = [*product((False, True), (0.1, torch.tensor(0.1)))]
     sampled(list(product(PLACES, range(4))), *zip(PLACES, cycle([0, 3, 1, 2]), strict=False)),
 )
 def test_an_lr_that_is_written_is_the_baselines_and_is_scaled(place, way):
-    callbacks = [Hand(), MultigridCallback(lr_by_hand="run")]
+    callbacks = [HAND, MultigridCallback(lr_by_hand="run")]
     if place == "a callback":
         callbacks.reverse()
     module = ByHand(place, *WAYS[way])
@@ -304,16 +256,17 @@ def test_an_lr_that_is_written_is_the_baselines_and_is_scaled(place, way):
 WITHIN = [place for place in PLACES[1:] if place != "on_train_epoch_end"]
 
 
-@pytest.mark.parametrize("place", sampled(WITHIN, "training_step", "optimizer_step, after"))
+@pytest.mark.parametrize("place", sampled(WITHIN, "training_step", "after optimizer_step"))
 def test_an_lr_that_is_written_is_refused_unless_its_clock_is_said(place):
     message = r"(?s)ByHand, or a callback, has written the LR within an epoch: 0\.09\d*, it was 0\.\d*\..*configure_opt"
     with pytest.raises(MisconfigurationException, match=message):
-        fit(ByHand(place), Hand(), MultigridCallback())
-    fit(ByHand(place), Hand(), MultigridCallback.baseline())  # whose steps are the script's
+        fit(ByHand(place), HAND, MultigridCallback())
+    fit(ByHand(place), HAND, MultigridCallback.baseline())  # whose steps are the script's
     with pytest.raises(ValueError, match="`lr_by_hand` must be 'run' or None, got 'epoch'"):
         MultigridCallback(lr_by_hand="epoch")
 
 
+@tells
 class OtherNumber(Module):
     """Writes another number of a parameter group than its LR, in a hook."""
 
@@ -321,21 +274,12 @@ class OtherNumber(Module):
         super().__init__(optimizer=lambda parameters: torch.optim.AdamW(parameters, 0.01, weight_decay=0.1))
         self.hook, self.name, self.value, self.used = hook, name, value, []
 
-    def write(self, hook):
+    def told(self, hook, *_):
         if hook == self.hook and isinstance(self._trainer, L.Trainer):
             self.optimizers().param_groups[0][self.name] = self.value(self.global_step)
 
     def note_lr(self, optimizer, *_):
         self.used.append(optimizer.param_groups[0][self.name])
-
-    def on_train_batch_start(self, batch, batch_idx):
-        self.write("on_train_batch_start")
-
-    def on_before_optimizer_step(self, optimizer):
-        self.write("on_before_optimizer_step")
-
-    def on_train_epoch_start(self):
-        self.write("on_train_epoch_start")
 
 
 NUMBERS = {
@@ -391,6 +335,7 @@ def test_a_scheduler_may_write_any_number_of_a_group(manual):
     assert len(set(ours)) > steps
 
 
+@tells
 class ByEpoch(Module):
     """Writes the LR of an epoch by hand, where scripts do: between two epochs, or before the first update of one."""
 
@@ -398,29 +343,16 @@ class ByEpoch(Module):
         super().__init__()
         self.place = place
 
-    def write(self, place, epoch):
-        if place == self.place and isinstance(self._trainer, L.Trainer):
-            for group in self.trainer.optimizers[0].param_groups:
-                group["lr"] = 0.1 * 0.5**epoch
-
-    def on_train_epoch_start(self):
-        self.write("on_train_epoch_start", self.current_epoch)
-
-    def on_train_epoch_end(self):
-        self.write("on_train_epoch_end", self.current_epoch + 1)
-
-    def on_validation_end(self):
-        if not self.trainer.sanity_checking:
-            self.write("on_validation_end", self.current_epoch + 1)
-
-    def training_step(self, batch, batch_idx):
-        if batch_idx == 0:
-            self.write("training_step", self.current_epoch)
-        return super().training_step(batch, batch_idx)
-
-    def on_train_batch_end(self, outputs, batch, batch_idx):
-        if self.trainer.is_last_batch:
-            self.write("on_train_batch_end", self.current_epoch + 1)
+    def told(self, place, *given):
+        if place != self.place or not isinstance(self._trainer, L.Trainer) or self.trainer.sanity_checking:
+            return
+        if (place == "training_step" and given[1]) or (
+            place == "on_train_batch_end" and not self.trainer.is_last_batch
+        ):
+            return
+        epoch = self.current_epoch + (place not in ("on_train_epoch_start", "training_step"))
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = 0.1 * 0.5**epoch
 
 
 BETWEEN = ["on_train_epoch_start", "on_train_epoch_end", "on_validation_end", "training_step", "on_train_batch_end"]
@@ -455,12 +387,11 @@ def test_an_lr_that_is_written_within_an_epoch_is_refused_at_the_first_write_and
 
 @pytest.mark.parametrize("place", sampled(["on_train_epoch_end", "on_train_batch_end"], "on_train_epoch_end"))
 def test_checkpoints_hold_what_was_written_and_resume_from_it(place, tmp_path):
-    class Saving(L.Callback):
-        def on_train_epoch_end(self, trainer, pl_module):
-            trainer.save_checkpoint(tmp_path / f"{trainer.current_epoch}.ckpt")
-
+    saves = LambdaCallback(
+        on_train_epoch_end=lambda host, _: host.save_checkpoint(tmp_path / f"{host.current_epoch}.ckpt")
+    )
     whole, resumed = ByHand(place, relative=True), ByHand(place, relative=True)
-    fit(whole, MultigridCallback(lr_by_hand="run"), Saving())
+    fit(whole, MultigridCallback(lr_by_hand="run"), saves)
     fit(resumed, MultigridCallback(lr_by_hand="run"), ckpt_path=tmp_path / "1.ckpt")
     saved = torch.load(tmp_path / "1.ckpt", weights_only=True)["optimizer_states"][0]["param_groups"][0]["lr"]
     done = sum(epoch < 2 for epoch, *_ in whole.seen)

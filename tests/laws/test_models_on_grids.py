@@ -9,29 +9,14 @@ import torch
 from torch import nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader
-from torchvision.models.video import MViT
-from torchvision.models.video.mvit import MSBlockConfig
-from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.models.wrapped import hugging_face
+from tests.helpers.attention import mvit, swin
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, clips, fit
 
 FRAMES, SIZE = 8, 32
-
-
-def mvit(relative):
-    blocks = [
-        MSBlockConfig(1, 8, 16, [3, 3, 3], [3, 3, 3], [1, 1, 1], [1, 2, 2]),
-        MSBlockConfig(2, 16, 16, [3, 3, 3], [3, 3, 3], [1, 2, 2], [1, 1, 1]),
-    ]
-    settings = {"residual_pool": relative, "rel_pos_embed": relative, "proj_after_attn": relative}
-    return MViT((SIZE, SIZE), FRAMES, blocks, residual_with_cls_embed=not relative, num_classes=4, **settings)
-
-
-def swin():
-    return SwinTransformer3d([2, 4, 4], 12, [1, 1], [1, 2], [4, 4, 4], num_classes=4)
 
 
 class PerFrame(nn.Module):

@@ -78,7 +78,7 @@ COMMON = {
 }
 
 
-@settings(max_examples=2, **COMMON)
+@settings(max_examples=1, **COMMON)
 @given(styles())
 def test_scripts_of_random_parts(style):
     check(replace(style, resumes=None))

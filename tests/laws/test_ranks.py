@@ -8,37 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_multigrid.loading.order import shuffled_order
+from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
-from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
-from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Place, Plan
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from tests.helpers.plans import schedules
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
-
-factors = st.floats(0.5, 1)
-
-
-def some(elements):
-    return st.lists(elements, min_size=1, max_size=4)
-
-
-@st.composite
-def schedules(draw):
-    """Draws baselines and cycles of every kind: fractional epochs and milestones, odd sizes, one frame, one clip."""
-    epochs = draw(st.fractions(1, 12, max_denominator=7))
-    marks = draw(st.lists(st.fractions(0, 12, max_denominator=9), max_size=3, unique=True))
-    shape = BatchShape(draw(st.integers(1, 9)), draw(st.integers(1, 32)), draw(st.integers(4, 64)))
-    return MultigridSchedule(
-        Baseline(shape, epochs, tuple(sorted(mark for mark in marks if 0 < mark < epochs))),
-        draw(
-            st.just(LongCycle()) | st.builds(LongCycle, st.lists(st.tuples(factors, factors), min_size=1, max_size=4))
-        ),
-        draw(st.just(ShortCycle()) | st.builds(ShortCycle, st.lists(factors, min_size=1, max_size=4))),
-        epoch_factor=draw(st.sampled_from([0.5, 1, 1.5, 2])),
-        sub_batch=draw(st.sampled_from([1, 8, 16])),
-        fine_tuning=draw(st.booleans()),
-    )
 
 
 @dataclass(frozen=True)
@@ -50,9 +25,10 @@ class Ranks:
     length: int
 
     def stream(self, start, end):
-        """The clips from one entry of the stream to another: of one pass after the other."""
-        order = self.samplers[0].order
-        return [order(entry // self.length)[entry % self.length] for entry in range(start, end)]
+        """Clips and seeds from one entry of the stream to another: of one pass after the other."""
+        order, seed = self.samplers[0].order, self.samplers[0].plan.seed
+        passes = [divmod(entry, self.length) for entry in range(start, end)]
+        return [(order(number)[place], derive_seed(seed, number, place)) for number, place in passes]
 
 
 @st.composite
@@ -62,8 +38,11 @@ def ranks(draw, worlds):
     length = draw(st.integers(1, 40)) + draw(st.sampled_from([0, world * max(s.clips for s in schedule.grids)]))
     seed, accumulate = draw(st.integers(0, 2**31)), draw(st.integers(1, 3))
     plan = Plan(schedule, length, seed=seed, world=world, accumulate=accumulate)
-    order = lru_cache(partial(shuffled_order, seed, length=length))
-    return Ranks([MultigridSampler(plan, order, rank=rank) for rank in range(world)], epoch, length)
+    order, shift = lru_cache(partial(shuffled_order, seed, length=length)), draw(st.sampled_from([0, 0, 50]))
+    samplers = [MultigridSampler(plan, order, rank=rank) for rank in range(world)]
+    for sampler in samplers:
+        sampler.shift = shift  # as of a training that has begun with other mini-batches
+    return Ranks(samplers, epoch, length)
 
 
 def check_order(case):
@@ -78,9 +57,9 @@ def check_order(case):
     for step, *of_ranks in zip(steps, *mini_batches, strict=True):
         assert [len(requests) for requests in of_ranks] == [step.shape.clips] * world
         block = [request for requests in of_ranks for request in requests]
-        assert {(request.frames, request.size) for request in block} == {(step.shape.frames, step.shape.size)}
-        seen += [request.index for request in block]
-    start = steps[0].offset
+        assert {(one.frames, one.size, one.visit) for one in block} == {(step.shape.frames, step.shape.size, None)}
+        seen += [(request.index, request.seed) for request in block]
+    start = steps[0].offset + case.samplers[0].shift
     assert seen == case.stream(start, start + len(seen))
 
 

@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import runpy
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -17,8 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import callbacks
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
@@ -34,10 +33,9 @@ from lightning_multigrid.training.checkpoints.continuation import _continues_at,
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 from tests.helpers.processes import start_method
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import CLIPS, ByHand, Module, fit, loader, trainer
+from tests.helpers.tiny import CLIPS, ByHand, Module, fit, loader, stopping, tells, trainer
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "verify_resume.py"
-PLAN = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3)))
 PLAN_WITHOUT_STAGES = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2,)), stepwise=False)
 OFF = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
 pytestmark = [
@@ -105,6 +103,7 @@ def test_a_process_that_is_killed_continues_exactly(kills, capfd):
     assert process.exitcode == 0
 
 
+OF_EPOCHS = {"every_n_epochs": 1}
 VARIANTS = {
     "2 workers": {"workers": 2},
     "4 persistent workers": {"workers": 4},
@@ -117,37 +116,37 @@ VARIANTS = {
     "validation by total batches": {"val_check_interval": 10, "check_val_every_n_epoch": None},
     "limited": {"limit_train_batches": 20},
     "drop_last": {"drop_last": True},
+    "saved at an epoch's end, after its validation": {"save": {**OF_EPOCHS, "save_on_train_epoch_end": True}},
+    "saved with a validation": {"save": {**OF_EPOCHS, "save_on_train_epoch_end": False}},
+    "precise statistics for validations": {"make": partial(MultigridCallback, precise_bn_batches=3)},
+    "baseline": {"make": MultigridCallback.baseline},
 }
-
-
-ORDINARY = {"2 workers", "OneCycle"}
+ORDINARY = {"2 workers", "OneCycle", "saved with a validation", "precise statistics for validations", "baseline"}
 
 
 @pytest.mark.parametrize("variant", [pytest.param(name, marks=() if name in ORDINARY else SLOW) for name in VARIANTS])
 def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
     arguments = dict(VARIANTS[variant])
     scheduler, number = arguments.pop("scheduler", steps_scheduler), arguments.pop("workers", 0)
-    drop_last = arguments.pop("drop_last", False)
+    drop_last, save = arguments.pop("drop_last", False), arguments.pop("save", {"every_n_train_steps": 2})
+    make = arguments.pop("make", partial(MultigridCallback, milestones="script"))
 
-    def run(folder, every, **more):
+    def run(folder, **more):
         module = Module(scheduler)
         both = {
             "train": loader(num_workers=number, persistent_workers=number > 2, drop_last=drop_last),
             "val": loader(shuffle=False, number=8) if "val" in variant else None,
         }
-        keep = saver(folder, every_n_train_steps=every)
-        host = fit(
-            module, MultigridCallback(milestones="script"), keep, enable_checkpointing=True, **both, **arguments, **more
-        )
+        host = fit(module, make(), saver(folder, **save), enable_checkpointing=True, **both, **arguments, **more)
         return module.seen, state_of(module, host)
 
-    whole, end = run(tmp_path, 2)
+    whole, end = run(tmp_path)
     paths = sorted(tmp_path.glob("*.ckpt"), key=lambda path: int(path.stem))
     assert len(paths) >= 4
-    for path in paths[1::8]:
+    for path in paths[1 : len(paths) - 1 : len(paths) // 3]:
         counters = LoopCounters(torch.load(path, weights_only=True))
         after = [step for step in whole if step[:2] >= counters.place]
-        resumed, its_end = run(tmp_path / "again", 1000, ckpt_path=path, seed=123)
+        resumed, its_end = run(tmp_path / "again", ckpt_path=path, seed=123)
         assert resumed == after
         assert its_end == end
 
@@ -185,40 +184,6 @@ def test_numbers_of_numpy_train_as_pythons_and_continue(numbers, tmp_path):
     assert module.seen[0][:2] == (0, 5)
 
 
-@pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
-@pytest.mark.parametrize("first", [True, pytest.param(False, marks=SLOW)])
-def test_weight_averages_resume_exactly(first, tmp_path):
-    def run(**arguments):
-        pair = [callbacks.EMAWeightAveraging(decay=0.9), MultigridCallback()]
-        module = Module(steps_scheduler)
-        both = pair if first else reversed(pair)
-        host = fit(module, *both, saver(tmp_path, every_n_train_steps=7), enable_checkpointing=True, **arguments)
-        return module.seen, state_of(module, host)
-
-    whole, end = run()
-    for done in (7, 28):
-        resumed, its_end = run(ckpt_path=tmp_path / f"{done}.ckpt")
-        assert resumed == whole[done:]
-        assert its_end == end
-
-
-@pytest.mark.parametrize("kind", [pytest.param("epoch end", marks=SLOW), "validation end"])
-def test_checkpoints_of_an_epochs_end_resume_exactly(kind, tmp_path):
-    every = {"every_n_epochs": 1, "save_on_train_epoch_end": kind == "epoch end"}
-
-    def run(folder, **arguments):
-        module, val = Module(steps_scheduler), loader(shuffle=False, number=8)
-        host = fit(module, MultigridCallback(), saver(folder, **every), val=val, enable_checkpointing=True, **arguments)
-        return module.seen, state_of(module, host)
-
-    whole, end = run(tmp_path)
-    for epoch in (1, 3):
-        done = [step for step in whole if step[0] < epoch]
-        resumed, its_end = run(tmp_path / "again", ckpt_path=tmp_path / f"{len(done)}.ckpt")
-        assert resumed == whole[len(done) :]
-        assert its_end == end
-
-
 class SavesWithinSteps(Module):
     """Writes a checkpoint within a step, and fails."""
 
@@ -232,21 +197,14 @@ class SavesWithinSteps(Module):
             raise RuntimeError("on purpose")
 
 
-class SavesAtErrors(L.Callback):
-    def __init__(self, folder):
-        self.folder = folder
-
-    def on_exception(self, trainer, module, exception):
-        trainer.save_checkpoint(self.folder / "on_exception.ckpt")
-
-
 def test_a_checkpoint_that_a_script_writes_within_a_step_continues_with_it_and_says_so(tmp_path, caplog):
     """In any hook. BatchNorm's running statistics have the step's mini-batch twice."""
     caplog.set_level("INFO")
 
     def run(folder=None, **arguments):
         module = SavesWithinSteps(folder)
-        host = fit(module, MultigridCallback(), *[SavesAtErrors(folder)] * bool(folder), max_epochs=1, **arguments)
+        saves = LambdaCallback(on_exception=lambda host, *_: host.save_checkpoint(folder / "on_exception.ckpt"))
+        host = fit(module, MultigridCallback(), saves, max_epochs=1, **arguments)
         return module.seen, state_of(module, host)
 
     whole, end = run()
@@ -260,14 +218,9 @@ def test_a_checkpoint_that_a_script_writes_within_a_step_continues_with_it_and_s
         assert "written within an optimizer step, which is trained again. So what the step had changed" in caplog.text
 
 
-class Stop(L.Callback):
-    """Ends the training after a step, as `max_time`, `Timer` and scripts do."""
-
-    def __init__(self, place):
-        self.place = place
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        trainer.should_stop = (trainer.current_epoch, batch_idx) == self.place
+def stop():
+    """Within the second epoch, as `max_time`, `Timer` and scripts do."""
+    return stopping(lambda host, batch: (host.current_epoch, batch) == (1, 4))
 
 
 class StepsByHand(ByHand, Module):
@@ -302,7 +255,7 @@ def test_a_run_that_is_stopped_within_an_epoch_continues_there(variant, tmp_path
 
     whole, logged, end, _ = run("whole")
     epoch_end = saver(tmp_path, filename="epoch end", save_on_train_epoch_end=True)
-    *_, host = run("stopped", epoch_end, NewestCheckpoint(tmp_path), Stop((1, 4)))
+    *_, host = run("stopped", epoch_end, NewestCheckpoint(tmp_path), stop())
     host.save_checkpoint(tmp_path / "after.ckpt")
     for name in ("epoch end", "last", "after"):
         resumed, its_log, its_end, _ = run(name, ckpt_path=tmp_path / f"{name}.ckpt")
@@ -328,7 +281,7 @@ def test_an_epoch_that_the_script_leaves_as_it_stops_is_over(tmp_path):
 
 def test_a_second_fit_of_a_trainer_that_was_stopped_goes_on_as_without_the_callback():
     def places(*multigrid):
-        host, module = trainer(*multigrid, Stop((1, 4))), Module()
+        host, module = trainer(*multigrid, stop()), Module()
         for _ in range(2):
             host.fit(module, loader())
         return [step[0] for step in module.seen if step[1] == 0]
@@ -336,6 +289,7 @@ def test_a_second_fit_of_a_trainer_that_was_stopped_goes_on_as_without_the_callb
     assert places() == places(MultigridCallback()) == [0, 1, 2, 3]
 
 
+@tells
 class Failing(Module):
     """Fails once, at the place that a test chooses."""
 
@@ -344,45 +298,18 @@ class Failing(Module):
         self.where, self.at, self.calls = where, at, 0
         self.validated = []  # (epoch, loss)
 
-    def fail(self, where):
-        if where == self.where and not self.trainer.sanity_checking:
+    def told(self, where, *_):
+        if not isinstance(self._trainer, L.Trainer) or self.trainer.sanity_checking:
+            return
+        if where == "on_validation_epoch_end":
+            self.validated.append((self.current_epoch, self.trainer.callback_metrics["val"].item()))
+        before_last = self.current_epoch, self.trainer.num_training_batches - 2
+        if where == "on_before_batch_transfer" and self.trainer.training and self.seen:
+            where = "last transfer" if self.seen[-1][:2] == before_last else "a transfer"
+        if where == self.where:
             self.calls += 1
             if self.calls == self.at:
                 raise RuntimeError("on purpose")
-
-    def training_step(self, batch, batch_idx):
-        loss = super().training_step(batch, batch_idx)
-        if isinstance(self._trainer, L.Trainer):
-            self.fail("step")
-        return loss
-
-    def on_before_optimizer_step(self, optimizer):
-        self.fail("gradient")
-
-    def on_train_epoch_start(self):
-        self.fail("epoch start")
-
-    def on_before_batch_transfer(self, batch, dataloader_idx):
-        before_last = self.current_epoch, self.trainer.num_training_batches - 2
-        if self.trainer.training and self.seen and self.seen[-1][:2] == before_last:
-            self.fail("last transfer")
-        return batch
-
-    def on_train_batch_end(self, *_):
-        self.fail("batch end")
-
-    def on_validation_start(self):
-        self.fail("validation")
-
-    def on_validation_batch_start(self, *_):
-        self.fail("validation batch")
-
-    def on_validation_batch_end(self, *_):
-        self.fail("validation batch end")
-
-    def on_validation_epoch_end(self):
-        if not self.trainer.sanity_checking:
-            self.validated.append((self.current_epoch, self.trainer.callback_metrics["val"].item()))
 
 
 def run_failing(module, folder, accumulate=1, **arguments):
@@ -404,10 +331,16 @@ def unfailed(tmp_path_factory):
     return of
 
 
-ONCE = [("step", 8), ("validation", 2), ("epoch start", 2), ("last transfer", 2)]
-RARELY = [("step", 1), ("step", 2), ("gradient", 6), ("batch end", 7)]
+STEP, VALIDATION, START, END = (
+    "after training_step",
+    "on_validation_start",
+    "on_train_epoch_start",
+    "on_train_batch_end",
+)
+ONCE = [(STEP, 8), (VALIDATION, 2), (START, 2), ("last transfer", 2)]
+RARELY = [(STEP, 1), (STEP, 2), ("on_before_optimizer_step", 6), (END, 7)]
 # Lightning's counters differ after a resume from the middle of a step.
-TWICE = [(("step", 5), again) for again in (("step", 3), ("batch end", 2), ("validation", 1), ("epoch start", 1))]
+TWICE = [((STEP, 5), again) for again in ((STEP, 3), (END, 2), (VALIDATION, 1), (START, 1))]
 FAILURES = [*product((1, 2), ((one,) for one in (*ONCE, *RARELY))), *((1, both) for both in TWICE)]
 FAILURES_SAMPLE = [*((2, (one,)) for one in ONCE), *((1, both) for both in TWICE)]
 
@@ -428,7 +361,7 @@ def test_a_run_that_fails_continues_where_it_failed(accumulate, failures, unfail
     assert its_end["weights"] == end["weights"]
 
 
-@pytest.mark.parametrize("at", [("validation", 2), ("validation batch", 4), ("validation batch end", 3)])
+@pytest.mark.parametrize("at", [(VALIDATION, 2), ("on_validation_batch_start", 4), ("on_validation_batch_end", 3)])
 def test_a_validation_that_was_stopped_begins_anew(at, unfailed, tmp_path):
     """Two mini-batches in each; the resumed run has the metrics of all of them."""
     failed, resumed = Failing(*at), Failing()
@@ -549,25 +482,17 @@ class Noting(Module):
             file.write(json.dumps([*self.step, optimizer.param_groups[0]["lr"]]) + "\n")
 
 
-class StopAt(L.Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_train_batch_end(self, trainer, *_):
-        trainer.should_stop = trainer.global_step >= self.step
-
-
 def numbered(number, batch_size):
     clips = loader(number=number).dataset
     return DataLoader(TensorDataset(*clips.tensors, torch.arange(number)), batch_size, shuffle=True)
 
 
-def run_up_to(folder, stop, batch_size, ckpt_path=None):
+def run_up_to(folder, step, batch_size, ckpt_path=None):
     """Trains up to a step; returns (epoch, batch, clips, LR) of its steps."""
     folder.mkdir(exist_ok=True)
     L.seed_everything(3, verbose=False)
-    kept = saver(folder, every_n_train_steps=1)
-    host = trainer(MultigridCallback(milestones="script"), StopAt(stop), kept, enable_checkpointing=True)
+    kept, ends = saver(folder, every_n_train_steps=1), stopping(lambda host, _: host.global_step >= step)
+    host = trainer(MultigridCallback(milestones="script"), ends, kept, enable_checkpointing=True)
     host.fit(Noting(folder), numbered(396, batch_size), ckpt_path=ckpt_path)
     return [json.loads(line) for line in (folder / "rank0.jsonl").read_text().splitlines()]
 

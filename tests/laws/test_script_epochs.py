@@ -3,6 +3,7 @@
 Each story of a run is compared with that of a run without the callback, whose loader has as many mini-batches.
 """
 
+from fractions import Fraction
 from itertools import product
 
 import lightning as L
@@ -74,12 +75,12 @@ class Scored(Module):
         self.log("val", torch.tensor(float(abs(self.validations - 3))))
 
 
-def story(make, batches=None, schedulers=None, **arguments):
+def story(*used, batches=None, schedulers=None, **arguments):
     """The story of a script with these callbacks: by multigrid, or plain with so many mini-batches in an epoch."""
-    seen, used, module = Story(), make(), Scored(schedulers)
+    seen, module = Story(), Scored(schedulers)
     multigrid = [] if batches else [MultigridCallback(long_cycle=LongCycle(((0.5, 0.5), (1, 1))))]
-    train = DataLoader(clips(2 * batches), 2) if batches else loader()
-    given = {"val": loader(shuffle=False, number=8), "enable_checkpointing": True, "max_epochs": EPOCHS} | arguments
+    train = DataLoader(clips(2 * batches, 4, 16), 2) if batches else DataLoader(clips(100, 4, 16), 4, shuffle=True)
+    given = {"val": DataLoader(clips(8, 4, 16), 4), "enable_checkpointing": True, "max_epochs": EPOCHS} | arguments
     host = fit(module, *multigrid, *used, seen, train=train, **given)
     told = [value for one in used for value in getattr(one, "told", ())]
     return seen.events, told, multigrid[0].run.plan if multigrid else None, host
@@ -122,11 +123,11 @@ class Curriculum(L.Callback):
             self.told.append((trainer.current_epoch, trainer.max_epochs))
 
 
-def saving(folder, **arguments):
-    return lambda: [callbacks.ModelCheckpoint(folder, save_top_k=-1, filename="{epoch}-{step}", **arguments)]
+def saving(**arguments):
+    return lambda folder: callbacks.ModelCheckpoint(folder, save_top_k=-1, filename="{epoch}-{step}", **arguments)
 
 
-def averaging():
+def averaging(_):
     class Averages(callbacks.WeightAveraging):
         def should_update(self, step_idx=None, epoch_idx=None):
             return epoch_idx is not None and epoch_idx >= 3
@@ -134,25 +135,21 @@ def averaging():
     return Averages(use_buffers=False)
 
 
-CASES = {
-    "nothing": (lambda folder: lambda: [], {}),
-    "check_val_every_n_epoch": (lambda folder: lambda: [], {"check_val_every_n_epoch": 3}),
-    "val_check_interval=0.25": (lambda folder: lambda: [], {"val_check_interval": 0.25}),
-    "val_check_interval=0.4 of every second": (
-        lambda folder: lambda: [],
-        {"val_check_interval": 0.4, "check_val_every_n_epoch": 2},
-    ),
-    "accumulation": (lambda folder: lambda: [], {"accumulate_grad_batches": 3, "val_check_interval": 0.5}),
-    "ModelCheckpoint": (saving, {}),
-    "ModelCheckpoint, every_n_epochs": (lambda folder: saving(folder, every_n_epochs=3), {}),
-    "ModelCheckpoint, best": (lambda folder: lambda: [callbacks.ModelCheckpoint(folder, monitor="val")], {}),
-    "ModelCheckpoint, last": (lambda folder: saving(folder, save_last=True, save_on_train_epoch_end=True), {}),
-    "BaseFinetuning": (lambda folder: lambda: [Unfreezing()], {}),
-    "ModelPruning": (lambda folder: lambda: [Pruning(lambda epoch: epoch % 2 == 0)], {}),
-    "your own, every fourth epoch": (lambda folder: lambda: [Curriculum()], {}),
-    "WeightAveraging by epochs": (lambda folder: lambda: [averaging()], {}),
-    "LambdaCallback": (lambda folder: lambda: [callbacks.LambdaCallback(on_train_epoch_end=lambda *_: None)], {}),
-    "LearningRateMonitor": (lambda folder: lambda: [callbacks.LearningRateMonitor("epoch")], {"logger": True}),
+CASES = {  # `own` makes a callback for a folder
+    "nothing": {},
+    "check_val_every_n_epoch": {"check_val_every_n_epoch": 3},
+    "val_check_interval=0.25": {"val_check_interval": 0.25},
+    "val_check_interval=0.4 of every second": {"val_check_interval": 0.4, "check_val_every_n_epoch": 2},
+    "accumulation": {"accumulate_grad_batches": 3, "val_check_interval": 0.5},
+    "ModelCheckpoint": {"own": saving()},
+    "ModelCheckpoint, every_n_epochs": {"own": saving(every_n_epochs=3)},
+    "ModelCheckpoint, best": {"own": lambda folder: callbacks.ModelCheckpoint(folder, monitor="val")},
+    "ModelCheckpoint, last": {"own": saving(save_last=True, save_on_train_epoch_end=True)},
+    "BaseFinetuning": {"own": lambda _: Unfreezing()},
+    "ModelPruning": {"own": lambda _: Pruning(lambda epoch: epoch % 2 == 0)},
+    "your own, every fourth epoch": {"own": lambda _: Curriculum()},
+    "WeightAveraging by epochs": {"own": averaging},
+    "LearningRateMonitor": {"own": lambda _: callbacks.LearningRateMonitor("epoch"), "logger": True},
 }
 
 
@@ -162,15 +159,16 @@ CASES = {
 def test_the_story_of_a_run_is_that_of_lightning_on_a_loader_of_its_length(name, tmp_path):
     if "WeightAveraging" in name and not hasattr(callbacks, "WeightAveraging"):
         pytest.skip("new in Lightning 2.6")
-    make, arguments = CASES[name]
+    arguments, folders = dict(CASES[name]), [tmp_path / run for run in ("multigrid", "plain")]
+    own = arguments.pop("own", None)
     if arguments.get("logger"):
-        arguments = arguments | {"logger": L.pytorch.loggers.CSVLogger(tmp_path)}
-    events, told, plan, _ = story(make(tmp_path / "multigrid"), **arguments)
-    its, its_told, _, _ = story(make(tmp_path / "plain"), plan.batches_per_epoch, **arguments)
+        arguments["logger"] = L.pytorch.loggers.CSVLogger(tmp_path)
+    made = [[own(folder)] if own else [] for folder in folders]
+    events, told, plan, _ = story(*made[0], **arguments)
+    its, its_told, _, _ = story(*made[1], batches=plan.batches_per_epoch, **arguments)
     assert events == its
     assert told == its_told
     assert len({event[1] for event in events}) == EPOCHS + ("train end" in {event[0] for event in events})
-    folders = [tmp_path / run for run in ("multigrid", "plain")]
     if all(map(type(tmp_path).exists, folders)):
         names = [sorted(path.name for path in folder.iterdir()) for folder in folders]
         assert names[0] == names[1] != []
@@ -193,7 +191,7 @@ def test_schedulers_tick_at_lightnings_epochs(kind, frequency):
             on_train_epoch_start=lambda host, _: lrs[-1].append(host.optimizers[0].param_groups[0]["lr"])
         )
         lrs.append([])
-        *_, plan, _ = story(lambda of_epochs=of_epochs: [of_epochs], batches, schedulers)
+        *_, plan, _ = story(of_epochs, batches=batches, schedulers=schedulers)
         assert plan is None or plan.batches_per_epoch == 10
     assert lrs[0] == pytest.approx(lrs[1])
     assert len(set(lrs[0])) > 2
@@ -201,7 +199,7 @@ def test_schedulers_tick_at_lightnings_epochs(kind, frequency):
 
 def test_early_stopping_waits_for_min_epochs():
     """The fine-tuning begins at 3.5 of 7 epochs."""
-    _, _, _, host = story(lambda: [callbacks.EarlyStopping("val", patience=1)], min_epochs=6)
+    _, _, _, host = story(callbacks.EarlyStopping("val", patience=1), min_epochs=6)
     assert host.current_epoch == 6
 
 
@@ -225,16 +223,17 @@ class Manual(Scored):
         return [torch.optim.SGD(self.net[layer].parameters(), 0.1) for layer in (0, 6)[: self.number]]
 
 
-@pytest.mark.parametrize(("steps", "epochs"), [(60, 2.4), (50, 2)])
-def test_max_steps_end_the_run_at_the_same_point_of_the_epoch(steps, epochs):
+# 100 clips in batches of 4, two batches per optimizer step: 13 optimizer steps an epoch.
+@pytest.mark.parametrize(("steps", "whole", "part", "accumulate"), [(60, 2, 10, 1), (50, 2, 0, 1), (45, 3, 12, 2)])
+def test_max_steps_end_the_run_at_the_same_point_of_the_epoch(steps, whole, part, accumulate):
     """Of 25 mini-batches."""
     module, callback = Scored(), MultigridCallback()
-    host = fit(module, callback, max_epochs=-1, max_steps=steps)
+    host = fit(module, callback, max_epochs=-1, max_steps=steps, accumulate_grad_batches=accumulate)
     assert (host.max_epochs, host.max_steps) == (-1, steps)  # again
     plan = callback.run.plan
-    whole, part = divmod(epochs, 1)
-    wanted = [plan.batches_per_epoch] * int(whole)
-    wanted += [-(-plan.batches_per_epoch * round(part * 25) // 25)] * bool(part)
+    assert plan.schedule.baseline.epochs == whole + Fraction(part, 25)
+    wanted = [plan.batches_per_epoch] * whole
+    wanted += [accumulate * -(-plan.steps_per_epoch * part // 25)] * bool(part)
     assert [[epoch for epoch, *_ in module.seen].count(epoch) for epoch in range(len(wanted))] == wanted
     assert len(module.seen) == sum(wanted) == sum(plan.phase_steps)
     assert module.seen[-1][2][2] == 8  # in the fine-tuning
@@ -250,8 +249,8 @@ def test_max_steps_by_hand_say_nothing_of_the_length(number, epochs):
 
 
 def test_the_story_of_a_run_that_ends_within_an_epoch_is_lightnings_too():
-    events, _, plan, _ = story(lambda: [], max_epochs=-1, max_steps=60)
-    its, *_ = story(lambda: [], plan.batches_per_epoch, max_epochs=-1, max_steps=plan.optimizer_steps)
+    events, _, plan, _ = story(max_epochs=-1, max_steps=60)
+    its, *_ = story(batches=plan.batches_per_epoch, max_epochs=-1, max_steps=plan.optimizer_steps)
     assert events == its
 
 
@@ -259,14 +258,10 @@ def test_what_is_written_as_numbers_of_mini_batches_is_converted():
     """12 of the script's 25 mini-batches, and so on."""
     callback, seen = MultigridCallback(short_cycle=ShortCycle((1,))), Story()
     arguments = {"val_check_interval": 12, "min_steps": 60, "log_every_n_steps": 5, "max_epochs": 3}
-    told = {}
-
-    class Look(L.Callback):
-        def on_train_start(self, trainer, module):
-            told.update(val=trainer.val_check_batch, least=trainer.min_steps, log=trainer.log_every_n_steps)
-
-    host = fit(Scored(), callback, seen, Look(), val=loader(shuffle=False, number=8), **arguments)
+    names, told = ("val_check_batch", "min_steps", "log_every_n_steps"), []
+    look = callbacks.LambdaCallback(on_train_start=lambda host, _: told.extend(getattr(host, name) for name in names))
+    host = fit(Scored(), callback, seen, look, val=loader(shuffle=False, number=8), **arguments)
     length = callback.run.plan.batches_per_epoch
-    assert told == {"val": round(12 * length / 25), "least": round(60 * length / 25), "log": round(5 * length / 25)}
+    assert told == [round(of_script * length / 25) for of_script in (12, 60, 5)]
     assert (host.min_steps, host.val_check_interval, host.log_every_n_steps) == (60, 12, 5)
     assert [event[0] for event in seen.events].count("validation") == 1 + 3 * (length // round(12 * length / 25))

@@ -12,14 +12,11 @@ import pytest
 import yaml
 
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.prepare.prepare_videos import prepare as one_machine
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.launchers import free_port, shell_environment
-from tests.helpers.preparing import FAST, contents, videos
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDER = EXAMPLES / "slurm"
@@ -109,22 +106,9 @@ def test_a_job_continues_from_the_newest_checkpoint_of_its_own_folder(cluster, t
         assert continued() == [f"--ckpt_path={path}"]
 
 
-@pytest.mark.slow  # two processes that import and train; the scripts' arguments and `test_launchers` are the sample
-def test_a_job_trains_on_all_of_its_tasks(cluster, tmp_path):
-    job = submit(cluster, "--trainer.max_epochs=2")
-    output, _ = job.communicate(timeout=280)
-    assert job.returncode == 0, output[-3000:]
-    assert "srun option --kill-on-bad-exit=1" in output
-    assert "srun option --cpus-per-task=3" in output  # srun of SLURM 22.05 and later does not inherit it
-    assert "GLOBAL_RANK: 1, MEMBER: 2/2" in output
-    assert "Multigrid schedule for a baseline of 2 x 16 x 40" in output
-    assert "`Trainer.fit` stopped: `max_epochs=2` reached." in output
-    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
-
-
-@pytest.mark.slow  # two jobs
+@pytest.mark.slow  # two jobs of two tasks; the scripts' arguments and `test_launchers` are the sample
 @pytest.mark.timeout(1000)
-def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
+def test_a_job_trains_on_all_of_its_tasks_and_if_its_time_is_up_it_is_requeued_and_goes_on(cluster, tmp_path):
     job = submit(cluster, "--trainer.max_epochs=40")
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
     deadline = time.monotonic() + 500  # a busy machine takes minutes
@@ -140,6 +124,10 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
         os.kill(task, signal.SIGKILL)
     output, _ = job.communicate(timeout=60)
     assert requeued.read_text() == "requeue 17\n", output[-3000:]
+    assert "srun option --kill-on-bad-exit=1" in output
+    assert "srun option --cpus-per-task=3" in output  # srun of SLURM 22.05 and later does not inherit it
+    assert "GLOBAL_RANK: 1, MEMBER: 2/2" in output
+    assert "Multigrid schedule for a baseline of 2 x 16 x 40" in output
     assert (tmp_path / "run" / "hpc_ckpt_1.ckpt").exists()
     job = submit(cluster, "--trainer.max_epochs=40", "--trainer.max_time=00:00:00:20")
     output, _ = job.communicate(timeout=280)
@@ -148,32 +136,14 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     assert f"Restored all states from the checkpoint at {tmp_path / 'run'}" in " ".join(output.split())
 
 
-def prepare(cluster, *arguments, **variables):
-    command = ["bash", str(FOLDER / "prepare.sbatch"), *map(str, arguments), "--preset=ultrafast", "--workers=0"]
-    shared = {**cluster, **variables}
-    return subprocess.Popen(command, env=shared, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-@pytest.mark.slow
-def test_an_array_prepares_what_one_machine_does(cluster, tmp_path):
-    videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
-    source = tmp_path / "in" / "list.csv"
-    source.write_text("a.mp4 0\nb.mp4 1\nc.mp4 0\n")
-    folder = ["--source", source, "--output", tmp_path / "out"]
-    for task in [prepare(cluster, *folder, SLURM_ARRAY_TASK_ID=number) for number in ("1", "2")]:
-        output, _ = task.communicate(timeout=280)
-        assert task.returncode == 0, output
-        assert f"train: {tmp_path / 'out'}" in output
-    one_machine(VideoList(source).read(), tmp_path / "whole", FAST)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
 def test_the_arguments_of_the_array_script(cluster, tmp_path):
+    """Several `prepare` may share a folder: `tests/prepare/test_sharing.py`."""
     python = tmp_path / "bin" / "python"
     python.write_text('#!/bin/bash\necho "$@"\n')
     python.chmod(stat.S_IRWXU)
-    output, _ = prepare(cluster, "--source", "a b", SLURM_ARRAY_TASK_ID="3").communicate(timeout=60)
-    assert output == "-m lightning_multigrid prepare --source a b --preset=ultrafast --workers=0\n"
+    command, task = ["bash", FOLDER / "prepare.sbatch", "--source", "a b"], {**cluster, "SLURM_ARRAY_TASK_ID": "3"}
+    done = subprocess.run(command, env=task, capture_output=True, text=True, check=True)
+    assert done.stdout == "-m lightning_multigrid prepare --source a b\n"
     missing = subprocess.run(["bash", FOLDER / "prepare.sbatch"], capture_output=True, text=True, check=False)
     assert missing.returncode == 1
     assert "usage: sbatch [--array=1-N] prepare.sbatch --source VIDEOS" in missing.stderr

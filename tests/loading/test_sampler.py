@@ -42,33 +42,15 @@ def requests_of(sampler, epoch, batch=0):
     return list(sampler)
 
 
-def of_all_ranks(world, epochs, shift=0, **arguments):
+def of_all_ranks(world, epochs, **arguments):
     """The mini-batches of the first epochs as (shape, requests of all ranks in their order)."""
     samplers = [make(rank, world, **arguments) for rank in range(world)]
-    for sampler in samplers:
-        sampler.shift = shift
     plan = samplers[0].plan
     for epoch in range(epochs):
         batches = zip(*(requests_of(sampler, epoch) for sampler in samplers), strict=True)
         for step, ranks in zip(plan.epoch(epoch), batches, strict=True):
             assert [len(requests) for requests in ranks] == [step.shape.clips] * world
             yield step.shape, [request for requests in ranks for request in requests]
-
-
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("clips", [203, 20], ids=["many", "fewer than a mini-batch has"])
-@pytest.mark.parametrize("shift", [0, 50])
-def test_requests_carry_shape_and_seed_and_go_through_one_pass_after_the_other(world, clips, shift):
-    entry = shift
-    for shape, requests in of_all_ranks(world, SCHEDULE.epochs, shift, clips=clips):
-        for request in requests:
-            number, place = divmod(entry, clips)
-            index = shuffled_order(0, number, clips)[place]
-            assert (request.frames, request.size) == (shape.frames, shape.size)
-            assert (request.index, request.seed) == (index, derive_seed(0, number, place))
-            assert request.visit is None
-            entry += 1
-    assert entry - shift > 5 * clips  # 1.5 passes for each of 4 epochs, up to the rounding of an epoch's steps
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

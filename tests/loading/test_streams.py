@@ -66,12 +66,14 @@ def shapes(plan):
     return [(step.shape.clips, step.shape.frames, step.shape.size) for step in steps]
 
 
-def train(stream=None, callbacks=(), multigrid=LENGTH, collate_fn=None, workers=0, module=None, **arguments):
+def train(stream=None, callbacks=(), multigrid=LENGTH, workers=0, module=None, loading=(), ckpt_path=None, **arguments):
     module, callback = module or Recording(), MultigridCallback(**multigrid)
     L.seed_everything(0, verbose=False)
     trainer = L.Trainer(**QUIET | {"enable_checkpointing": False} | arguments, callbacks=[callback, *callbacks])
-    stream = Stream() if stream is None else stream
-    trainer.fit(module, DataLoader(stream, batch_size=2, num_workers=workers, collate_fn=collate_fn))
+    loader = DataLoader(
+        Stream() if stream is None else stream, **{"batch_size": 2, "num_workers": workers, **dict(loading)}
+    )
+    trainer.fit(module, loader, ckpt_path=ckpt_path)
     module.plan = callback.run.plan
     return module
 
@@ -87,7 +89,7 @@ def trained():
             sizes.append(len(samples))  # in this process
             return default_collate(samples)
 
-        return train(collate_fn=collate, workers=workers), sizes
+        return train(loading={"collate_fn": collate}, workers=workers), sizes
 
     return [run(workers) for workers in range(3)]
 
@@ -162,15 +164,11 @@ def give_share(worker):
 
 
 def test_a_worker_init_fn_cuts_a_stream_by_its_attributes():
-    module = Recording()
-    trainer = L.Trainer(**QUIET, enable_checkpointing=False, callbacks=[MultigridCallback(**LENGTH)])
-    loader = DataLoader(Ranged(0, CLIPS), batch_size=2, num_workers=2, worker_init_fn=give_share)
-    trainer.fit(module, loader)
-    shares = {}
-    for number, _, process in module.seen:
+    stream, shares = Ranged(0, CLIPS), {}
+    for number, _, process in train(stream, loading={"worker_init_fn": give_share}, workers=2).seen:
         shares.setdefault(process, set()).add(number)
     assert sorted(map(sorted, shares.values())) == [[*range(CLIPS // 2)], [*range(CLIPS // 2, CLIPS)]]
-    assert (loader.dataset.start, loader.dataset._end, loader.dataset.stream) == (0, CLIPS, None)
+    assert (stream.start, stream._end, stream.stream) == (0, CLIPS, None)
 
 
 def test_two_runs_are_the_same():
@@ -237,26 +235,19 @@ def test_length(stream, multigrid, arguments, expected):
     assert plan.clips == expected
 
 
-def test_a_stream_without_a_length_is_refused():
-    with pytest.raises(ValueError, match=r"Stream does not say how many samples.*clips_per_epoch.*limit_train_batches"):
-        train(multigrid={})
-
-
 def test_fast_dev_run_needs_no_length():
-    train_once = Recording()
-    trainer = L.Trainer(**QUIET, enable_checkpointing=False, fast_dev_run=True, callbacks=[MultigridCallback()])
-    trainer.fit(train_once, DataLoader(Stream(), batch_size=2))
-    assert len(train_once.shapes) == 1
+    assert len(train(multigrid={}, fast_dev_run=True).shapes) == 1
 
 
 def test_refusals():
+    with pytest.raises(ValueError, match=r"Stream does not say how many samples.*clips_per_epoch.*limit_train_batches"):
+        train(multigrid={})
     with pytest.raises(ValueError, match="Stream gave no sample.*as many workers"):
         train(Stream(0))
     with pytest.raises(Exception, match="`precise_bn_batches` reads clips of the pass again"):
         train(multigrid={**LENGTH, "precise_bn_batches": 2})
-    trainer = L.Trainer(**QUIET, enable_checkpointing=False, callbacks=[MultigridCallback(**LENGTH)])
     with pytest.raises(TypeError, match="batch_size=None"):
-        trainer.fit(Recording(), DataLoader(Stream(), batch_size=None))
+        train(loading={"batch_size": None})
 
 
 # --- Resume ---
@@ -269,17 +260,10 @@ def test_a_resumed_run_has_the_same_steps_and_begins_the_stream_with_the_current
     done = sum(clips for clips, *_ in whole.shapes[:10])
     assert done // CLIPS == 1  # in the middle of the second pass
     with pytest.warns(UserWarning, match="callbacks used to create the checkpoint"):
-        rest = train_on(next(tmp_path.glob("*step=10.ckpt")), workers)
+        rest = train(workers=workers, ckpt_path=next(tmp_path.glob("*step=10.ckpt")))
     assert rest.shapes == whole.shapes[10:]
     assert rest.read == [(entry % CLIPS, 1 + entry // CLIPS) for entry in range(len(rest.read))]
     assert "Stream begins with pass 1 over the data (the first is 0)" in caplog.text
-
-
-def train_on(path, workers):
-    module = Recording()
-    trainer = L.Trainer(**QUIET, enable_checkpointing=False, callbacks=[MultigridCallback(**LENGTH)])
-    trainer.fit(module, DataLoader(Stream(), batch_size=2, num_workers=workers), ckpt_path=path)
-    return module
 
 
 # --- `StreamSamples` ---

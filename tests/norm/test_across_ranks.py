@@ -26,11 +26,11 @@ from torch.utils.checkpoint import checkpoint
 from lightning_multigrid.norm.across_ranks import _partition, make_groups, ranks_needed
 from lightning_multigrid.norm.operation import sub_batches
 from lightning_multigrid.norm.population import average_statistics, observed_moments, write_statistics
-from tests.helpers.norms import grouped
+from tests.helpers import norms
+from tests.helpers.norms import CHANNELS, INPUTS, grouped
 from tests.helpers.processes import start_method
 from tests.helpers.versions import TORCH_2_6
 
-CHANNELS = 3
 # Ranks that share, by the number of ranks and the least number that makes a sub-mini-batch.
 GROUPS = {
     (2, 2): [[0, 1]],
@@ -44,13 +44,6 @@ GROUPS = {
     (7, 4): [[0, 1, 2, 3, 4, 5, 6]],
     (7, 7): [[0, 1, 2, 3, 4, 5, 6]],
 }
-INPUTS = [
-    (nn.BatchNorm1d, (), torch.contiguous_format),
-    (nn.BatchNorm1d, (4,), torch.contiguous_format),
-    (nn.BatchNorm2d, (3, 2), torch.channels_last),
-    (nn.BatchNorm3d, (2, 3, 2), torch.contiguous_format),
-    (nn.BatchNorm3d, (2, 3, 2), torch.channels_last_3d),
-]
 # Rows of ranks 0, 1, ..., sub-mini-batch, the ranks that make one, and the planned clips of each.
 ROWS = [
     ([4] * 4, 8, 2, 4),
@@ -69,11 +62,7 @@ def groups_of(world, least):
 def make_layer(kind=nn.BatchNorm3d, **arguments):
     """The same on all ranks."""
     torch.manual_seed(1)
-    layer = kind(CHANNELS, dtype=torch.float64, **arguments)
-    if layer.weight is not None:
-        nn.init.uniform_(layer.weight, 0.5, 2)
-        nn.init.normal_(layer.bias)
-    return layer
+    return norms.make_layer(kind, **arguments)
 
 
 def make_clips(number, other=(2, 3, 2), memory_format=torch.contiguous_format, seed=0):

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 from lightning_multigrid.norm import channels_last
 from lightning_multigrid.norm.channels_last import only_channels_last, takes_compiled
+from tests.helpers import norms
 from tests.helpers.norms import grouped, in_turn, loop_of_batchnorm
 from tests.helpers.sampling import sampled
 from tests.helpers.versions import not_torch_2_6
@@ -18,10 +19,7 @@ LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def make_clips(number, other=(2, 3, 2), dtype=torch.float32):
-    """Clips with a mean and a scale of their own."""
-    one = [number, *[1] * (len(other) + 1)]
-    x = torch.randn(number, 3, *other) * (torch.rand(one) + 0.1) + torch.randn(one)
-    return x.to(dtype).contiguous(memory_format=LAST[x.dim()])
+    return norms.make_clips(number, other, LAST[2 + len(other)], dtype)
 
 
 @pytest.fixture

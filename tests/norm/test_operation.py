@@ -13,34 +13,14 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from lightning_multigrid import MultigridCallback, sub_batches
-from tests.helpers.norms import grouped, groups_of, in_turn, loop_of_batchnorm
+from tests.helpers.norms import CHANNELS, grouped, groups_of, in_turn, loop_of_batchnorm, make_clips, make_layer
+from tests.helpers.norms import INPUTS as KINDS
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader, trainer
 
-CHANNELS = 3
-INPUTS = [
-    pytest.param(nn.BatchNorm1d, (), torch.contiguous_format, id="NC"),
-    pytest.param(nn.BatchNorm1d, (4,), torch.contiguous_format, id="NCL"),
-    pytest.param(nn.BatchNorm2d, (3, 2), torch.contiguous_format, id="NCHW"),
-    pytest.param(nn.BatchNorm2d, (3, 2), torch.channels_last, id="NHWC"),
-    pytest.param(nn.BatchNorm3d, (2, 3, 2), torch.contiguous_format, id="NCTHW"),
-    pytest.param(nn.BatchNorm3d, (2, 3, 2), torch.channels_last_3d, id="NTHWC"),
-]
-
-
-def make_clips(number, other=(2, 3, 2), memory_format=torch.contiguous_format, dtype=torch.float64):
-    """Clips with a mean and a scale of their own, so that no two groups have equal statistics."""
-    shape = (number, CHANNELS, *other)
-    x = torch.randn(shape) * torch.rand(number, *[1] * (len(shape) - 1)) + torch.randn(number, *[1] * (len(shape) - 1))
-    return x.to(dtype).contiguous(memory_format=memory_format)
-
-
-def make_layer(kind=nn.BatchNorm3d, **arguments):
-    layer = kind(CHANNELS, dtype=torch.float64, **arguments)
-    if layer.weight is not None:
-        nn.init.uniform_(layer.weight, 0.5, 2)
-        nn.init.normal_(layer.bias)
-    return layer
+IN_ALL_FORMATS = pytest.mark.parametrize(
+    ("kind", "other", "memory_format"), KINDS, ids=["NC", "NCL", "NCHW", "NHWC", "NCTHW", "NTHWC"]
+)
 
 
 def gradients(output, layer, x):
@@ -57,7 +37,7 @@ def check_step(layer, output, x, expected, average, memory_format=torch.contiguo
     assert output.is_contiguous(memory_format=memory_format)
 
 
-@pytest.mark.parametrize(("kind", "other", "memory_format"), INPUTS)
+@IN_ALL_FORMATS
 @settings(max_examples=12, deadline=None)
 @given(
     clips=st.integers(2, 19),
@@ -75,7 +55,7 @@ def test_is_a_loop_of_batchnorm_over_the_groups(kind, other, memory_format, clip
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize(("kind", "other", "memory_format"), INPUTS)
+@IN_ALL_FORMATS
 def test_one_group_is_plain_batchnorm_to_the_bit(kind, other, memory_format, dtype):
     layer = make_layer(kind).to(dtype)
     plain = copy.deepcopy(layer)
@@ -211,7 +191,7 @@ def test_compiled_it_is_the_same(memory_format, clips, of):
 # --- Rows and clips ---
 
 
-@pytest.mark.parametrize(("kind", "other", "memory_format"), INPUTS)
+@IN_ALL_FORMATS
 @pytest.mark.parametrize(
     ("clips", "rows", "together", "groups"),
     [

@@ -4,6 +4,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 from torch import nn
 from torch.testing import assert_close
@@ -92,14 +93,9 @@ def test_a_subclass_of_a_known_class_follows_and_is_as_it_was_on_the_baselines_g
 
 def test_a_script_trains_validates_and_resumes_with_places_that_follow(tmp_path):
     whole, resumed = Script(), Script()
-
-    class Save(L.Callback):
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            if trainer.global_step == 3:
-                trainer.save_checkpoint(tmp_path / "step=3.ckpt")
-
     arguments = {"val": loader(shuffle=False), "max_epochs": 2}
-    fit(whole, multigrid(), Save(), **arguments)
+    saver = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=3, save_top_k=-1)
+    fit(whole, multigrid(), saver, enable_checkpointing=True, **arguments)
     assert len({shape[1:] for shape in whole.shapes}) > 2
     assert whole.plain
     fit(resumed, multigrid(), ckpt_path=tmp_path / "step=3.ckpt", **arguments)

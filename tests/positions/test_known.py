@@ -8,12 +8,11 @@ import torch
 from torch import nn
 from torch.nn.functional import interpolate
 from torch.testing import assert_close
-from torchvision.models.video.mvit import MSBlockConfig, MViT
-from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.models.wrapped import ResizedPositions
 from lightning_multigrid.positions import Following, patch_divisors
+from tests.helpers.attention import mvit, swin
 from tests.helpers.tiny import CLASSES, Module, fit, loader
 
 FRAMES, SIZE, TUBELET, PATCH = 8, 32, 2, 8
@@ -104,11 +103,6 @@ def test_padded_pools_and_those_of_ones_own_are_left_alone():
 # --- torchvision ---
 
 
-def swin(window=4):
-    torch.manual_seed(0)
-    return SwinTransformer3d([2, 4, 4], 12, [1, 1], [1, 2], [window] * 3, num_classes=4)
-
-
 def biases(attention, window):
     """Biases by distance: {(dt, dh, dw): the biases of all pairs that are so far apart}."""
     bias = attention.get_relative_position_bias(list(window))[0].permute(1, 2, 0)
@@ -147,11 +141,7 @@ def test_where_the_baseline_of_swin_is_cut_already_pairs_read_what_they_read_the
 
 @pytest.mark.parametrize("relative", [False, True])
 def test_mvit_without_a_wrapper_is_mvit_in_one(relative):
-    torch.manual_seed(0)
-    blocks = [MSBlockConfig(1, 8, 16, [3, 3, 3], [3, 3, 3], [1, 1, 1], [1, 2, 2])]
-    settings = {"residual_pool": relative, "rel_pos_embed": relative, "proj_after_attn": relative}
-    blocks.append(MSBlockConfig(2, 16, 16, [3, 3, 3], [3, 3, 3], [1, 2, 2], [1, 1, 1]))
-    net = MViT((32, 32), 8, blocks, residual_with_cls_embed=not relative, num_classes=4, **settings).eval()
+    net = mvit(relative).eval()
     wrapped, x = ResizedPositions(net), torch.randn(2, 3, 2, 23, 23)
     expected = wrapped(x)
     following = on_grid(wrapped, 2, 23)

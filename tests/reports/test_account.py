@@ -1,11 +1,9 @@
 """Each second of `fit` has its place in the account."""
 
-import time
-
 import lightning as L
 import pytest
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from torch.utils.data import DataLoader, Dataset
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
+from torch.utils.data import DataLoader
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.reports.account import (
@@ -23,23 +21,8 @@ from lightning_multigrid.reports.account import (
 )
 from lightning_multigrid.schedule import Place, duration
 from lightning_multigrid.training.parts.evaluation_statistics import PopulationEstimate
-from tests.helpers.tiny import Module, clips, fit, loader
-
-
-class Time:
-    """A clock that only a test moves."""
-
-    now = 100.0
-
-    def passes(self, seconds):
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Time()
-    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
-    return clock
+from tests.helpers.fake_clock import Reading
+from tests.helpers.tiny import Module, fit, loader
 
 
 def test_all_kinds_sum_to_the_wall_clock(clock):
@@ -55,7 +38,7 @@ def test_all_kinds_sum_to_the_wall_clock(clock):
     account.belonged(VALIDATION)
     account.turn(REST)
     assert account.seconds == dict.fromkeys(KINDS, 0) | {START: 3, STEPS: 6, STATISTICS: 7, VALIDATION: 2}
-    assert account.wall == clock.now - 100
+    assert account.wall == clock.time
     assert str(account) == (
         "Wall clock of `fit`: 18.0 s: start 3.0, rehearsal 0.0, steps 6.0, waiting for data 0.0, validation 2.0, "
         "BatchNorm statistics 7.0, checkpoints 0.0, the rest 0.0."
@@ -94,20 +77,6 @@ def test_it_says_faster_or_slower_and_why(changed, said):
     assert faster_or_slower(BASELINE | changed, BASELINE) == said
 
 
-class Reading(Dataset):
-    """Clips that take a second each, once the training has begun."""
-
-    def __init__(self, clock):
-        self.clips, self.clock, self.takes = clips(100), clock, 0
-
-    def __len__(self):
-        return 100
-
-    def __getitem__(self, index):
-        self.clock.passes(self.takes)
-        return self.clips[index]
-
-
 class Validating(Module):
     """Steps of 3 s, validations of 50 s; its checkpoints take 20 s."""
 
@@ -127,52 +96,31 @@ class Validating(Module):
         self.clock.passes(20)
 
 
-class Slow(Callback):
-    """Takes 7 s before the training, and 2 s after each step."""
-
-    def __init__(self, clock, reading):
-        self.clock, self.reading = clock, reading
-
-    def on_train_start(self, trainer, pl_module):
-        self.clock.passes(7)
-        self.reading.takes = 1
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.clock.passes(2)
-
-
 def test_a_training_is_accounted_for_to_the_second(clock, tmp_path):
-    reading = Reading(clock)
-    callback, slow = MultigridCallback(epoch_factor=3), Slow(clock, reading)
+    """Hooks take 7 s before the training, and 2 s after each step; from its beginning, a clip takes a second."""
+
+    def starts(*_):
+        clock.passes(7)
+        reading.seconds = 1
+
+    callback, reading = MultigridCallback(epoch_factor=3), Reading(clock.passes)
+    slow = LambdaCallback(on_train_start=starts, on_train_batch_end=lambda *_: clock.passes(2))
     saver = ModelCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}-{step}")
     data = {"train": DataLoader(reading, 4), "val": loader(shuffle=False, number=8)}
     fit(Validating(clock), slow, callback, saver, **data, enable_checkpointing=True, num_sanity_val_steps=0)
     plan = callback.run.plan
     steps = [step for epoch in range(4) for step in plan.epoch(epoch)]
     seconds = callback.report.account.seconds
-    assert callback.report.account.wall == pytest.approx(clock.now - 100)
-    assert seconds == pytest.approx(
-        dict.fromkeys(KINDS, 0)
-        | {
-            START: 7,
-            STEPS: 5 * len(steps),
-            WAITING: plan.step(Place(4, 0)).offset,
-            VALIDATION: 4 * 50,
-            CHECKPOINTS: 4 * 20,
-        }
-    )
+    assert callback.report.account.wall == pytest.approx(clock.time)
+    expected = {START: 7, STEPS: 5 * len(steps), WAITING: plan.step(Place(4, 0)).offset}
+    expected |= {VALIDATION: 4 * 50, CHECKPOINTS: 4 * 20}
+    assert seconds == pytest.approx(dict.fromkeys(KINDS, 0) | expected)
 
 
 def test_the_sanity_check_is_a_validation_and_what_is_before_it_the_start(clock):
-    class Waiting(Callback):
-        def on_sanity_check_start(self, trainer, pl_module):
-            clock.passes(11)
-
-        def on_train_start(self, trainer, pl_module):
-            clock.passes(7)
-
-    callback = MultigridCallback()
-    fit(Validating(clock), callback, Waiting(), val=loader(shuffle=False, number=8), num_sanity_val_steps=1)
+    waiting = {"on_sanity_check_start": lambda *_: clock.passes(11), "on_train_start": lambda *_: clock.passes(7)}
+    callback, val = MultigridCallback(), loader(shuffle=False, number=8)
+    fit(Validating(clock), callback, LambdaCallback(**waiting), val=val, num_sanity_val_steps=1)
     seconds = callback.report.account.seconds
     assert (seconds[START], seconds[VALIDATION]) == (18, 5 * 50)
 
@@ -210,8 +158,7 @@ def test_statistics_that_are_estimated_are_no_validation(monkeypatch, clock):
 @pytest.mark.parametrize("reading", [0.25, 0])
 def test_a_slow_loader_is_named_and_a_fast_one_is_not(reading, clock, caplog):
     """A step of 4 clips takes 3 s; without workers it waits for the reading."""
-    slow = Reading(clock)
-    slow.takes = reading
+    slow = Reading(clock.passes, reading)
     flat = MultigridCallback(long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Validating(clock), flat, train=DataLoader(slow, 4))

@@ -2,7 +2,6 @@
 
 import csv
 import re
-import time
 
 import pytest
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
@@ -19,7 +18,6 @@ from lightning_multigrid.schedule import Place, Plan, Step
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from tests.helpers.fake_clock import FakeClock
 from tests.helpers.tiny import Module, fit
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
@@ -68,13 +66,6 @@ SCHEDULE = MultigridSchedule(
 
 
 PLAN = Plan(SCHEDULE, 70)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = FakeClock()
-    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
-    return clock
 
 
 def report_of(clock, plan=PLAN):

@@ -45,12 +45,12 @@ def run(script, folder, monkeypatch):
 
 
 def test_the_script_runs_after_each_diff(folder, monkeypatch):
-    short = [script.replace("max_epochs=12", "max_epochs=2") for script in SCRIPTS]
-    for number in (1, 2):  # the others have workers, which take seconds to start
+    short = [script.replace("max_epochs=12", "max_epochs=1") for script in SCRIPTS]
+    for number in range(3):  # the last has workers, which take seconds to start
         short[number] = short[number].replace("num_workers=2, persistent_workers=True", "num_workers=0")
     done = [run(script, folder, monkeypatch) for script in short]
     steps = [names["trainer"].global_step for names in done]
-    assert steps[0] == 2 * 64 / 8 > steps[1] == steps[2] == steps[3]
+    assert steps[0] == 64 / 8 > steps[1] == steps[2] == steps[3]
     assert [type(names["train"]).__name__ for names in done] == ["Videos", "Videos", "VideoClips", "VideoClips"]
     for names in done:
         clips, labels = default_collate([names["val"][0], names["train"][63]])

@@ -24,29 +24,17 @@ def test_the_page_has_the_table():
     assert table.split(meanings.END)[0].strip() == meanings.table(), "Run `python -m tests.helpers.meanings`."
 
 
-class Logs(Module):
+class Two(Module):
     def __init__(self):
         super().__init__()
         self.backbone = self.net[:2]
-
-    def training_step(self, batch, batch_idx):
-        loss = super().training_step(batch, batch_idx)
-        self.log("loss", loss)
-        return loss
 
 
 def steps(tmp_path, *own, **arguments):
     """Optimizer steps and epochs of a run."""
     logging.disable(logging.INFO)
-    arguments |= {"default_root_dir": tmp_path, "max_epochs": 2}
-    host = fit(
-        Logs(),
-        MultigridCallback(seed=0),
-        *own,
-        train=loader(number=40),
-        val=loader(shuffle=False, number=8),
-        **arguments,
-    )
+    data = {"train": loader(number=40), "val": loader(shuffle=False, number=8)}
+    host = fit(Two(), MultigridCallback(seed=0), *own, **data, **arguments, default_root_dir=tmp_path, max_epochs=2)
     return host.global_step, host.current_epoch
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,11 +13,12 @@ from torchvision.models.video import mvit_v2_s, r3d_18
 
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.models import export_weights, slowfast_r50
+from tests.helpers import recipe_sources
 from tests.helpers.annotations import write_files
 from tests.helpers.planned import planned
+from tests.helpers.recipe_sources import FOLDER
 from tests.helpers.videos import numbered_frames, write_video
 
-FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
 # Recipes with the files that change them: Figure 3's points are in the option, HMDB51 and small GPUs in the overlays.
 CASES = [(name,) for name in RECIPES] + [
@@ -85,10 +85,7 @@ def is_multigrid(name):
 
 def callbacks(name):
     """The callbacks of a recipe, with those in files of their own."""
-    own = settings(name)
-    entries = own.get("trainer.callbacks") or own.get("trainer", {}).get("callbacks")
-    if entries is None:
-        return callbacks(chain(name)[1]) if len(chain(name)) > 1 else []
+    entries = recipe_sources.settings(name).get("trainer.callbacks", [])
     return [yaml.safe_load((FOLDER / entry).read_text()) if isinstance(entry, str) else entry for entry in entries]
 
 

@@ -18,7 +18,6 @@ OF_SEVERAL = {
     "clips": {"transfer"},
     "decode": {"matrix", "faults"},
     "models": {"models"},
-    "norm": {"derived"},
     "prepare": {"sharing"},
     "sources": {"source"},
 }

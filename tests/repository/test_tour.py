@@ -55,7 +55,7 @@ def check(outputs, animations=1):
     return [float(number) for number in re.findall(r"<td>([\d.]+)%", both)], steps
 
 
-SMALL = "EPOCHS, VIDEOS, WORKERS = 1, 8, 0"
+SMALL = "EPOCHS, VIDEOS, WORKERS = 1, 4, 0"
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_the_tour_runs_and_shows_its_figures(run_here):
     assert drawn.startswith(" plan.png.\n")
     assert min(check(kept, animations=0)[0]) > 60  # the animation would be most of the file
     assert len(accuracies) == 2
-    assert steps == [16, steps[1]]
+    assert steps == [8, steps[1]]
     assert steps[1] < steps[0]
 
 

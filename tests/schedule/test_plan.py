@@ -6,38 +6,19 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
+from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import EpochLength, Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
+from tests.helpers.plans import schedules
 
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
 
 
-@st.composite
-def plans(draw):
-    """Plans of random recipes: with warm-up, ends within an epoch, divisors, accumulation and several ranks."""
-    epochs = draw(st.fractions(1, 12, max_denominator=4))
-    shares = sorted(draw(st.sets(st.fractions(0, 1, max_denominator=9), max_size=3)) - {0, 1})
-    milestones = tuple(share * epochs for share in shares)
-    baseline = Baseline(
-        BatchShape(draw(st.integers(1, 9)), draw(st.sampled_from([4, 16, 18])), draw(st.sampled_from([32, 96, 100]))),
-        epochs,
-        milestones,
-        warmup_epochs=draw(st.fractions(0, Fraction(6, 7), max_denominator=7)) * (milestones or (epochs,))[0],
-    )
-    schedule = MultigridSchedule(
-        baseline,
-        draw(st.sampled_from([LongCycle(), LongCycle(((1, 1),)), LongCycle(((0.5, 0.71), (1, 0.71)))])),
-        draw(st.sampled_from([ShortCycle(), ShortCycle((1,)), ShortCycle((0.5, 1))])),
-        epoch_factor=draw(st.sampled_from([0.5, 1, 1.5, 3])),
-        size_divisor=draw(st.sampled_from([1, 16])),
-        frames_divisor=draw(st.sampled_from([1, 2])),
-        stepwise=draw(st.booleans()),
-        lr_scaling=draw(st.sampled_from(["linear", "sqrt", "none"])),
-        fine_tuning=draw(st.booleans()),
-    )
-    return Plan(schedule, draw(st.integers(20, 900)), world=draw(st.integers(1, 3)), accumulate=draw(st.integers(1, 3)))
+def plans():
+    """With accumulation, and several ranks."""
+    of = {"clips": st.integers(20, 900), "world": st.integers(1, 3), "accumulate": st.integers(1, 3)}
+    return st.builds(Plan, schedules(), **of)
 
 
 def steps_of(plan):

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import stat
 from unittest import mock
 
@@ -10,7 +9,6 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.optim.lr_scheduler import MultiStepLR
 
 from lightning_multigrid import AtomicCheckpointIO, MultigridCallback
 from lightning_multigrid.cli.commands import run as run_command
@@ -20,10 +18,6 @@ pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
 CHECKPOINT = {"state_dict": {"w": torch.arange(50.0), "b": torch.ones(3)}, "epoch": 2, "note": "some text"}
 io = AtomicCheckpointIO()
-
-
-def steps_scheduler(optimizer, module):
-    return MultiStepLR(optimizer, [2, 3])
 
 
 def same(one, other):
@@ -141,39 +135,6 @@ def test_a_checkpoint_without_checksums_is_read_where_none_are_asked_for(zipped,
 
 
 # --- In a training ---
-
-
-class Signalled(Module):
-    """Gets a signal in a training step, in the middle of an epoch."""
-
-    def __init__(self, number=None, at=7):
-        super().__init__(steps_scheduler)
-        self.number, self.left = number, at
-
-    def training_step(self, batch, batch_idx):
-        loss = super().training_step(batch, batch_idx)
-        if isinstance(self._trainer, L.Trainer):
-            self.left -= 1
-            if self.left == 0 and self.number is not None:
-                os.kill(os.getpid(), self.number)
-        return loss
-
-
-def test_what_sigterm_leaves_resumes_exactly(tmp_path):
-    def run(module, **arguments):
-        last = ModelCheckpoint(tmp_path, save_last=True, save_on_exception=True, every_n_train_steps=1000)
-        arguments |= {"enable_checkpointing": True, "max_epochs": 2}
-        fit(module, MultigridCallback(), last, plugins=[AtomicCheckpointIO()], **arguments)
-        return [parameter.detach() for parameter in module.parameters()]
-
-    whole, ended, resumed = Signalled(), Signalled(signal.SIGTERM), Signalled()
-    weights = run(whole)
-    with pytest.raises(SystemExit):
-        run(ended)
-    assert len(ended.seen) == 7
-    again = run(resumed, ckpt_path="last")
-    assert resumed.seen == whole.seen[7:]
-    assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
 
 
 def test_the_command_line_uses_it_unless_the_config_has_another(monkeypatch):

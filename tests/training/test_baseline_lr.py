@@ -102,20 +102,6 @@ def test_learning_rate_monitor_shows_the_scripts_schedule_and_we_log_what_is_use
     assert len(set(scales)) == 4
 
 
-def test_plateau_is_lightnings_and_works_on_the_baselines_lr():
-    def plateau(optimizer, module):
-        scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=10.0, min_lr=0.03)
-        return {"scheduler": scheduler, "monitor": "val"}
-
-    module = Module(plateau)
-    sampler = schedule_of(fit(module, MultigridCallback(), val=loader(shuffle=False, number=8)))
-    scales = [sampler.epoch(epoch)[batch].lr_scale for epoch, batch, *_ in module.seen]
-    baseline = [lr / scale for lr, scale in zip(module.lrs, scales, strict=True)]
-    # The threshold makes every validation a bad one: halved, but not below the minimum.
-    per_epoch = [0.1, 0.05, 0.03, 0.03]
-    assert baseline == pytest.approx([per_epoch[epoch] for epoch, *_ in module.seen])
-
-
 @pytest.mark.filterwarnings("ignore:Found .* module")
 @pytest.mark.parametrize(("first", "in_tensor"), sampled(list(product((True, False), repeat=2)), (True, True)))
 def test_a_backbone_thaws_at_its_share_of_the_baselines_lr(first, in_tensor):

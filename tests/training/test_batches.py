@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -101,16 +101,12 @@ def test_datasets_are_read_once_on_each_grid_and_hooks_see_whole_mini_batches():
                 arrived.append(batch[0].shape[2:])
             return batch
 
-    class Stop(L.Callback):
-        def on_train_start(self, trainer, pl_module):
-            trainer.should_stop = True
-            grids.append({tuple(shape) for shape in arrived})
-            reads.append(len(read))
-
-    arrived, grids, reads = [], [], []
-    fit(Hooked(), MultigridCallback(), Stop(), train=DataLoader(Counted(), 4), max_epochs=1)
-    assert len(grids[0]) == 8
-    assert reads[0] <= 2 + 8 + 2 + 3  # a look at the first, each grid, whether it draws, the first mini-batches
+    arrived, found = [], []
+    look = LambdaCallback(on_train_start=lambda *_: found.extend([{*map(tuple, arrived)}, len(read)]))
+    begin(Hooked(), MultigridCallback(), look, train=DataLoader(Counted(), 4), max_epochs=1)
+    grids, reads = found
+    assert len(grids) == 8
+    assert reads <= 2 + 8 + 2 + 3  # a look at the first, each grid, whether it draws, the first mini-batches
 
 
 def test_samples_that_are_views_of_all_data_are_copied_by_themselves():
@@ -120,10 +116,7 @@ def test_samples_that_are_views_of_all_data_are_copied_by_themselves():
         sizes.append((len(samples), max(x.untyped_storage().nbytes() for x, _ in samples)))
         return default_collate(samples)
 
-    class Stop(L.Callback):
-        def on_train_start(self, trainer, pl_module):
-            tried.extend(size for number, size in sizes if number > 1)
-
     tried = []
-    fit(Module(), MultigridCallback(), Stop(), train=DataLoader(clips(), 4, collate_fn=collate), fast_dev_run=True)
+    look = LambdaCallback(on_train_start=lambda *_: tried.extend(size for number, size in sizes if number > 1))
+    fit(Module(), MultigridCallback(), look, train=DataLoader(clips(), 4, collate_fn=collate), fast_dev_run=True)
     assert max(tried) == 3 * 8 * 32 * 32 * 4  # a clip of float32

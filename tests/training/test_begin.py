@@ -26,12 +26,12 @@ class Refused(Module):
 
 
 def test_a_run_that_continues_is_rehearsed_like_any_other(rehearsals, tmp_path):
-    keep = ModelCheckpoint(tmp_path, filename="kept", every_n_train_steps=20)
-    fit(Module(), MultigridCallback(), keep, enable_checkpointing=True)
-    fit(Module(), MultigridCallback(), ckpt_path=tmp_path / "kept.ckpt")
+    keep = ModelCheckpoint(tmp_path, filename="kept", every_n_train_steps=5)
+    fit(Module(), MultigridCallback(), keep, enable_checkpointing=True, max_epochs=1)
+    fit(Module(), MultigridCallback(), ckpt_path=tmp_path / "kept.ckpt", max_epochs=1)
     assert len(rehearsals) == 2
     with pytest.raises(ValueError, match="The loss of Refused is a sum over the clips"):
-        fit(Refused(), MultigridCallback(), ckpt_path=tmp_path / "kept.ckpt")
+        fit(Refused(), MultigridCallback(), ckpt_path=tmp_path / "kept.ckpt", max_epochs=1)
 
 
 def test_without_it_nothing_is_tried(rehearsals):

@@ -1,7 +1,6 @@
 """`MultigridCallback` on plain Lightning scripts: real Trainers, a tiny model, no mocks."""
 
 import gc
-import math
 import re
 import weakref
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.callbacks import BatchSizeFinder, LambdaCallback, LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
@@ -31,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
 BASELINE = Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3))
 PLAN = MultigridSchedule(BASELINE)
+STEPS = [step for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)]
 
 
 def steps_scheduler(optimizer, module):
@@ -60,6 +60,7 @@ def whole():
 
 def test_a_plain_script_trains_on_the_plan_that_its_numbers_ask_for(whole):
     module, host = whole.module, whole.host
+    assert whole.callback.run.plan.schedule.baseline == BASELINE
     assert module.shapes == planned()
     assert host.current_epoch == host.max_epochs == PLAN.epochs == 4
     assert host.global_step == len(planned())
@@ -166,22 +167,6 @@ def plan_of(callback, module=None, **arguments):
     return callback.run.plan.schedule
 
 
-def test_baseline_is_inferred(whole):
-    assert whole.callback.run.plan.schedule.baseline == BASELINE
-
-
-def test_a_baseline_in_steps():
-    # 100 clips in batches of 4, two batches per optimizer step: 13 optimizer steps an epoch, so 2 epochs are 26.
-    # The last epoch ends within it, as in the script.
-    for steps, epochs in ((39, 3), (45, 3 + 12 / 25)):
-        module, callback = Module(steps_scheduler), staged()
-        schedule = plan_of(callback, module, max_epochs=-1, max_steps=steps, accumulate_grad_batches=2)
-        assert float(schedule.baseline.epochs) == pytest.approx(epochs)
-        assert module.seen[-1][0] == schedule.epochs - 1
-        own = callback.run.plan.steps_per_epoch
-        assert len(module.seen) == 2 * math.ceil(own * epochs)
-
-
 def test_given_values_win():
     callback = MultigridCallback(milestones=[1.5], warmup_epochs=0.5, epoch_factor=2, size_divisor=16)
     schedule = plan_of(callback)
@@ -263,8 +248,7 @@ def test_fast_dev_run_trains_one_whole_coarse_batch():
 
 def test_sub_mini_batches_follow_the_plan_and_the_model_is_plain_again_afterwards(whole):
     module = whole.module
-    steps = [step for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)]
-    assert module.sub_batches == [step.sub_batch for step in steps]
+    assert module.sub_batches == [step.sub_batch for step in STEPS]
     assert {8, 16, 32} <= set(module.sub_batches)
     assert type(module.net[1]) is nn.BatchNorm3d
     assert list(module.state_dict()) == list(Module().state_dict())
@@ -383,22 +367,13 @@ def test_tuners_work_on_the_baseline(first, tmp_path):
 # --- What it says ---
 
 
-class Asks(Callback):
-    """Notes the callback's step within each step."""
-
-    def __init__(self, asked):
-        self.asked, self.steps = asked, []
-
-    def on_before_backward(self, *_):
-        self.steps.append(self.asked.step)
-
-
 def test_the_step_that_is_under_way_is_that_of_the_plan():
-    callback = staged()
+    callback, steps = staged(), []
     with pytest.raises(RuntimeError, match="plans the training when `fit` begins"):
         callback.step  # noqa: B018
-    fit(Module(steps_scheduler), callback, asks := Asks(callback))
-    assert asks.steps == [step for epoch in range(4) for step in callback.run.plan.epoch(epoch)]
+    asks = LambdaCallback(on_before_backward=lambda *_: steps.append(callback.step))
+    fit(Module(steps_scheduler), callback, asks)
+    assert steps == [step for epoch in range(4) for step in callback.run.plan.epoch(epoch)]
     with pytest.raises(RuntimeError, match="No step is under way"):
         callback.step  # noqa: B018
 
@@ -406,13 +381,12 @@ def test_the_step_that_is_under_way_is_that_of_the_plan():
 def test_plan_phases_and_times_are_said(caplog):
     fit(module := Module(steps_scheduler), staged())
     text = caplog.text
-    steps_of_plan = [step for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)]
     assert str(Plan(PLAN, CLIPS)) in text
-    for index in {step.phase for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch)}:
+    for index in {step.phase for step in STEPS}:
         phase = PLAN.phases[index]
         [lr] = re.findall(f"Phase {index + 1} of {len(PLAN.phases)}: {phase.shape}, .* LR from (.*), scale", text)
-        first = next(step for epoch in range(4) for step in Plan(PLAN, CLIPS).epoch(epoch) if step.phase == index)
-        assert float(lr) == pytest.approx(module.lrs[steps_of_plan.index(first)], rel=5e-3)
+        first = [step.phase for step in STEPS].index(index)
+        assert float(lr) == pytest.approx(module.lrs[first], rel=5e-3)
     assert "Time per shape of mini-batch" in text
     steps, seen = len(planned()), sum(clips for clips, *_ in planned())
     (total,) = [line for line in text.splitlines() if line.split()[:1] == ["all"]]
@@ -514,6 +488,12 @@ class Lazy(Module):
         return net
 
 
+class Scripted(Module):
+    def __init__(self):
+        super().__init__()
+        self.scripted = torch.jit.script(nn.Sequential(nn.BatchNorm3d(3)))
+
+
 def test_a_trainer_has_one_callback():
     """Lightning refuses two that save under the same name itself, so one is derived."""
 
@@ -526,7 +506,7 @@ def test_a_trainer_has_one_callback():
         fit(Module(), MultigridCallback(), MultigridCallback.baseline())
 
 
-@pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor")
+@pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor", "ignore:.torch.jit.script. is")
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
     [
@@ -545,6 +525,7 @@ def test_a_trainer_has_one_callback():
         (Module, {"train": loader(number=3, drop_last=True)}, "has 3 clips for each device, fewer than `batch_size=4`"),
         (FromIterator, {}, r"FromIterator has `training_step\(dataloader_iter\)`"),
         (Lazy, {}, r"`net\.1` is a LazyBatchNorm3d, which takes its shape from its first input\. Run the model once b"),
+        (Scripted, {}, "in `scripted.0`, .* Train the model without `torch.jit.script"),
         (Module, {"max_steps": 5}, r"`max_steps=5` is 0\.20 epochs of 25 steps. Raise `max_steps`"),
     ],
 )
@@ -569,19 +550,6 @@ def test_refusals_say_what_is_given_required_and_how_to_go_on(module, arguments,
 def test_arguments_of_another_kind_are_named(arguments, kind):
     with pytest.raises(TypeError, match=f"`{next(iter(arguments))}` of MultigridCallback must be .*{kind}"):
         MultigridCallback(**arguments)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is")
-def test_batchnorm_within_torchscript_is_refused():
-    class Scripted(Module):
-        def __init__(self):
-            super().__init__()
-            self.scripted = torch.jit.script(nn.Sequential(nn.BatchNorm3d(3)))
-
-    with pytest.raises(
-        MisconfigurationException, match="in `scripted.0`, .* Train the model without `torch.jit.script"
-    ):
-        fit(Scripted(), MultigridCallback())
 
 
 def test_other_refusals():

@@ -8,6 +8,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.nn.functional import cross_entropy, interpolate
@@ -19,23 +20,6 @@ from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLASSES, Module, begin, clips, fit, loader
 
 NET = nn.Sequential(nn.Conv3d(3, 6, 3, 2, 1), nn.BatchNorm3d(6), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 4))
-
-
-class Samples(Dataset):
-    """The clips of `tiny`, changed by a function (clip, label) -> sample."""
-
-    def __init__(self, change):
-        self.clips, self.change = clips(), change
-
-    def __len__(self):
-        return len(self.clips)
-
-    def __getitem__(self, index):
-        return self.change(*self.clips[index])
-
-
-def samples(change, **arguments):
-    return DataLoader(Samples(change), 4, shuffle=True, **arguments)
 
 
 def resize(x, frames=8, size=32):
@@ -151,11 +135,6 @@ def test_what_scales_with_the_clips_passes(name):
     fit(PASSING[name](), MultigridCallback(), max_epochs=1)
 
 
-def test_tiny_clips_pass():
-    tiny = DataLoader(clips(frames=4, size=8), 4)
-    fit(script(), MultigridCallback(), max_epochs=1, train=tiny)
-
-
 # --- What fails, and the way out (B8) ---
 
 
@@ -230,7 +209,7 @@ def test_axes_that_are_misnamed_are_refused_by_the_layer():
         nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.AdaptiveAvgPool3d(1), nn.Flatten()),
         forward=lambda self, x: self.net(x.movedim(-1, 1)),
     )
-    train = samples(lambda clip, label: (clip[:2].movedim(0, -1), label))
+    train = DataLoader([(clip[:2].movedim(0, -1), label) for clip, label in clips()], 4, shuffle=True)
     message = r"`net.0` \(Conv3d\) fails .*name them, for instance `MultigridCallback\(layout='THWC'\)`"
     with pytest.raises(ValueError, match=message):
         fit(module, MultigridCallback(layout="CTHW"), train=train)
@@ -377,28 +356,14 @@ def test_whatever_a_step_does_the_training_is_the_one_without_a_rehearsal(name, 
     """To the bit; and neither loggers nor the terminal hear of it."""
 
     def train():
-        module = script(
-            nn.Sequential(
-                nn.Conv3d(3, 6, 1),
-                nn.BatchNorm3d(6),
-                nn.Dropout(),
-                nn.AdaptiveAvgPool3d(1),
-                nn.Flatten(),
-                nn.Linear(6, 4),
-            ),
-            training_step=STEPS[name],
-            forward=L.LightningModule.forward,
-        )
+        net = copy.deepcopy(NET).insert(2, nn.Dropout())
+        module = script(net, training_step=STEPS[name], forward=L.LightningModule.forward)
         module.automatic_optimization = name != "manual optimization"
         logger = CSVLogger(tmp_path)
         logged = []
         logger.log_metrics = lambda metrics, step: logged.append(
             {name: value for name, value in metrics.items() if "multigrid" not in name}
         )
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            for layer in (module.net[0], module.net[5]):
-                layer.reset_parameters()
         fit(module, MultigridCallback(seed=0), max_epochs=1, logger=logger)
         return [*module.state_dict().values()], logged
 
@@ -516,13 +481,9 @@ def test_the_mode_of_a_compiled_module_and_its_statistics_stay():
     before = copy.deepcopy(module.net.state_dict())
     compiled = torch.compile(module, backend="eager")
     seen = []
-
-    class Look(L.Callback):
-        def on_train_start(self, trainer, pl_module):
-            seen.append({name: value.clone() for name, value in pl_module.net.state_dict().items()})
-
+    look = LambdaCallback(on_train_start=lambda _, fitted: seen.append(copy.deepcopy(fitted.net.state_dict())))
     few = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((0.5,))}  # each grid is a graph
-    fit(compiled, MultigridCallback(**few), Look(), max_epochs=1)
+    fit(compiled, MultigridCallback(**few), look, max_epochs=1)
     assert all(torch.equal(value, before[name]) for name, value in seen[0].items())
 
 

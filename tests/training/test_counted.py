@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision.models.video import r3d_18
-from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.training.rehearsal.counted import TracedValues, counted_from_first
+from tests.helpers.attention import swin
 from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 WIDTH = 8
@@ -217,15 +217,15 @@ def test_two_rows_of_four_are_spread_or_counted():
 
 def test_models_of_torchvision_do_not_count():
     torch.manual_seed(0)
-    for net in (r3d_18(), SwinTransformer3d([2, 4, 4], 12, [1, 1], [1, 2], [4, 4, 4])):
+    for net in (r3d_18(), swin()):
         assert not any(counts(net, FULL, coarse) for coarse in COARSE)
 
 
 # --- In a script ---
 
 
-def script(net):
-    module = Module()
+def script(net, kind=Module):
+    module = kind()
     module.net = nn.Sequential(net, nn.Identity())
     return module
 
@@ -281,17 +281,16 @@ class OfDicts(Module):
         return super().training_step((batch["clip"], batch["label"]), batch_idx)
 
 
-def of_dicts(net):
-    module = OfDicts()
-    module.net = nn.Sequential(net, nn.Identity())
-    return module
-
-
 def test_pixels_may_be_counted_where_boxes_follow_and_frames_may_not():
     shapes = {"short_cycle": ShortCycle((0.5, 1)), "long_cycle": LongCycle(((0.5, 0.5), (0.5, 1), (1, 1)))}
     alone = {"clips": ["clip"], "seed": 0, "size_divisor": 8, **shapes}
     train = DataLoader(WithBoxes(), 4)
     for axes in ("xyxy", lambda boxes, change: boxes):  # or cameras
-        fit(of_dicts(InSpace()), MultigridCallback(follow={"boxes": axes}, **alone), train=train, max_epochs=1)
+        fit(script(InSpace(), OfDicts), MultigridCallback(follow={"boxes": axes}, **alone), train=train, max_epochs=1)
     with pytest.raises(ValueError, match=r"counts places from the first: on the grid of 4 x 32 x 32"):
-        fit(of_dicts(OfEachClip()), MultigridCallback(follow={"boxes": "xyxy"}, **alone), train=train, max_epochs=1)
+        fit(
+            script(OfEachClip(), OfDicts),
+            MultigridCallback(follow={"boxes": "xyxy"}, **alone),
+            train=train,
+            max_epochs=1,
+        )

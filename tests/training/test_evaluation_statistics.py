@@ -71,13 +71,23 @@ class Snapshots(Callback):
     """The statistics that each validation is made with, and a brute force for its weights."""
 
     def __init__(self):
-        self.found, self.expected = [], []
+        self.before, self.after = [], []  # what the module holds before they are written, and after
+
+    def on_validation_start(self, trainer, pl_module):
+        if not trainer.sanity_checking:
+            self.before.append(copy.deepcopy(pl_module.state_dict()))
 
     def on_validation_batch_start(self, trainer, pl_module, batch, batch_idx, dataloader_idx=0):
         if batch_idx == 0 and not trainer.sanity_checking:
-            state = copy.deepcopy(pl_module.state_dict())
-            self.found.append(statistics(state))
-            self.expected.append(brute_force(state))
+            self.after.append(copy.deepcopy(pl_module.state_dict()))
+
+    @property
+    def found(self):
+        return [statistics(state) for state in self.after]
+
+    @property
+    def expected(self):
+        return [[value.float() for value in brute_force(state)] for state in self.after]
 
 
 # --- What is estimated ---
@@ -97,7 +107,7 @@ def test_every_validation_has_the_statistics_of_all_clips(workers):
         val_check_interval=0.5,
     )
     assert len(seen.found) == 4  # also in the middle of epochs
-    assert_close(seen.found, [[s.float() for s in pair] for pair in seen.expected], rtol=2e-5, atol=1e-4)
+    assert_close(seen.found, seen.expected, rtol=2e-5, atol=1e-4)
     # The moving average, which the baseline keeps, is far from them.
     without = Snapshots()
     fit(Module(), MultigridCallback(), without, train=train(), val=val())
@@ -218,32 +228,17 @@ def test_frozen_layers_keep_their_statistics(kind):
 # --- Checkpoints ---
 
 
-class Scores(Callback):
-    def __init__(self):
-        self.val = []
-
-    def on_validation_end(self, trainer, pl_module):
-        self.val.append(float(trainer.callback_metrics["val"]))
-
-
 def test_a_checkpoint_is_what_was_validated(tmp_path):
     """Also in the middle of an epoch, and where checkpoints and validations come in each other's way."""
-    scores = Scores()
-    saver = ModelCheckpoint(tmp_path, filename="{epoch}-{step}", save_top_k=-1)
-    fit(
-        Module(),
-        MultigridCallback(precise_bn_batches=3),
-        scores,
-        saver,
-        train=train(),
-        val=val(),
-        val_check_interval=0.5,
-        enable_checkpointing=True,
-        num_sanity_val_steps=0,
+    scores, saver = [], ModelCheckpoint(tmp_path, filename="{epoch}-{step}", save_top_k=-1)
+    look = callbacks.LambdaCallback(
+        on_validation_end=lambda host, _: scores.append(float(host.callback_metrics["val"]))
     )
+    arguments = {"val_check_interval": 0.5, "enable_checkpointing": True, "num_sanity_val_steps": 0}
+    fit(Module(), MultigridCallback(precise_bn_batches=3), look, saver, train=train(), val=val(), **arguments)
     files = sorted(tmp_path.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-    assert len(files) == len(scores.val) == 4
-    for file, score in zip(files, scores.val, strict=True):
+    assert len(files) == len(scores) == 4
+    for file, score in zip(files, scores, strict=True):
         module = Module()
         module.load_state_dict(torch.load(file, weights_only=True)["state_dict"])
         [metrics] = trainer().validate(module, val(), verbose=False)
@@ -264,28 +259,6 @@ def test_a_checkpoint_of_steps_has_the_moving_average_and_one_of_the_end_the_sta
     assert len(precise) > 1
     assert_close(precise, plain, rtol=0, atol=0)
     assert_close(statistics(end), [s.float() for s in brute_force(end)], rtol=2e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize("every", sampled([3, 4], 4))
-def test_a_resumed_run_continues_exactly(tmp_path, every):
-    def run(folder, ckpt_path=None):
-        saver = ModelCheckpoint(folder, save_top_k=-1, every_n_train_steps=every, filename="{step}")
-        module = Module()
-        callback = MultigridCallback(precise_bn_batches=3)
-        fit(module, callback, saver, train=train(), val=val(), enable_checkpointing=True, ckpt_path=ckpt_path)
-        return module
-
-    whole = run(tmp_path / "whole")
-    files = sorted((tmp_path / "whole").iterdir())
-    assert len(files) >= 2
-    for file in files:
-        resumed = run(tmp_path / "resumed" / file.stem, file)
-        assert resumed.seen == whole.seen[len(whole.seen) - len(resumed.seen) :]
-        for name, value in whole.state_dict().items():
-            # A checkpoint of the last step has nothing left to train, and its moving average stays.
-            assert torch.equal(value, resumed.state_dict()[name]) == (bool(resumed.seen) or name not in STATISTICS), (
-                name
-            )
 
 
 class Validated(Frozen):
@@ -331,27 +304,23 @@ def test_a_validation_that_begins_anew_has_the_statistics_of_its_checkpoint(froz
 
 
 @pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
-@pytest.mark.parametrize("first", sampled([True, False], False))
-def test_averaged_weights_are_validated_with_their_own_statistics(first):
-    average, seen = callbacks.EMAWeightAveraging(decay=0.5), Snapshots()
-    both = [average, MultigridCallback(precise_bn_batches=ALL)]
-    fit(Module(), *(both if first else both[::-1]), seen, train=train(), val=val())
-    assert_close(seen.found, [[s.float() for s in pair] for pair in seen.expected], rtol=2e-5, atol=1e-4)
-
-
-@pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
 @pytest.mark.parametrize(
-    ("validated", "first"), sampled(list(product((True, False), repeat=2)), (True, False), (False, True))
+    ("updated", "validated", "first"),
+    sampled(
+        [*product(("epochs", "steps"), (True, False), (True, False))],
+        *(("epochs", True, False), ("steps", True, False), ("steps", False, True)),
+    ),
 )
-def test_averaged_weights_end_with_their_own_statistics(validated, first):
+def test_averaged_weights_are_validated_and_end_with_their_own_statistics(updated, validated, first):
     class ByEpoch(callbacks.WeightAveraging):
         def should_update(self, step_idx=None, epoch_idx=None):
             return epoch_idx is not None  # after the epoch's validation
 
-    average = ByEpoch() if validated else callbacks.EMAWeightAveraging(decay=0.95)
-    both = [average, MultigridCallback(precise_bn_batches=ALL)]
-    module = Module()
-    fit(module, *(both if first else both[::-1]), train=train(), val=val() if validated else None)
+    average = ByEpoch() if updated == "epochs" else callbacks.EMAWeightAveraging(decay=0.5)
+    both, seen, module = [average, MultigridCallback(precise_bn_batches=ALL)], Snapshots(), Module()
+    fit(module, *(both if first else both[::-1]), seen, train=train(), val=val() if validated else None)
+    assert bool(seen.found) == validated
+    assert_close(seen.found, seen.expected, rtol=2e-5, atol=1e-4)
     check(module)
 
 
@@ -475,7 +444,7 @@ def test_a_step_finds_the_epoch_of_the_last_step_also_at_the_end_and_moves_nothi
     check(module, add=10)
     fit(kind(), MultigridCallback(precise_bn_batches=ALL), seen, train=train(), val=val())
     if kind is Curriculum:  # after the first epoch, whose clips are as they are
-        assert_close(seen.found[0], [value.float() for value in seen.expected[0]], rtol=2e-5, atol=1e-4)
+        assert_close(seen.found[0], seen.expected[0], rtol=2e-5, atol=1e-4)
 
 
 class Teacher(Module):
@@ -494,24 +463,9 @@ class Teacher(Module):
         return super().training_step(batch, batch_idx)
 
 
-class Held(Callback):
-    """What a module holds before a validation's statistics are written, and after."""
-
-    def __init__(self):
-        self.before, self.after = [], []
-
-    def on_validation_start(self, trainer, pl_module):
-        self.before.append(copy.deepcopy(pl_module.state_dict()))
-
-    def on_validation_batch_start(self, trainer, pl_module, batch, batch_idx, dataloader_idx=0):
-        if batch_idx == 0:
-            self.after.append(copy.deepcopy(pl_module.state_dict()))
-
-
 def test_a_teacher_stays_where_it_is_to_the_bit():
-    held, module = Held(), Teacher()
-    callback = MultigridCallback(precise_bn_batches=ALL)
-    fit(module, callback, held, train=train(), val=val(), num_sanity_val_steps=0)
+    held, module = Snapshots(), Teacher()
+    fit(module, MultigridCallback(precise_bn_batches=ALL), held, train=train(), val=val())
     assert len(held.before) == 2
     for before, after in zip(held.before, held.after, strict=True):
         changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -562,15 +516,10 @@ def test_modules_that_cannot_be_estimated_are_refused_before_the_first_step(kind
     assert module.seen == []
 
 
-class Late(SingleDeviceStrategy):
-    """As strategies that shard the model do."""
-
-    restore_checkpoint_after_setup = True
-
-
 def test_sharded_models_are_refused():
+    late = type("Late", (SingleDeviceStrategy,), {"restore_checkpoint_after_setup": True})  # as those do that shard
     with pytest.raises(MisconfigurationException, match="needs a copy of the module, but Late shards it. Leave the"):
-        trainer(MultigridCallback(precise_bn_batches=2), strategy=Late("cpu")).fit(Module(), loader())
+        trainer(MultigridCallback(precise_bn_batches=2), strategy=late("cpu")).fit(Module(), loader())
 
 
 # --- Ranks ---

@@ -10,7 +10,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import CombinedLoader
@@ -79,9 +79,13 @@ class Asks(Module):
 
     asked = 0
 
+    def __init__(self, make=loader):
+        super().__init__()
+        self.make = make
+
     def train_dataloader(self):
         self.asked += 1
-        return loader()
+        return self.make()
 
     def configure_optimizers(self):
         self.of_script = self.trainer.estimated_stepping_batches
@@ -117,7 +121,7 @@ def test_training_source():
     host = fit(Module(), train=data, max_epochs=1)
     assert training_source(host).instance is training_source(host).dataloader() is data
     other, module = few(12), Module()
-    host = trainer(Set(lambda host: setattr(training_source(host), "instance", other)), max_epochs=1)
+    host = trainer(at_start(lambda host: setattr(training_source(host), "instance", other)), max_epochs=1)
     host.fit(module, data)
     assert len(module.seen) == 3
 
@@ -148,51 +152,22 @@ def test_loader_seen_as():
     assert all(loader is front for loader in [*seen, host.train_dataloader])
 
 
-class Set(L.Callback):
-    """Does something to the Trainer when `fit` starts, as our callback does."""
-
-    def __init__(self, change):
-        self.change = change
-
-    def on_fit_start(self, trainer, pl_module):
-        self.change(trainer)
-
-
-class Reload(Set):
-    """Changes when Lightning requests loaders, then at each end of an epoch."""
-
-    def __init__(self, change, later=1):
-        super().__init__(change)
-        self.later = later
-
-    def on_train_epoch_start(self, trainer, pl_module):
-        reload_every(trainer, 0)
-
-    def on_train_epoch_end(self, trainer, pl_module):
-        reload_every(trainer, self.later)
-
-
-class Counting(Module):
-    """Counts how often Lightning requests its loader; the first request is that of `configure_optimizers`."""
-
-    requests = 0
-
-    def train_dataloader(self):
-        self.requests += 1
-        return few()
-
-    def configure_optimizers(self):
-        assert self.trainer.estimated_stepping_batches == 6
-        return super().configure_optimizers()
+def at_start(change, **hooks):
+    """Does something to the Trainer when `fit` starts, as our callback does, and in other hooks."""
+    hooks["on_fit_start"] = change
+    return LambdaCallback(**{name: lambda host, *_, does=does: does(host) for name, does in hooks.items()})
 
 
 @pytest.mark.parametrize(("first", "later", "requests"), [(0, 0, 1), (-1, 0, 3), (1, 0, 1), (-1, 1, 5)])
 def test_reload_every(first, later, requests):
-    """At -1 Lightning requests it twice: when the loop is set up, and when the first epoch starts."""
+    """The first request is of `configure_optimizers`; at -1 come two more: as the loop is set up, and as it begins."""
 
-    module = Counting()
-    trainer(Reload(lambda host: reload_every(host, first), later), max_epochs=3).fit(module)
-    assert module.requests == requests
+    def at(number):
+        return lambda host: reload_every(host, number)
+
+    module = Asks(few)
+    trainer(at_start(at(first), on_train_epoch_start=at(0), on_train_epoch_end=at(later)), max_epochs=3).fit(module)
+    assert (module.asked, module.of_script) == (requests, 6)
     with pytest.raises(MisconfigurationException, match="should be an int >= 0"):
         L.Trainer(reload_dataloaders_every_n_epochs=-1)
 
@@ -205,7 +180,7 @@ def short_plan(**arguments):
 
 def test_limit_loop():
     changes, module = Changes(), Module()
-    set_limits = Set(lambda host: limit_loop(host, short_plan(), changes))
+    set_limits = at_start(lambda host: limit_loop(host, short_plan(), changes))
     arguments = {"train": few(32), "max_epochs": 9, "limit_train_batches": 1}
     host = fit(module, set_limits, max_steps=16, min_steps=6, **arguments)
     assert len(module.seen) == host.max_steps == 8  # and its mini-batches are no longer limited
@@ -226,7 +201,7 @@ def test_add_steps_elsewhere():
         changes, module = Changes(), Module()
         host = fit(
             module,
-            Set(lambda host, changes=changes: add_steps_elsewhere(host, 3, changes)),
+            at_start(lambda host, changes=changes: add_steps_elsewhere(host, 3, changes)),
             train=few(20),
             max_epochs=2,
             max_steps=limit,
@@ -250,13 +225,12 @@ def test_batch_index():
             self.indices.append(batch_index(host))
             yield from few()
 
-    class Look(L.Callback):
-        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            assert batch_index(trainer) == batch_idx
-
-    data, host = Asked(), trainer(Look(), max_epochs=3)
+    found = []
+    look = LambdaCallback(on_train_batch_start=lambda host, *given: found.append(batch_index(host) - given[-1]))
+    data, host = Asked(), trainer(look, max_epochs=3)
     host.fit(Module(), data)
     assert data.indices == [-1, -1, -1]
+    assert {*found} == {0}
 
 
 class Memory(Logger):
@@ -275,17 +249,11 @@ class Memory(Logger):
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_step_is_logged(accumulate):
-    class Look(L.Callback):
-        steps = set()  # noqa: RUF012
-
-        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            if step_is_logged(trainer):
-                self.steps.add(trainer.global_step)
-
-    logger, look = Memory(), Look()
+    logger, steps = Memory(), []
+    look = LambdaCallback(on_train_batch_start=lambda host, *_: steps.extend([host.global_step] * step_is_logged(host)))
     arguments = {"accumulate_grad_batches": accumulate, "log_every_n_steps": 3}
     fit(Module(), look, train=few(20), max_epochs=4, logger=logger, **arguments)
-    assert logger.steps == sorted(look.steps) == list(range(2, 20 if accumulate == 1 else 12, 3))
+    assert logger.steps == sorted({*steps}) == list(range(2, 20 if accumulate == 1 else 12, 3))
     assert not step_is_logged(trainer(log_every_n_steps=0))
 
 
@@ -336,14 +304,12 @@ def test_attach():
 
 def test_replace_loader():
     data, other, asked = few(), few(12), []
-
-    class Asks(L.Callback):
-        def on_fit_start(self, trainer, pl_module):
-            asked.append(trainer.estimated_stepping_batches)  # Lightning requests the loader for that
-
+    asks = at_start(
+        lambda host: asked.append(host.estimated_stepping_batches)
+    )  # Lightning requests the loader for that
     with Changes() as changes:
         module = Module()
-        trainer(Asks(), Set(lambda host: replace_loader(host, other, changes)), max_epochs=1).fit(module, data)
+        trainer(asks, at_start(lambda host: replace_loader(host, other, changes)), max_epochs=1).fit(module, data)
         assert asked == [2]
         assert len(module.seen) == 3
 
@@ -401,14 +367,13 @@ def test_handle_from_now_on():
     def ours(number, frame):
         pass
 
-    class Sets(L.Callback):
-        def on_train_batch_end(self, trainer, *_):
-            lightning_internals.handle_from_now_on(trainer, signal.SIGUSR2, ours)
-            signal.signal(signal.SIGALRM, ours)
+    def sets(host, *_):
+        lightning_internals.handle_from_now_on(host, signal.SIGUSR2, ours)
+        signal.signal(signal.SIGALRM, ours)
 
     before = [signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGALRM)]
     try:
-        fit(Module(), Sets(), max_epochs=1)
+        fit(Module(), LambdaCallback(on_train_batch_end=sets), max_epochs=1)
         assert [signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGALRM)] == [ours, before[1]]
     finally:
         signal.signal(signal.SIGUSR2, before[0])

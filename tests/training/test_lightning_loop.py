@@ -4,7 +4,7 @@ from itertools import product
 
 import lightning as L
 import pytest
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.host import MisconfigurationException
@@ -16,30 +16,26 @@ pytestmark = pytest.mark.usefixtures("_unrehearsed")
 # --- Lightning does otherwise ---
 
 
-def test_an_epoch_of_another_length_than_planned_is_refused():
-    """As if Lightning no longer requested the loader when it is told to."""
-
-    class Keeps(L.Callback):
-        def on_train_epoch_start(self, trainer, pl_module):
-            trainer.fit_loop.max_batches = 25
-
-    message = (
-        rf"Lightning {L.__version__} plans an epoch of this many mini-batches: 25, but Multi.* planned 9.*report this"
-    )
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (  # as if it no longer requested the loader when it is told to
+            lambda host: setattr(host.fit_loop, "max_batches", 25),
+            rf"Lightning {L.__version__} plans an epoch of this many mini-batches: 25, but Multi.* planned 9.*report",
+        ),
+        (
+            lambda host: host.current_epoch and setattr(host.fit_loop._combined_loader, "seen", loader()),
+            "iterates <.*, but .*Does a hook, or another callback, change the loaders",
+        ),
+        (
+            lambda host: setattr(host, "accumulate_grad_batches", 2),
+            "has `accumulate_grad_batches` = 2, but .* planned 1.* Does a hook, .* give the Trainer the setting",
+        ),
+    ],
+)
+def test_what_a_hook_changes_when_an_epoch_begins_is_refused(change, message):
     with pytest.raises(MisconfigurationException, match=message):
-        fit(Module(), MultigridCallback(), Keeps())
-
-
-def test_another_loader_than_ours_is_refused():
-    class Replaces(L.Callback):
-        def on_train_epoch_start(self, trainer, pl_module):
-            if trainer.current_epoch == 1:
-                trainer.fit_loop._combined_loader.seen = loader()
-
-    with pytest.raises(
-        MisconfigurationException, match="iterates <.*, but .*Does a hook, or another callback, change the loaders"
-    ):
-        fit(Module(), MultigridCallback(), Replaces())
+        fit(Module(), MultigridCallback(), LambdaCallback(on_train_epoch_start=lambda host, _: change(host)))
 
 
 def test_another_place_than_the_checkpoints_is_refused(tmp_path):
@@ -109,17 +105,11 @@ class Late(L.Callback):
 def test_a_callback_that_another_one_appends_while_the_fit_starts_is_torn_down(first, hook):
     late = Late()
 
-    class Appends(L.Callback):
-        pass
-
-    setattr(Appends, hook, lambda self, trainer, pl_module: trainer.callbacks.append(late))
-    both = [Appends(), MultigridCallback()]
-    host = fit(Module(), *(both if first else both[::-1]), max_epochs=2)
+    both = [LambdaCallback(**{hook: lambda host, _: host.callbacks.append(late)}), MultigridCallback()]
+    both = both if first else both[::-1]
+    host = fit(Module(), *both, max_epochs=2)
     assert late.torn_down == 1
-    assert [callback for callback in host.callbacks if callback in both or callback is late] == [
-        *(both if first else both[::-1]),
-        late,
-    ]
+    assert [callback for callback in host.callbacks if callback in (*both, late)] == [*both, late]
 
 
 @pytest.mark.parametrize("length", [{"max_epochs": 0}, {"max_steps": 0}, {"limit_train_batches": 0}])

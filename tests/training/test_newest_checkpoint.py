@@ -21,7 +21,7 @@ from lightning_multigrid.training.checkpoints import newest_checkpoint
 from tests.helpers.launchers import variables_of_torchrun
 from tests.helpers.processes import start_method, wait_for
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import ByHand, Module, fit, loader
+from tests.helpers.tiny import ByHand, Module, fit, loader, stopping
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -290,17 +290,10 @@ def test_an_interval_must_not_be_negative():
         NewestCheckpoint("checkpoints", minutes=-1)
 
 
-class Stop(L.Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_train_batch_end(self, trainer, *_):
-        trainer.should_stop = trainer.global_step == self.step
-
-
 @with_averages
-@pytest.mark.parametrize("step", [5, 16])  # within an epoch, and at its end
-@pytest.mark.parametrize("first", sampled([True, False], True))
+@pytest.mark.parametrize(
+    ("step", "first"), sampled([*product((5, 16), (True, False))], (5, True), (16, False))
+)  # within an epoch, and at its end
 def test_a_run_of_averaged_weights_that_is_stopped_continues_from_its_own(first, step, tmp_path):
     """The average, which the module has in the end, is in the checkpoint, too."""
 
@@ -312,7 +305,7 @@ def test_a_run_of_averaged_weights_that_is_stopped_continues_from_its_own(first,
         fit(module, *(both if first else both[::-1]), saver, *stop, **arguments)
         return module
 
-    whole, stopped = run("whole"), run("stopped", Stop(step))
+    whole, stopped = run("whole"), run("stopped", stopping(lambda host, _: host.global_step == step))
     saved = torch.load(tmp_path / "stopped" / "last.ckpt", weights_only=True)
     torch.testing.assert_close(saved["state_dict"], {**stopped.state_dict()}, rtol=0, atol=0)
     resumed = run("stopped", ckpt_path=tmp_path / "stopped" / "last.ckpt")

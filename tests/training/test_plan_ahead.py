@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, random_split
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.training.plan_loader import clips_of, loading_of, plan_loader
-from tests.helpers.tiny import Module, begin, clips, loader, trainer
+from tests.helpers.fake_clock import Reading
+from tests.helpers.tiny import Module, begin, clips, loader, stopping, trainer
 
 
 class Data(L.LightningDataModule):
@@ -84,12 +85,8 @@ def test_a_trainer_without_the_callback_and_one_after_fit_have_a_plan_too():
 
 @pytest.mark.filterwarnings("ignore:`max_epochs` was not set")
 def test_a_training_of_no_given_length_has_1000_epochs_as_lightning_gives_it():
-    class Stopping(L.Callback):
-        def on_train_batch_end(self, trainer, *_):
-            trainer.should_stop = True
-
     callback = MultigridCallback(seed=0, rehearse=False)
-    host, module = trainer(callback, Stopping(), max_epochs=None), Module(one_cycle)
+    host, module = trainer(callback, stopping(lambda *_: True), max_epochs=None), Module(one_cycle)
     ahead = callback.plan(host, module, loader())
     assert ahead.epochs == 1000
     assert host.max_epochs is None
@@ -114,42 +111,16 @@ def test_what_fit_refuses_is_refused(module, data, arguments, match):
 # --- Measured ---
 
 
-class Reading(Dataset):
-    """Clips that take `seconds` each by a clock, in the process that trains."""
-
-    def __init__(self, passes, seconds=0.25):
-        self.clips, self.passes, self.seconds = clips(100), passes, seconds
-
-    def __len__(self):
-        return 100
-
-    def __getitem__(self, index):
-        self.passes(self.seconds)
-        return self.clips[index]
-
-
 class Stepping(Module):
     """Steps of 3 s, in a training or out of it."""
 
-    def __init__(self, passes):
+    def __init__(self, clock):
         super().__init__()
-        self.passes = passes
+        self.clock = clock
 
     def training_step(self, batch, batch_idx):
-        self.passes(3)
+        self.clock.passes(3)
         return super().training_step(batch, batch_idx)
-
-
-@pytest.fixture
-def passes(monkeypatch):
-    """Lets a clock of the process go on, which nothing else moves."""
-    now = [100.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-
-    def go_on(seconds):
-        now[0] += seconds
-
-    return go_on
 
 
 def states():
@@ -163,8 +134,8 @@ def measured(caplog, module, data, **arguments):
     return plan, [said for said in caplog.messages if said.startswith("The loader is")]
 
 
-def test_what_loader_and_steps_take_is_measured_and_nothing_is_changed(passes, caplog):
-    module, data = Stepping(passes), DataLoader(Reading(passes), 4, shuffle=True)
+def test_what_loader_and_steps_take_is_measured_and_nothing_is_changed(clock, caplog):
+    module, data = Stepping(clock), DataLoader(Reading(clock.passes, seconds=0.25), 4, shuffle=True)
     before = {name: value.clone() for name, value in module.state_dict().items()}, states()
     plan, [said] = measured(caplog, module, data)
     clips_read = sum(step.shape.clips for epoch in range(4) for step in plan.epoch(epoch))
@@ -178,8 +149,8 @@ def test_what_loader_and_steps_take_is_measured_and_nothing_is_changed(passes, c
     assert not module.seen
 
 
-def test_a_loader_that_is_fast_enough_is_said_to_be(passes, caplog):
-    _, [said] = measured(caplog, Stepping(passes), DataLoader(Reading(passes, seconds=0), 4))
+def test_a_loader_that_is_fast_enough_is_said_to_be(clock, caplog):
+    _, [said] = measured(caplog, Stepping(clock), DataLoader(Reading(clock.passes), 4))
     assert said.startswith("The loader is fast enough. Without validations, the training takes about 1 min 48 s with")
     assert said.endswith("and about 5 min 0 s without it.")
 
