@@ -39,7 +39,7 @@ from lightning_multigrid.files import (
 from lightning_multigrid.prepare.check_videos import bytes_of_planes
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.prepare.transcode import ENCODER, Encoding, Planes, TranscodeJob, transcode
-from lightning_multigrid.sources import LIST_NAME, Manifest, save_list
+from lightning_multigrid.sources import Manifest, save_list
 
 REPORT_NAME = "report.csv"
 
@@ -143,7 +143,10 @@ def prepare(
 
 def _refuse_other_store(folder: str, suffix: str) -> None:
     """Refuses a folder whose list has videos of another store, which would stay there beside the new ones."""
-    with suppress(FileNotFoundError), open(os.path.join(folder, LIST_NAME), encoding="utf-8", errors="replace") as file:
+    with (
+        suppress(FileNotFoundError),
+        open(os.path.join(folder, "metadata.csv"), encoding="utf-8", errors="replace") as file,
+    ):
         first = next(csv.DictReader(file), {}).get("file_name", suffix)
         if not first.lower().endswith(suffix):
             raise ValueError(
