@@ -15,21 +15,12 @@ from lightning_multigrid.files.durable import OutputError
 from lightning_multigrid.prepare import index_before_fit as module
 from lightning_multigrid.prepare import tables
 from lightning_multigrid.prepare.index_before_fit import index_in_subprocess
-from lightning_multigrid.prepare.prepare_videos import prepare
-from lightning_multigrid.prepare.tables import originals
 from lightning_multigrid.sources.video_list import VideoList
-from tests.helpers.preparing import FAST, videos
+from tests.helpers.preparing import videos
 
 
 def missing(source, folder):
     return TableStore(folder, source.root).known(source.paths()).missing
-
-
-def test_videos_that_need_tables(tmp_path):
-    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
-    assert list(originals(source)) == [source.path(0), source.path(1)]
-    prepare(source, tmp_path / "out", FAST)
-    assert list(originals(VideoList(tmp_path / "out").read())) == []
 
 
 def test_few_are_made_here_and_none_twice(tmp_path, monkeypatch):

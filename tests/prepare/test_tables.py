@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_multigrid.decode import TableStore, VideoError, table_store
+from lightning_multigrid.decode import TableStore, table_store
 from lightning_multigrid.decode.full_decode import make_table
 from lightning_multigrid.prepare.tables import index
 from tests.helpers.videos import numbered_frames, write_video
@@ -34,36 +34,6 @@ def test_what_is_missing_is_made_and_what_is_there_is_kept(paths, store, workers
     again = indexed([*paths, *paths], store, workers)
     assert (again.made, again.there, again.broken) == (0, 3, done.broken)
     assert str(again) == "0 videos made, 3 there before, 1 broken"
-
-
-def test_that_a_video_is_broken_is_found_out_once(paths, store, monkeypatch):
-    """For each version of this package or of FFmpeg, until the file changes."""
-    broken, calls = indexed(paths[3:], store).broken, []
-
-    def made(path):
-        calls.append(path)
-        return make_table(path)
-
-    monkeypatch.setattr(table_store, "make_table", made)
-    assert indexed(paths[3:], store).broken == broken
-    assert calls == []
-    monkeypatch.setattr(table_store, "_BY", "the next version")
-    assert indexed(paths[3:], store).broken == broken
-    assert calls == paths[3:]
-    write_video(paths[3], numbered_frames(12, first=100))
-    assert (indexed(paths[3:], store).made, len(calls)) == (1, 2)
-
-
-def test_what_may_be_no_fault_of_a_file_is_told_and_not_kept(paths, store, monkeypatch):
-    def out_of_time(path):
-        raise VideoError(path, "took too long") from OSError()
-
-    gone = str(paths[0]) + ".gone"
-    assert indexed([gone], store).broken == {gone: "cannot be read (No such file or directory)"}
-    monkeypatch.setattr(table_store, "make_table", out_of_time)
-    assert indexed(paths[:1], store).broken == {paths[0]: "took too long"}
-    monkeypatch.undo()
-    assert indexed(paths[:1], store).made == 1
 
 
 def test_an_interruption_loses_no_table(paths, store, monkeypatch):
