@@ -76,7 +76,6 @@ CLIPS = {
 # The task that each shows, and its rows: at most five.
 FIGURES = {
     "front": ("grid_64", "16_epochs", "short_cycle_off", "default"),
-    "grid_planes": ("grid_planes", "16_epochs", "9_epochs", "short_cycle_off", "default", "progressive"),
 }
 
 
