@@ -163,7 +163,7 @@ def test_a_plan_refuses_what_fit_would_for_these_data(videos):
 
 
 def test_of_too_few_steps_the_way_out_is_an_argument_of_the_data_module(videos):
-    with pytest.raises(ValueError, match=r"by `repeats=\d+`, with `max_epochs` divided by"):
+    with pytest.raises(ValueError, match=r"by `repeats=\d+`, and divide `max_epochs` by"):
         MultigridCallback().plan(trainer(max_epochs=3), classifier(), data_of(videos, batch_size=24))
 
 
