@@ -50,7 +50,7 @@ OF_FILE, OF_DATA = ("init", "migrate"), ("prepare", "check", "index")  # which n
 def main(args: Sequence[str] | None = None) -> None:
     """Runs a command line, that of the process if `args` is None. An error that a user can fix is one paragraph."""
     words = list(sys.argv[1:] if args is None else args)
-    with ends_unread():
+    with ends_quietly():
         if words[:1] in ([], ["-h"], ["--help"]):
             _program().print_help()
         elif words == ["--version"]:
@@ -135,7 +135,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def ends_unread() -> Iterator[None]:
+def ends_quietly() -> Iterator[None]:
     """Ends a command in a word at Ctrl-C, and without one if nobody reads what it prints, as in front of `head`."""
     try:
         try:

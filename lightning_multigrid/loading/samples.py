@@ -136,12 +136,12 @@ class SampleParts:
             follow = ", ".join(f"{name}: {clip.axes!r}" for name, clip in masks.items())
             line += f", follow={{{follow}}}" if masks else ""
             images = all("T" not in clip.axes for clip in found.values())
+            stack = "If they are the frames of a clip, stack them: `torch.stack(frames, 1)`. " if images else ""
             raise ValueError(
                 f"A sample must hold one clip, got {len(found)}, of "
                 f"{' and '.join(str(tuple(clip.values.shape)) for clip in found.values())}. "
-                f"{'If they are the frames of a clip, stack them: `torch.stack(frames, 1)`. ' * images}Say which ones "
-                "are clips, "
-                f"and which ones are masks that follow them, for instance `MultigridCallback({line})`."
+                f"{stack}Say which ones are clips, and which ones are masks that follow them, for instance "
+                f"`MultigridCallback({line})`."
             )
         for name, clip in masks.items():
             raise ValueError(
