@@ -52,7 +52,7 @@ ROWS = {
 }
 # Parts of a config, which go on that of `grid_words`.
 ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_64", "grid_64_steps", "grid_96"
-ON_GRID_WORDS += "grid_many", "grid_few"
+ON_GRID_WORDS += "grid_wide", "grid_many", "grid_few"
 TASKS = "grid_words", *ON_GRID_WORDS, "avletters", "hard_shapes", "transformer_10"
 # Situation, plan, and the task and row that show it.
 CARD = (
@@ -64,6 +64,7 @@ CARD = (
 )
 # What the table of times calls a task.
 CLIPS = {
+    "grid_wide": "words, 96 px",
     "grid_64": "words, 64 px",
     "grid_64_steps": "words, 64 px, LR in steps",
     "grid_planes": "words, 48 px",
