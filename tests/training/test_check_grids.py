@@ -411,7 +411,7 @@ def test_a_step_that_takes_powers_of_two_alone_is_refused_where_the_plan_has_oth
         return cross_entropy(self(batch[0]), batch[1])
 
     factors = {"long_cycle": LongCycle(((0.25, 1), (1, 1))), "short_cycle": ShortCycle((0.6, 1))}
-    with pytest.raises(ValueError, match="takes 2 clips of the grid of .*, but not 6 "):
+    with pytest.raises(ValueError, match="takes 2 clips of the grid of .*, but not 12 "):
         begin(script(training_step=step), MultigridCallback(**factors))
     begin(script(training_step=step), MultigridCallback(**{**factors, "short_cycle": ShortCycle((0.5, 1))}))
 

@@ -57,9 +57,21 @@ def by_hand(self, x, y):
 def test_a_sum_over_clips_is_refused(step):
     module = Script(step)
     module.automatic_optimization = step is not by_hand
-    message = r"The loss of Script is a sum over the clips: \d+ times the same clips have .* instead of .* the mean"
+    message = r"The loss of Script is a sum over the clips: \d+ equal clips have .*, and 2 of them .* the mean"
     with pytest.raises(ValueError, match=message):
         fit(module, MultigridCallback())
+
+
+def test_a_sum_is_refused_of_a_step_that_takes_no_more_clips_than_the_plan_has():
+    """Of a baseline of single clips, the rehearsal has two, and as many as each mini-batch of the plan."""
+
+    def step(self, x, y):
+        assert len(x) <= 16
+        return summed(self, x, y)
+
+    cycles = {"long_cycle": LongCycle(((0.25, 0.5), (1, 1))), "short_cycle": ShortCycle((1,))}
+    with pytest.raises(ValueError, match="a sum over the clips: 16 equal clips have .*, and 2 of them "):
+        fitted(step, train=DataLoader(clips(), batch_size=1), **cycles)
 
 
 def test_a_sum_is_no_matter_where_all_mini_batches_have_as_many_clips():

@@ -36,8 +36,8 @@ def check_grids(
     """Refuses grids that a script cannot take, or on which it would compute something else than on the baseline's.
 
     The first grid is the baseline's. Small mini-batches, which `read` makes, go through the script's hooks and a step
-    on a clone of the module: once on each grid, and in a row, on the baseline's and on the coarsest with as many times
-    the clips as each mini-batch of the plan has. What cannot be rehearsed on the baseline's grid is accepted, and said.
+    on a clone of the module: once on each grid, and in a row, on the baseline's and on the coarsest with the clips of
+    each mini-batch of the plan. What cannot be rehearsed on the baseline's grid is accepted, and said.
     Where boxes follow the clips, pixels may be counted from the first: so places are judged on grids of the full size.
     """
     if trainer.strategy.restore_checkpoint_after_setup:
@@ -46,9 +46,9 @@ def check_grids(
     name, clips, most = type(module).__name__, _number_of_clips(grids), max(grid.clips for grid in grids)
     shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
     baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
-    # Of twice as many, a contrastive loss may be twice as large, as a sum is.
-    times = sorted({4, *(round(grid.clips / grids[0].clips) for grid in grids)} - {0, 1})
-    more = [replace(coarsest, clips=number * clips) for number in times]
+    # Of twice as many, a contrastive loss may be twice as large, as a sum is: so four times as many are tried, too.
+    numbers = sorted({4 * clips, *(grid.clips for grid in grids if grid.clips > clips)})
+    more = [replace(coarsest, clips=number) for number in numbers]
     with without_trace(trainer, module.device), torch.no_grad():
         made = read((*shapes, *more))
     rehearse = partial(try_step, module, trainer, baseline, made)
@@ -71,7 +71,7 @@ def check_grids(
         if grid is coarsest and len({shape.clips for shape in grids}) > 1:
             many = rehearse(baseline, *more)
             if many.error is None:
-                check_sum_over_clips(name, now.losses, many.losses, times[-1])
+                check_sum_over_clips(name, (clips, now.losses), (many.grid.clips, many.losses))
             elif many.grid.clips <= most:  # the training has as many
                 alone = rehearse(many.grid)
                 if alone.error is not None:

@@ -80,14 +80,15 @@ def check_points(where: str, full: BatchShape, before: Sequence[int], grid: Batc
         )
 
 
-def check_sum_over_clips(name: str, once: Sequence[float], again: Sequence[float], times: int) -> None:
-    """Refuses a loss that is a sum over clips, given those of the same clips once and several times."""
+def check_sum_over_clips(name: str, few: tuple[int, Sequence[float]], many: tuple[int, Sequence[float]]) -> None:
+    """Refuses a loss that is a sum over clips, given numbers of equal clips and the losses that they have."""
     # A contrastive loss grows by the logarithm of the clips at most, which is less if there are four times as many.
-    for one, many in zip(once, again, strict=False):
-        if one and abs(many / one - times) < times * _EXACT:
+    times = many[0] / few[0]
+    for one, other in zip(few[1], many[1], strict=False):
+        if one and abs(other / one - times) < times * _EXACT:
             raise ValueError(
-                f"The loss of {name} is a sum over the clips: {times} times the same clips have {many:.4g} instead of "
-                f"{one:.4g}. Coarse grids have more clips, so gradients would grow with them, and the LR once more. "
-                "Return the mean: divide it by the clips of the mini-batch at hand, and with SGD multiply the LR by "
-                "the baseline's `batch_size`."
+                f"The loss of {name} is a sum over the clips: {many[0]} equal clips have {other:.4g}, and {few[0]} of "
+                f"them {one:.4g}. Coarse grids have more clips, so gradients would grow with them, and the LR once "
+                "more. Return the mean: divide it by the clips of the mini-batch at hand, and with SGD multiply the LR "
+                "by the baseline's `batch_size`."
             )
