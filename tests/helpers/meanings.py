@@ -75,7 +75,7 @@ OF_OTHERS = {
     "betas of Adam and its kin": "those of a step, of which there are fewer",
     "weight decay of AdamW and its kin": "[grows as the LR does](script.md#the-lr)",
     "`warmup_steps` of an optimizer": "counts steps of this run; `fit` says which number keeps its share",
-    "`set_epoch` of a sampler or stream": "gets the number of the [pass over the data](glossary.md)",
+    "`set_epoch` of a stream": "gets the number of the [pass over the data](glossary.md)",
 }
 
 
