@@ -145,6 +145,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--scripts", nargs="*", default=["faster.md", *SCRIPTS], help="those to train (default: all)")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(given)
+    options.folder = options.folder.resolve()  # each program runs in it
     make(options.folder, options.train, options.val)
     rows = []
     for name in options.scripts:

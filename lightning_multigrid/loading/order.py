@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSamp
 from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seeded
 
 # From the number of a pass to the indices of the dataset, in order. One with `of_epochs` takes the number of an epoch
-# and that of a pass in it.
+# and that of the pass.
 Order = Callable[..., Sequence[int]]
 
 
@@ -31,7 +31,7 @@ class SampledOrder:
     """The order of a sampler of the user's own, of `length` indices, which is asked anew when an epoch begins.
 
     It is drawn from random states, global and the sampler's own, that are set by the seed, the epoch, and the number of
-    the pass in the epoch, both from 0. So whatever a script tells its sampler when an epoch begins holds in it.
+    the pass, both from 0. So whatever a script tells its sampler when an epoch begins holds in it.
     """
 
     sampler: Any
@@ -39,8 +39,8 @@ class SampledOrder:
     length: int
     of_epochs = True
 
-    def __call__(self, epoch: int, again: int = 0) -> list[int]:
-        seed = derive_seed(self.seed, epoch, again) if again else derive_seed(self.seed, epoch)
+    def __call__(self, epoch: int, number: int = 0) -> list[int]:
+        seed = derive_seed(self.seed, epoch, number)
         reseed_own(own_generators(self.sampler), seed)
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)

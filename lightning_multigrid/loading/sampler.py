@@ -1,6 +1,6 @@
 """The requests of each mini-batch: the stream of passes over the data, cut by the plan and among the ranks.
 
-A sampler of the script's own is asked anew when an epoch begins: the passes of its stream begin with the epochs.
+A sampler of the script's own is asked anew when an epoch begins, and the stream goes on at its place in the new order.
 
 A global mini-batch is a contiguous block of the stream, cut into one contiguous part per rank::
 
@@ -62,17 +62,12 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
             if len(found) < self.plan.clips:
                 raise ValueError(
                     f"The sampler of the training data gave {len(found)} indices in a pass over the "
-                    f"data, but the steps are planned by its length and need {self.plan.clips}. Make its `__len__` and "
-                    "`__iter__` agree."
+                    f"data, but the steps are planned by its length when `fit` began and need {self.plan.clips}. Let "
+                    "it give as many as its `__len__` says, and the same number in all epochs."
                 )
         others = [pair for pair in self._drawn.items() if pair[0] != number]
         self._drawn = dict([*others[1 - _KEPT :], (number, found)])  # a new one, as threads share it
         return found
-
-    @property
-    def of_epochs(self) -> bool:
-        """Whether the order is asked anew when an epoch begins: that of a sampler of the script's own."""
-        return getattr(self.order, "of_epochs", False)
 
     def number_of(self, step: Step) -> tuple[int, ...]:
         """The number of the pass whose samples are read next where a step begins."""
@@ -80,11 +75,8 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
 
     def _located(self, epoch: int, entry: int) -> tuple[tuple[int, ...], int]:
         """The number of the pass of an entry of the stream, and the entry's place in the pass."""
-        if not self.of_epochs:
-            number, place = divmod(entry, self.plan.clips)
-            return (number,), place
-        again, place = divmod(entry - self.plan.step(Place(epoch, 0)).offset, self.plan.clips)
-        return (epoch, again), place
+        number, place = divmod(entry, self.plan.clips)
+        return ((epoch, number) if getattr(self.order, "of_epochs", False) else (number,)), place
 
     @property
     def steps(self) -> Iterator[Step]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_multigrid.loading.reduction import Change, Clip, changes, measured_along, shape_of
+from lightning_multigrid.loading.reduction import Change, Clip, changes, measured_along, shape_of, tensor_of
 from lightning_multigrid.loading.requests import ClipRequest
 
 Name = str | int
@@ -20,6 +20,7 @@ Path = tuple[Name, ...]  # keys, from the sample inwards
 _AXES = "CTHW"
 _IMAGE_AXES = "CHW"
 _STAY = "ABDEFG"  # letters for axes that stay
+_CLASSES = 64  # different whole numbers: more are pixels
 _SMALL = 32  # pixels: frames of fewer rows or columns mostly are square, and joints of a body rarely
 
 Follow = str | Callable[[Any, Change], Any]
@@ -139,7 +140,7 @@ class SampleParts:
             stack = "If they are the frames of a clip, stack them: `torch.stack(frames, 1)`. " if images else ""
             raise ValueError(
                 f"A sample must hold one clip, got {len(found)}, of "
-                f"{' and '.join(str(tuple(clip.values.shape)) for clip in found.values())}. "
+                f"{' and '.join(dict.fromkeys(str(tuple(clip.values.shape)) for clip in found.values()))}. "
                 f"{stack}Say which ones are clips, and which ones are masks that follow them, for instance "
                 f"`MultigridCallback({line})`."
             )
@@ -282,8 +283,9 @@ def all_parts(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def _is_mask(values: Any) -> bool:
-    """Whether something as large as a clip is of a type that pixels don't have, or holds only zeros and ones."""
-    return not has_pixels(values) or bool(((values == 0) | (values == 1)).all())
+    """Whether something as large as a clip is of a type that pixels don't have, or holds only a few whole numbers."""
+    found = torch.unique(tensor_of(values))
+    return not has_pixels(values) or (len(found) <= _CLASSES and bool((found == found.round()).all()))
 
 
 def _find(sample: Any, name: Name) -> tuple[Path, Any]:

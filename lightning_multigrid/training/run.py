@@ -162,10 +162,7 @@ class Run:
             counters.forget_loader()
         # Checkpoints have no gradients, so an unfinished optimizer step starts again.
         start = self.plan.start_of_update(counters.place)
-        seen = self.plan.step(start).offset + state["shift"]
-        # A sampler of the script's own is asked anew in each epoch, so only what it has given in this one counts.
-        of_epoch = self.plan.step(Place(start.epoch, 0)).offset if state["of_epochs"] else 0
-        state["clips_seen"] = seen - of_epoch
+        state["clips_seen"] = self.plan.step(start).offset + state["shift"]
         under_way = self._in_step and self._next is not None and self._next.place == counters.place
         state["within_step"] = under_way or counters.place != start
         if self._trainer is not None:

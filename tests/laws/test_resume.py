@@ -442,7 +442,7 @@ def test_continues_at_the_next_clip_is_the_next_and_the_epoch_goes_on_where_it_w
         return Plan(schedule, number, 7, world, accumulate)
 
     def read(plan, place):
-        return {**describe_run(plan), "clips_seen": plan.step(place).offset, "of_epochs": False}
+        return {**describe_run(plan), "clips_seen": plan.step(place).offset}
 
     before, now = plan(*old), plan(*new)
     at = before.start_of_update(Place(place[0], place[1] % before.batches_per_epoch))

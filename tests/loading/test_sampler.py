@@ -1,10 +1,11 @@
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning import Trainer
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler
 
 from lightning_multigrid.loading.order import order_of, shuffled_order
 from lightning_multigrid.loading.randomness import derive_seed
@@ -55,18 +56,37 @@ def of_all_ranks(world, epochs, **arguments):
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_clips_of_an_index_that_comes_several_times_in_a_pass_differ(world):
-    """Each epoch begins with a pass of its own."""
+    """Each epoch has an order of its own, and begins at the place where the last one ended."""
     sampler = RandomSampler(range(20), replacement=True, num_samples=60)
     order = order_of(DataLoader(range(20), sampler=sampler), seed=0)
     steps = iter(of_all_ranks(world, SCHEDULE.epochs, clips=60, order=order))
     plan, everything = make(world=world, clips=60).plan, []
     for epoch in range(SCHEDULE.epochs):
         requests = [request for _ in range(plan.batches_per_epoch) for request in next(steps)[1]]
-        for number, request in enumerate(requests):
-            again, place = divmod(number, 60)
-            assert (request.index, request.seed) == (order(epoch, again)[place], derive_seed(0, epoch, again, place))
+        for entry, request in enumerate(requests, start=len(everything)):
+            number, place = divmod(entry, 60)
+            assert (request.index, request.seed) == (order(epoch, number)[place], derive_seed(0, epoch, number, place))
         everything += requests
     assert len({request.seed for request in everything}) == len(everything)
+
+
+class InOrder(Sampler):
+    """A sampler of a script's own, which gives all clips in their order."""
+
+    def __len__(self):
+        return 60
+
+    def __iter__(self):
+        return iter(range(60))
+
+
+def test_of_a_fixed_order_no_clip_comes_more_often_than_others():
+    """Also where an epoch takes less than a pass, as on the fine grids at the end."""
+    order = order_of(DataLoader(range(60), sampler=InOrder()), seed=0)
+    requests = [request for _, batch in of_all_ranks(1, SCHEDULE.epochs, clips=60, order=order) for request in batch]
+    counts = Counter(request.index for request in requests)
+    assert set(counts) == set(range(60))
+    assert max(counts.values()) - min(counts.values()) <= 1
 
 
 def test_seek_starts_in_mid_epoch():
@@ -101,7 +121,7 @@ def test_a_sampler_that_gives_less_than_it_says_is_refused():
     """Otherwise the loader would join pieces of different mini-batches."""
     lengths = [200, 150]
     sampler = MultigridSampler(Plan(SCHEDULE, 200, world=2), lambda number: range(lengths[number]), rank=1)
-    with pytest.raises(ValueError, match=r"gave 150 indices in a pass over .* need 200\. Make its `__len__` and"):
+    with pytest.raises(ValueError, match=r"gave 150 indices in a pass over .* need 200\. Let it give as many as"):
         [requests_of(sampler, epoch) for epoch in range(4)]
 
 

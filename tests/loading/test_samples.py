@@ -356,6 +356,9 @@ def test_frames_in_a_list_are_to_be_stacked():
         ({"video": CLIP, "mask": MASK[None]}, r"clips=\['video'\], follow=\{'mask': 'CTHW'\}\)"),
         ({"video": {"rgb": CLIP, "depth": CLIP[:1]}}, r"clips=\['video.rgb', 'video.depth'\]\)"),
         (([CLIP, CLIP], (CLIP > 0.5).float()), r"clips=\['0.0', '0.1'\], follow=\{1: 'CTHW'\}\)"),
+        # Classes of each pixel, also as MONAI's float32.
+        ((CLIP, 5 * (CLIP > 0.5).to(torch.uint8)), r"clips=\[0\], follow=\{1: 'CTHW'\}\)"),
+        ((CLIP, 5.0 * (CLIP > 0.5)), r"clips=\[0\], follow=\{1: 'CTHW'\}\)"),
     ],
 )
 def test_several_clips_are_refused_with_the_line_that_works(sample, line):

@@ -561,10 +561,15 @@ def test_other_refusals():
     longer = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=8))
     with pytest.raises(ValueError, match="and 8 epochs, but the script has one of .* and 4 epochs. Make them equal"):
         fit(Module(), MultigridCallback(longer))
-    module = Module()
-    module.sync = nn.SyncBatchNorm(3)
-    with pytest.raises(Exception, match="the model has SyncBatchNorm layers. Remove `sync_batchnorm=True`"):
-        fit(module, MultigridCallback())
+    for layer, said in (
+        (nn.SyncBatchNorm(3), "the model has SyncBatchNorm layers. Remove `sync_batchnorm=True`"),
+        (type("NaiveSyncBatchNorm3d", (nn.BatchNorm3d,), {})(3), "the model has SyncBatchNorm layers"),
+        (nn.BatchNorm3d(3, momentum=None), "`layer` has `momentum=None`, .* Give it a momentum"),
+    ):
+        module = Module()
+        module.layer = layer
+        with pytest.raises(Exception, match=said):
+            fit(module, MultigridCallback())
     for name in ("clips_per_epoch", "precise_bn_batches"):
         with pytest.raises(ValueError, match=f"`{name}` must be at least 1, got 0. Leave it out for the default"):
             MultigridCallback(**{name: 0})

@@ -295,6 +295,32 @@ class FirstRows(nn.Module):
         return self.head((frames + self.table[: frames.shape[1]]).mean(1))
 
 
+@pytest.mark.parametrize("start", [torch.ones, torch.zeros])
+def test_tables_that_begin_with_one_number_are_seen(start):
+    net = FirstRows()
+    net.table = nn.Parameter(start(8, 3))
+    with pytest.raises(ValueError, match=r"counts places from the first: .* `net` \(FirstRows\)"):
+        begin(script(net), MultigridCallback())
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_windows_of_video_swin_as_its_authors_wrote_it_are_refused(told):
+    """But where they are told the grid."""
+
+    class WindowAttention3D(nn.Identity):
+        pass
+
+    if told:
+        WindowAttention3D.set_grid = lambda self, frames, size: None
+    module = script(nn.Sequential(WindowAttention3D(), *NET))
+    if told:
+        begin(module, MultigridCallback())
+        return
+    with pytest.raises(ValueError, match=r"`net.0` \(WindowAttention3D\) reads the biases of other distances"):
+        begin(module, MultigridCallback())
+    begin(module, MultigridCallback(long_cycle=LongCycle(((0.5, 1), (1, 1))), short_cycle=ShortCycle((1,))))
+
+
 def reading(self, batch, batch_idx):
     loss = cross_entropy(self.net(batch[0]), batch[1])
     assert loss.item() > 0
@@ -463,7 +489,7 @@ def test_a_step_that_takes_as_many_clips_as_any_mini_batch_has_is_let_through():
 
 def test_a_model_that_was_built_for_another_grid_fails_on_that_of_the_baseline():
     module = script(nn.Sequential(nn.Conv3d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 16 * 32 * 32, CLASSES)))
-    said = r"`net.2` \(Linear\) fails on the baseline's own grid with .* build the model for the baseline's frames"
+    said = r"`net.2` \(Linear\) fails on the baseline's own grid, with 2 clips, with .* build the model for the baseline's frames"
     with pytest.warns(UserWarning, match=said), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         fit(module, MultigridCallback(), max_epochs=1)
 

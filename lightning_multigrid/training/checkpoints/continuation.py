@@ -14,7 +14,7 @@ from lightning_multigrid.schedule import Place, Plan, Step, exact
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 
 State = dict[str, Any]  # of the callback in a checkpoint, as plain values: checkpoints are loaded with `weights_only`
-_VERSION = 6  # of that state
+_VERSION = 7  # of that state
 FROM_WEIGHTS = "`--trainer.callbacks+=lightning_multigrid.PretrainedWeights --trainer.callbacks.path=FILE`"
 """Options of `fit` that start a training from the weights of a file, as far as they fit."""
 _NEW_TRAINING = (
@@ -124,5 +124,4 @@ def _continues_at(state: State, mine: State, place: Place, plan: Plan) -> tuple[
         )
     place = plan.start_of_update(place)
     entry = number * plan.clips + min(seen, plan.clips)  # of the stream
-    of_epoch = plan.step(Place(place.epoch, 0)).offset if state["of_epochs"] else 0
-    return place, entry - plan.step(place).offset + of_epoch
+    return place, entry - plan.step(place).offset

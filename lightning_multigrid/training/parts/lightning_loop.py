@@ -44,8 +44,7 @@ class LightningLoop:
         return max(1, round(number * self._plan.batches_per_baseline_batch))
 
     def save(self) -> State:
-        sampler = self._loader.sampler
-        return {"shift": sampler.shift, "of_epochs": sampler.of_epochs}
+        return {"shift": self._loader.sampler.shift}
 
     def load(self, found: Continuation) -> None:
         self._loader.sampler.shift = found.shift
@@ -61,8 +60,6 @@ class LightningLoop:
         # Lightning has just requested the training loader. It must not request those for validation again.
         internals.reload_every(self._trainer, 0)
         self._first = first
-        if self._loader.sampler.of_epochs and first.place.batch == 0:
-            self._loader.sampler.shift = 0  # the sampler of the script is asked anew
 
     def check(self, step: Step) -> None:
         """Refuses a step for which Lightning, or a callback, has not done as planned."""

@@ -46,9 +46,8 @@ def check_grids(
     name, clips, most = type(module).__name__, _number_of_clips(grids), max(grid.clips for grid in grids)
     shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
     baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
-    # Of twice as many, a contrastive loss may be twice as large, as a sum is: so four times as many are tried, too.
-    numbers = sorted({4 * clips, *(grid.clips for grid in grids if grid.clips > clips)})
-    more = [replace(coarsest, clips=number) for number in numbers]
+    numbers = {2 * clips, 4 * clips, *(grid.clips for grid in grids if grid.clips > clips)}
+    more = [replace(coarsest, clips=number) for number in sorted(numbers)]
     with without_trace(trainer, module.device), torch.no_grad():
         made = read((*shapes, *more))
     rehearse = partial(try_step, module, trainer, baseline, made)
@@ -56,6 +55,8 @@ def check_grids(
     if first.error is not None:
         _warn(name, module, first)
         return
+    if coarsest.size < baseline.size:
+        _refuse_windows(module)
     for grid in shapes[1:]:
         now = rehearse(grid)
         if all(map(isfinite, first.losses)) and not all(map(isfinite, now.losses)):  # of CTC with few frames, say
@@ -71,7 +72,7 @@ def check_grids(
         if grid is coarsest and len({shape.clips for shape in grids}) > 1:
             many = rehearse(baseline, *more)
             if many.error is None:
-                check_sum_over_clips(name, (clips, now.losses), (many.grid.clips, many.losses))
+                check_sum_over_clips(name, {**many.of_clips, clips: now.losses})
             elif many.grid.clips <= most:  # the training has as many
                 alone = rehearse(many.grid)
                 if alone.error is not None:
@@ -111,11 +112,23 @@ def _refuse_counted(
         )
 
 
+def _refuse_windows(module: LightningModule) -> None:
+    """Refuses the attention of Video Swin as its authors wrote it, whose biases are those of other distances."""
+    for layer, part in module.named_modules():
+        if type(part).__name__ == "WindowAttention3D" and not knows_grids(module, layer):
+            raise ValueError(
+                f"Where a coarse map is smaller than its window, {_layer(module, layer)} reads the biases of other "
+                "distances. Take `torchvision.models.video.swin3d_t` and its kin, which the callback tells the grid, "
+                "or keep the size: `long_cycle=LongCycle(((0.5, 1), (1, 1)))` and `short_cycle=ShortCycle((1,))`."
+            )
+
+
 def _fixed_number(name: str, grid: BatchShape, more: BatchShape, error: Exception) -> str:
     return (
         f"A step of {name} takes {counted(grid.clips, 'clip')} of {named(grid)}, but not {more.clips} "
         f"({error_text(error)}). The mini-batches of coarse grids have more clips than the baseline's: take their "
-        "number from the mini-batch, as `clips.shape[0]`, wherever a tensor is made for them."
+        "number from the mini-batch, as `clips.shape[0]`, wherever a tensor is made for them, and places in a queue "
+        "modulo its length."
     )
 
 
@@ -140,6 +153,7 @@ def _warn(name: str, module: LightningModule, failed: Trial) -> None:
     assert failed.error is not None
     rank_zero_warn(
         f"The grids could not be rehearsed with {name}: outside of a training, {_place(module, failed)} fails on the "
-        f"baseline's own grid with {error_text(failed.error)}. {UNNOTICED} Let `training_step` run on a copy of the "
-        "module. If it also fails without this callback, build the model for the baseline's frames and size."
+        f"baseline's own grid, with {counted(failed.grid.clips, 'clip')}, with {error_text(failed.error)}. {UNNOTICED} "
+        "Let `training_step` run on a copy of the module, and with any number of clips. If it also fails without this "
+        "callback, build the model for the baseline's frames and size."
     )

@@ -79,15 +79,19 @@ def dry_step(trainer: Trainer, clone: LightningModule, batch: Any, index: int = 
 
 
 def fill(clone: nn.Module) -> None:
-    """Makes parameters of zeros alone, which training has not filled yet, a ramp.
+    """Gives parameters of one number alone, which training has not filled yet, many numbers.
 
-    So what they multiply can be seen, and the places of a table be told apart.
+    So what they multiply can be seen, and the places of a table be told apart. Gains of a norm stay.
     """
     for parameter in clone.parameters():
-        if parameter.is_floating_point() and parameter.numel() > 1 and not parameter.detach().any():
-            inputs = parameter.numel() / len(parameter)  # of a row, as in an initialisation
-            with torch.no_grad():
-                parameter.copy_(torch.linspace(1, 2, parameter.numel()).view_as(parameter) / inputs**0.5)
+        if not parameter.is_floating_point() or parameter.numel() < 2:
+            continue
+        with torch.no_grad():
+            first = parameter.reshape(-1)[0]
+            if (parameter == first).all() and (parameter.ndim > 1 or first == 0):
+                inputs = parameter.numel() / len(parameter)  # of a row, as in an initialisation
+                ramp = torch.linspace(1, 2, parameter.numel()).square()  # uneven, so that it is not taken for places
+                parameter.copy_(ramp.view_as(parameter) / inputs**0.5)
 
 
 class _StillOptimizer(Optimizer):

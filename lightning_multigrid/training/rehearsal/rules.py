@@ -1,6 +1,6 @@
 """What is judged of trials: errors, how many points clips have, and the loss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -9,7 +9,7 @@ from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.mini_batches import error_text
 
 _MOST = 1.75  # frames or sizes that grow back make twice the points or more; padding to 32 pixels, less than 1.5 times
-_EXACT = 0.05  # relative: how near a loss is to a multiple, in 16 bits and with noise
+_EXACT = 0.05  # relative: how near two numbers are that are equal, in 16 bits and with noise
 
 UNNOTICED = (
     "So a grid that a step can't take fails only in training. Places that are counted from the first, a loss that is "
@@ -80,15 +80,19 @@ def check_points(where: str, full: BatchShape, before: Sequence[int], grid: Batc
         )
 
 
-def check_sum_over_clips(name: str, few: tuple[int, Sequence[float]], many: tuple[int, Sequence[float]]) -> None:
-    """Refuses a loss that is a sum over clips, given numbers of equal clips and the losses that they have."""
-    # A contrastive loss grows by the logarithm of the clips at most, which is less if there are four times as many.
-    times = many[0] / few[0]
-    for one, other in zip(few[1], many[1], strict=False):
-        if one and abs(other / one - times) < times * _EXACT:
+def check_sum_over_clips(name: str, losses: Mapping[int, Sequence[float]]) -> None:
+    """Refuses a loss that is a sum over clips, or has one beside a mean; `losses` are those of numbers of equal clips.
+
+    They grow by as much with each clip. Those of a contrastive loss grow by the logarithm of the clips at most.
+    """
+    few, *_, most = numbers = sorted(losses)
+    some = numbers[len(numbers) // 2]
+    for first, middle, last in zip(losses[few], losses[some], losses[most], strict=False):
+        slopes = (middle - first) / (some - few), (last - middle) / (most - some)
+        if abs(last - first) > _EXACT * abs(first) and abs(slopes[0] - slopes[1]) < _EXACT * max(map(abs, slopes)):
             raise ValueError(
-                f"The loss of {name} is a sum over the clips: {many[0]} equal clips have {other:.4g}, and {few[0]} of "
-                f"them {one:.4g}. Coarse grids have more clips, so gradients would grow with them, and the LR once "
-                "more. Return the mean: divide it by the clips of the mini-batch at hand, and with SGD multiply the LR "
-                "by the baseline's `batch_size`."
+                f"The loss of {name} is a sum over the clips, or has one: {few} equal clips have {first:.4g}, {some} "
+                f"have {middle:.4g}, and {most} have {last:.4g}. Coarse grids have more clips, so gradients would grow "
+                "with them, and the LR once more. Return the mean: divide it by the clips of the mini-batch at hand, "
+                "and with SGD multiply the LR by the baseline's `batch_size`."
             )

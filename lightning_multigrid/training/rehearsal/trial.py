@@ -31,6 +31,7 @@ class Trial:
     met: Met = field(default_factory=dict)  # what met the clips without being made of them
     convolved: int = 0  # numbers that all convolutions got
     losses: list[float] = field(default_factory=list)
+    of_clips: dict[int, list[float]] = field(default_factory=dict)  # the losses of each step, by its clips
 
 
 def try_step(
@@ -66,11 +67,11 @@ def try_step(
                 # What is random differs between grids, so that it is not taken for the same table.
                 with without_trace(trainer, clone.device, seed=grid.frames * grid.size), traced:
                     returned = dry_step(trainer, clone, own)
+                loss = returned.get("loss") if isinstance(returned, Mapping) else returned
+                if isinstance(loss, Tensor):
+                    losses.append(loss.detach())
+                trial.losses = trial.of_clips[grid.clips] = [float(loss) for loss in losses if loss.numel() == 1]
         trial.met, trial.convolved = traced.met, traced.convolved
-        loss = returned.get("loss") if isinstance(returned, Mapping) else returned
-        if isinstance(loss, Tensor):
-            losses.append(loss.detach())
-        trial.losses = [float(loss) for loss in losses if loss.numel() == 1]
     except Exception as error:  # whatever a user's model may raise
         trial.error = error
         clear_frames(error.__traceback__)  # they hold what the step had made

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, callbacks_of, is_a
-from lightning_multigrid.norm import world_size
+from lightning_multigrid.norm import BatchNorm, world_size
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.training.arguments import Arguments
 
@@ -64,10 +64,15 @@ def refuse_layers(module: nn.Module) -> None:
 
 
 def _unsupported_layer(name: str, layer: nn.Module) -> Iterator[str]:
-    if isinstance(layer, nn.SyncBatchNorm):
+    if "SyncBatchNorm" in type(layer).__name__:  # of torch, Apex, pytorchvideo and detectron2
         yield (
             "sets the clips that share BatchNorm statistics itself, but the model has SyncBatchNorm layers. Remove "
             "`sync_batchnorm=True` from the Trainer, or make them BatchNorm layers."
+        )
+    if isinstance(layer, BatchNorm) and layer.track_running_stats and layer.momentum is None:
+        yield (
+            f"moves running statistics by the momentum of a layer, but `{name}` has `momentum=None`, an average over "
+            "all mini-batches, of which there are fewer. Give it a momentum, such as 0.1."
         )
     if isinstance(layer, torch.jit.ScriptModule) and layer.original_name.startswith("BatchNorm"):
         yield (
