@@ -118,6 +118,13 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
             f"{broken[0]}. Training takes other videos in their place. `lightning-multigrid check "
             f"--config {values['path']}` names all broken ones."
         )
+    labels = {manifest.label(row) for row in train} - {manifest.label(row) for row in held}
+    if labels and val is None:
+        names = [quoted(manifest.classes[label]) if manifest.classes else str(label) for label in sorted(labels)]
+        say(
+            f"warning: Classes of fewer than 5 videos, of which none is for validation: {len(names)}, such as "
+            f"{names[0]}. `--val` takes videos of your own choice."
+        )
     if cut:
         say(
             f"warning: By the videos' names, training and validation share recordings: {cut:,}. "

@@ -128,8 +128,7 @@ class FrameTable:
 
     def time_of(self, frame: int) -> float:
         """As `Video.time_of`. Frames without times are taken to last equally long."""
-        seconds = seconds_of(frame, len(self), self.times, self.rate)
-        return max(seconds, self.time_of(frame - 1) + self.last) if frame == len(self) else seconds
+        return seconds_of(frame, len(self), self.times, self.rate, self.last)
 
     def to_bytes(self) -> bytes:
         """Packs the table, into about 20 bytes a frame: a safetensors file, and then its checksum."""
@@ -229,12 +228,16 @@ def _narrow(column: Integers) -> Integers:
     return column.astype(narrow if narrow.kind in "iu" else np.int64)  # of -1 and 2^32 together it would be a float
 
 
-def seconds_of(frame: int, frames: int, times: Integers, rate: float) -> float:
+def seconds_of(frame: int, frames: int, times: Integers, rate: float, shown: float = 0.0) -> float:
     """Seconds from the first of some frames to another one, or to the end of the last; `times` are in any unit.
+
+    The last frame is shown as long as others, or for the seconds `shown` if that is longer.
 
     >>> [seconds_of(frame, 3, np.array([5, 6, 9]), rate=1.0) for frame in range(4)]
     [0.0, 0.5, 2.0, 3.0]
     """
+    if frame == frames > 0:
+        return max(frame / rate, seconds_of(frame - 1, frames, times, rate) + shown)
     if len(times) < 2 or not 0 < frame < frames:
         return frame / rate
     first, time, last = (int(times[place]) for place in (0, frame, -1))

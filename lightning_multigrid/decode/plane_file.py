@@ -39,8 +39,8 @@ from lightning_multigrid.pixels import YuvClip, YuvFormat
 _ROWS = 16  # of luma in a band
 _CHECK = 8  # bytes of a checksum
 _AT_ONCE = 1 << 18  # bytes of frames that are worked on together: what the cache of a processor holds
-_MAGIC = b"LMplane1"
-_HEAD = struct.Struct("<8s7Q2d")  # and the checksum of all after the frames
+_MAGIC = b"LMplane2"
+_HEAD = struct.Struct("<8s7Q3d")  # and the checksum of all after the frames
 _LIKELY = 1 << 13  # bytes that are read at first: the end of a video of half a minute
 _LONGEST = 1 << 27  # bytes of the end
 _WAY_OUT = "Remove it, and run `lightning-multigrid prepare` again, which makes only what is missing"
@@ -57,6 +57,7 @@ class PlaneHead(NamedTuple):
     per: int
     rate: float  # mean frames per second
     start: float  # seconds from the start of the source to its first frame
+    last: float  # seconds that the last frame is shown, if longer than others
 
     @property
     def band(self) -> int:
@@ -74,7 +75,8 @@ class PlaneHead(NamedTuple):
         even = self.height % 2 == self.width % 2 == 0
         sizes = even and self.height > 0 < self.width and self.height * self.width <= MAX_PIXELS and self.frames > 0
         colours = self.matrix < 2**8 and 0 < self.ticks < 2**31 and 0 < self.per < 2**31
-        return sizes and colours and 0 < self.rate < math.inf and 0 <= self.start < math.inf
+        seconds = 0 <= self.start < math.inf and 0 <= self.last < math.inf
+        return sizes and colours and 0 < self.rate < math.inf and seconds
 
 
 def planes_bytes(frames: int, height: int, width: int) -> int:
@@ -83,7 +85,7 @@ def planes_bytes(frames: int, height: int, width: int) -> int:
     >>> planes_bytes(frames=10, height=128, width=170) / (10 * 128 * 170)  # a byte and a half for each pixel
     1.502941...
     """
-    head = PlaneHead(frames, height, width, 0, 1, 1, 1.0, 0.0)
+    head = PlaneHead(frames, height, width, 0, 1, 1, 1.0, 0.0, 0.0)
     return frames * head.bands * head.band
 
 
@@ -112,7 +114,7 @@ class PlaneWriter:
             self._file.write(data + xxhash.xxh3_64_digest(data, place + number))
         self._times.append(frame.pts)
 
-    def end(self, usual: float, start: float, made_from: str) -> None:
+    def end(self, usual: float, start: float, last: float, made_from: str) -> None:
         """Writes what the frames are; `usual` is the rate of a video of one frame, in frames per second."""
         assert self._first is not None
         first, times = self._first, self._times
@@ -120,7 +122,7 @@ class PlaneWriter:
         assert clock is not None
         rate = float((len(times) - 1) / ((times[-1] - times[0]) * clock)) if len(times) > 1 else usual
         size, colours = (first.height, first.width), int(first.colorspace)
-        head = PlaneHead(len(times), *size, colours, clock.numerator, clock.denominator, rate, start)
+        head = PlaneHead(len(times), *size, colours, clock.numerator, clock.denominator, rate, start, last)
         text = made_from.encode()
         data = np.array(times, "<i8").tobytes() + text + _HEAD.pack(_MAGIC, len(text), *head)
         self._file.write(data + xxhash.xxh3_64_digest(data))
@@ -140,7 +142,7 @@ class PlaneFile(Video):
         except BaseException:
             self.file.close()
             raise
-        self.rate, self.start = self._head.rate, self._head.start
+        self.rate, self.start, self.last = self._head.rate, self._head.start, self._head.last
         self.height, self.width = self._head.height, self._head.width
 
     def close(self) -> None:
@@ -157,7 +159,7 @@ class PlaneFile(Video):
             yield frame
 
     def time_of(self, frame: int) -> float:
-        return seconds_of(frame, len(self), self._times, self.rate)
+        return seconds_of(frame, len(self), self._times, self.rate, self.last)
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         box = Box.of(box, self.height, self.width)

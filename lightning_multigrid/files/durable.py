@@ -78,7 +78,9 @@ def new_file(path: StrPath, part: StrPath | None = None, *, synced: bool = True)
 def write_csv(path: StrPath, rows: Iterable[Sequence[str]]) -> None:
     """Writes a CSV as `new_file` does. Names of files that aren't valid text keep their bytes."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    writer, quoting = (csv.writer(text, lineterminator="\n", quoting=how) for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
+    for row in rows:  # Python 3.11 quotes no field with a carriage return, which would end a line
+        (quoting if any("\r" in field for field in row) else writer).writerow(row)
     with new_file(path) as file:
         file.write(text.getvalue().encode("utf-8", "surrogateescape"))
 

@@ -81,9 +81,10 @@ def look_at(manifest: Manifest) -> tuple[list[Look], list[str]]:
     for row in (place * len(manifest) // number for place in range(number)):
         try:
             look = _look_at(manifest.path(row), manifest.images_per_second)
-            start, end = manifest.stretch(row)
-            shown = max(1, round((min(end, look.frames / look.rate) - start) * look.rate))
-            looks.append(look._replace(frames=shown))
+            (start, end), length = manifest.stretch(row), look.frames / look.rate
+            if start >= length:
+                raise VideoError(manifest.path(row), f"ends at {length:g} s before its stretch from {start:g} s starts")
+            looks.append(look._replace(frames=max(1, round((min(end, length) - start) * look.rate))))
         except VideoError as error:
             broken.append(str(error))
     if not looks:

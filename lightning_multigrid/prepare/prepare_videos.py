@@ -9,9 +9,11 @@ one folder: each takes the videos in an order of its own, and looks for the prep
 import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import random
+import re
 import shutil
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -39,7 +41,7 @@ from lightning_multigrid.files import (
 from lightning_multigrid.prepare.check_videos import bytes_of_planes
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.prepare.transcode import ENCODER, Encoding, Planes, TranscodeJob, transcode
-from lightning_multigrid.sources import Manifest, save_list
+from lightning_multigrid.sources import CLASSES_NAME, LIST_NAME, Manifest, save_list
 
 REPORT_NAME = "report.csv"
 
@@ -91,7 +93,7 @@ def prepare(
     names = names_of(sources, manifest.root, encoding.suffix)
     with output_errors(root):
         os.makedirs(root, exist_ok=True)
-        _refuse_other_store(root, encoding.suffix)
+        _refuse_others_files(root, encoding.suffix)
         remove_partial(root)
         broken: dict[str, str] = {}
         jobs: list[TranscodeJob] = []
@@ -141,18 +143,29 @@ def prepare(
     return Prepared(made, len(good) - made, broken, folder=root, report=report, bytes=size)
 
 
-def _refuse_other_store(folder: str, suffix: str) -> None:
-    """Refuses a folder whose list has videos of another store, which would stay there beside the new ones."""
-    with (
-        suppress(FileNotFoundError),
-        open(os.path.join(folder, "metadata.csv"), encoding="utf-8", errors="replace") as file,
-    ):
-        first = next(csv.DictReader(file), {}).get("file_name", suffix)
-        if not first.lower().endswith(suffix):
-            raise ValueError(
-                f"`output` {folder} holds {first} and other videos of another `store`, which would stay there. Give a "
-                "folder of its own, or remove these."
-            )
+def _refuse_others_files(folder: str, suffix: str) -> None:
+    """Refuses a folder with files of others under the names of ours, or whose list has videos of another store."""
+    heads = dict.fromkeys((LIST_NAME, CLASSES_NAME, REPORT_NAME), "")
+    for name in heads:
+        with suppress(FileNotFoundError), open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+            heads[name] = file.readline() + file.readline()
+    listed, classes, report = heads.values()
+    theirs = {
+        LIST_NAME: listed and not re.match(".*,prepared\n", listed),
+        CLASSES_NAME: classes and not listed,
+        REPORT_NAME: report and not report.startswith("path,reason\n"),
+    }
+    if name := next(filter(theirs.get, theirs), ""):
+        raise ValueError(
+            f"`prepare` would write over {os.path.join(folder, name)}, which is not its own. Give another folder as "
+            "`output`."
+        )
+    first = next(csv.DictReader(io.StringIO(listed)), {}).get("file_name", suffix)
+    if not first.lower().endswith(suffix):
+        raise ValueError(
+            f"`output` {folder} holds {first} and other videos of another `store`, which would stay there. Give a "
+            "folder of its own, or remove these."
+        )
 
 
 def _check_room(folder: str, needed: int) -> None:

@@ -134,7 +134,7 @@ def _store(job: TranscodeJob, file: BinaryIO) -> None:
         planes, rate = PlaneWriter(file), _rate(source)
         for picture in _pictures(job, source, rate):
             planes.add(picture)
-        planes.end(float(rate), source.start, job.made_from)
+        planes.end(float(rate), source.start, source.last, job.made_from)
 
 
 def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:

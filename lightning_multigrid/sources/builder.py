@@ -189,8 +189,8 @@ class ManifestBuilder:
             numbers = ", ".join(map(str, labels))
             raise self.error(
                 where,
-                f"{len(labels)} labels ({numbers}), one is required. Pass `multi_label=True` to `VideoList`, or quote "
-                "the path",
+                f"{len(labels)} labels ({numbers}), one is required. Pass `multi_label=True` to `VideoList`, in a "
+                "config as docs/dataset.md shows, or quote the path",
             )
         rows = len(self._path_offsets) - 1
         if rows and bool(labels) != bool(self._labels):

@@ -19,9 +19,10 @@ _PATHS = ("path", "file_name", "filename", "filepath", "file_path", "video_path"
 _LABELS = ("label", "labels", "class", "class_name", "category", "action")
 _COLUMNS = (_PATHS, _LABELS, ("start",), ("end",), ("spans",))
 _UNLABELLED = {*_PATHS, "start", "end"}  # a header without labels has no other columns
+_TIMES = {"start", "begin", "end", "stop"}  # words in names of columns
 _SPLITS = ("split", "subset", "partition", "fold")  # columns that say which rows are of training
 
-_SEPARATORS = "\t, ;"
+_SEPARATORS = "\t, ;|"
 _NUMBER = re.compile("[0-9]{1,9}", re.ASCII)
 _NUMBERS = re.compile(r"[0-9]{1,9}(\s*[;,]\s*[0-9]{1,9})*", re.ASCII)
 _NO_UTF_8 = re.compile("[\ud800-\udfff]")  # as which `open_text` reads such bytes
@@ -54,7 +55,8 @@ class ListFile:
         if path.lower().endswith((".json", ".jsonl")):
             raise ManifestError(
                 f"{path} is JSON, and a list is a CSV with a row for each video, such as `path,label`. Write one, for "
-                "instance with pandas: `pandas.read_json(path, lines=True).to_csv('list.csv', index=False)`."
+                f"instance with pandas: `pandas.read_json(path{', lines=True' if path.lower().endswith('l') else ''})"
+                ".to_csv('list.csv', index=False)`. `SomethingSomething` reads its official files."
             )
         self._rows = self._read()
         self._first = next(self._rows, None)  # by now, the names of the columns are read
@@ -98,6 +100,13 @@ class ListFile:
             raise self.error(line, f"two columns are named `{twice[0]}`. Rename the one that does not count")
         if ("start" in self.columns) != ("end" in self.columns):
             raise self.error(line, "stretches need two columns, `start` and `end`; their fields may be empty")
+        times = [name for name in self.columns if _TIMES.intersection(re.findall("[a-z]+", name))]
+        if times and "start" not in self.columns:
+            raise self.error(
+                line,
+                f"`{times[0]}` may say where a stretch begins or ends, and only `start` and `end`, in seconds, do. "
+                f"Rename {' and '.join(f'`{name}`' for name in times)}, or leave them out if a row is a whole video",
+            )
 
     def _check_split(self, line: int, name: str, value: str, splits: dict[str, str]) -> None:
         """Refuses a row of another split than those before, in a column such as `split`; `splits` has theirs."""
@@ -192,12 +201,19 @@ class Labels:
             raise self._rows.error(
                 line,
                 f"the label {quoted(label)} is several names, one is required. Pass `multi_label=True` to `VideoList`, "
-                "or give it the names of the classes as `classes`, if this is one of them",
+                "in a config as docs/dataset.md shows, or give it the names of the classes as `classes`, if this is "
+                "one of them",
             )
         if _NO_UTF_8.search(label):
             raise self._rows.error(line, f"the label {quoted(label)} is not in UTF-8. Save the list as UTF-8")
         between = ";" if ";" in label else ","  # names such as "Male speech, man speaking" hold a comma
         names = [name.strip() for name in label.split(between)] if self._multi_label else [label]
+        if len(names) > 1 and between == "," and not (self._known and self._ids.keys() >= {*names}):
+            raise self._rows.error(
+                line,
+                f"the label {quoted(label)} may be several names, or one that holds a comma. Part names by `;`, or "
+                "give `VideoList` all names as `classes`",
+            )
         unlike = any(len(name.splitlines()) != 1 or _is_number(name) for name in names)
         if unlike or label.lower().endswith(VIDEO_SUFFIXES):
             raise self._no_label(line, label)

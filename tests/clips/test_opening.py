@@ -21,7 +21,7 @@ from lightning_multigrid.clips import ClipSampling, VideoDataset, opening
 from lightning_multigrid.clips.opening import WHOLE, Stretch, open_row
 from lightning_multigrid.decode import TableError, TableStore, VideoError, VideoReader, make_table
 from lightning_multigrid.pixels import YuvClip
-from lightning_multigrid.prepare import Encoding, index, prepare
+from lightning_multigrid.prepare import Encoding, Planes, index, prepare
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.videos import number_of, numbered_frames, write_video
@@ -163,7 +163,8 @@ def test_the_last_picture_of_a_recording_stays_as_long_as_its_packet_says(tmp_pa
         builder.add(name, where="", stretch=stretch)
     rows = builder.build()
     prepare(rows, tmp_path / "copies", Encoding(preset="ultrafast"))
-    for opened in (rows, VideoList(tmp_path / "copies").read()):
+    prepare(rows, tmp_path / "planes", Planes())
+    for opened in (rows, VideoList(tmp_path / "copies").read(), VideoList(tmp_path / "planes").read()):
         for row, shown in enumerate(([29], list(range(20, 30)), list(range(10)))):
             with open_row(opened, row) as video:
                 assert numbers(video.read(range(len(video)))) == shown

@@ -102,7 +102,7 @@ def stored(tmp_path_factory):
 
 
 def test_its_size_is_said_beforehand(stored):
-    end = 9 * 8 + len("of a") + 72 + 8 + 8
+    end = 9 * 8 + len("of a") + 80 + 8 + 8
     assert stored.stat().st_size == planes_bytes(9, 48, 64) + end == 9 * 3 * (16 * 64 * 3 // 2 + 8) + end
 
 
@@ -166,11 +166,11 @@ def test_another_file_in_its_place_is_an_error(stored, tmp_path):
 
 def with_end(stored, times, *values):
     """The file with another end, whose checksum is right; `values` are those of the head behind its name."""
-    end = np.array(times, "<i8").tobytes() + struct.pack("<8s7Q2d", b"LMplane1", *values)
+    end = np.array(times, "<i8").tobytes() + struct.pack("<8s7Q3d", b"LMplane2", *values)
     return stored.read_bytes()[: planes_bytes(9, 48, 64)] + end + xxhash.xxh3_64_digest(end)
 
 
-HEAD = 0, 9, 48, 64, 2, 1, 30, 30.0, 0.0  # text, frames, height, width, matrix, clock, rate, start
+HEAD = 0, 9, 48, 64, 2, 1, 30, 30.0, 0.0, 0.0  # text, frames, height, width, matrix, clock, rate, start, last
 
 
 def test_the_end_of_these_tests_is_that_of_the_file(stored, tmp_path):

@@ -1,5 +1,6 @@
 """Errors while a folder is written: those of the disk, and those of other origin."""
 
+import csv
 import errno
 import os
 import stat
@@ -39,6 +40,14 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path):
     os.close(reader)
     assert os.listdir(tmp_path) == ["pipe"]
     assert not (tmp_path / "pipe").is_file()
+
+
+@pytest.mark.parametrize("name", ["a\rb", "a\nb", 'a "b", c', "a,b"])
+def test_a_list_is_read_as_it_was_written(tmp_path, name):
+    rows = [["path", "label"], [name, "1"], ["c", ""]]
+    write_csv(tmp_path / "list.csv", rows)
+    with open(tmp_path / "list.csv", newline="") as file:
+        assert list(csv.reader(file)) == rows
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EIO])

@@ -77,6 +77,9 @@ def test_a_video_that_ends_before_its_stretches_start_is_named(tmp_path, tables)
         stretches = [(0, 9), (0.3, 9), (0.4, 9), (2, 3)]
         assert check(manifest(tmp_path, [name], stretches, rate), tables) == {str(tmp_path / name): late}
         assert check(manifest(tmp_path, [name], stretches[:2], rate), tables) == {}
+    looks, broken = look_at(manifest(tmp_path, ["a.mp4"], stretches))
+    assert len(looks) == 2
+    assert ["ends at 0.4 s before its stretch from" in one for one in broken] == [True, True]
 
 
 def test_folders_of_frames(tmp_path, tables):

@@ -250,6 +250,19 @@ def test_a_folder_of_another_store_is_refused(tmp_path):
     assert prepare(source, tmp_path / "out", Planes(32)).there == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("metadata.csv", "file_name,label,no\na.mp4,run,x\n"), ("classes.txt", "run\n"), ("report.csv", "day,km\n1,2\n")],
+)
+def test_nothing_that_a_person_wrote_is_written_over(tmp_path, name, text):
+    source = videos(tmp_path / "in", ["a.mp4"])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text(text)
+    with pytest.raises(ValueError, match=rf"would write over .*{name}, which is not its own\. Give another folder"):
+        prepare(source, tmp_path / "out", FAST)
+    assert (tmp_path / "out" / name).read_text() == text
+
+
 def test_a_disk_that_is_full(tmp_path):
     """A limit on the size of files stands in for a full disk: the system refuses the write, with EFBIG."""
     videos(tmp_path / "in", ["small.mp4"])

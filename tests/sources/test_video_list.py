@@ -138,6 +138,10 @@ NO_LISTS = {
     "stretch, no header": ("a.mp4,3,0.5,2\n", r"line 1: 4 fields .* for stretches `path,label,start,end`"),
     "long row": ("path,label\na.mp4,1,2\n", r"line 2: 3 fields .*, as it was split at ','; 2 are named"),
     "short row": ("id,path,label\n1,a.mp4,2\n2,b.mp4\n", r"line 3: some rows have a label, and some have none"),
+    "other times": (
+        "path,label,start_time,stop time\na.mp4,0,1,2\n",
+        r"line 1: `start_time` may say where a stretch begins or ends, .* Rename `start_time` and `stop time`",
+    ),
     "other end": ("path,label,start,stop\na.mp4,0,1,2\n", r"line 1: stretches need two columns, `start` and `end`"),
     "no time": ("path,label,start,end\na.mp4,0,soon,\n", r"line 2: the start or end 'soon' is not a number of seconds"),
     "open quote": ('"a.mp4 1\nb.mp4 2\n', r"line 2: unexpected end of data\. Check the double quotes"),
@@ -160,6 +164,7 @@ NAMES = {
     "no header": "b.mp4,run\na.mp4,brush hair\nc.mp4,brush hair\nd.mp4,jump\n",
     "space": 'b.mp4 run\na.mp4 "brush hair"\nc.mp4 "brush hair"\nd.mp4 jump\n',
     "semicolon": "path;label\nb.mp4;run\na.mp4;brush hair\nc.mp4;brush hair\nd.mp4;jump\n",
+    "pipe": "b.mp4|run\na.mp4|brush hair\nc.mp4|brush hair\nd.mp4|jump\n",
     "Hugging Face's": "file_name,label\nb.mp4,run\na.mp4,brush hair\nc.mp4,brush hair\nd.mp4,jump\n",
     "a spreadsheet's": (
         '\ufeffNo.,Class,Video,Note\r\n1,run,b.mp4,\r\n2,brush hair,a.mp4,"so, so"\r\n'
@@ -181,12 +186,10 @@ def test_labels_may_be_the_names_of_classes(read, content):
     assert rows_of(manifest) == NAMED
 
 
-@pytest.mark.parametrize("name", ["list.json", "list.jsonl"])
-def test_json_is_no_list(tmp_path, name):
+@pytest.mark.parametrize(("name", "reads"), [("list.json", r"\(path\)"), ("list.jsonl", r"\(path, lines=True\)")])
+def test_json_is_no_list(tmp_path, name, reads):
     (tmp_path / name).write_text('{"path": "a.mp4", "label": 0}')
-    with pytest.raises(
-        ManifestError, match=rf"{name} is JSON, and a list is a CSV .*: `pandas\.read_json\(path, lines"
-    ):
+    with pytest.raises(ManifestError, match=rf"{name} is JSON, and a list is a CSV .*: `pandas\.read_json{reads}\.to"):
         VideoList(tmp_path / name).read()
 
 
@@ -226,10 +229,11 @@ def test_what_is_no_file_of_classes(read, tmp_path, content, match):
 
 
 def test_several_names(read):
-    for content in ("path,label\na.mp4,run;jump\nb.mp4,fly\nc.mp4,\n", 'a.mp4 "run, jump"\nb.mp4 fly\nc.mp4\n'):
-        manifest = read(content, multi_label=True)
-        assert manifest.classes == ("fly", "jump", "run")
-        assert [labels for _, labels in rows_of(manifest)] == [(1, 2), (0,), ()]
+    manifest = read("path,label\na.mp4,run;jump\nb.mp4,fly\nc.mp4,\n", multi_label=True)
+    assert manifest.classes == ("fly", "jump", "run")
+    assert [labels for _, labels in rows_of(manifest)] == [(1, 2), (0,), ()]
+    with pytest.raises(ManifestError, match="line 1: the label 'run, jump' may be several names, .* Part names by `;`"):
+        read('a.mp4 "run, jump"\nb.mp4 fly\n', multi_label=True)
     with pytest.raises(ManifestError, match="line 1: the label 'run;;jump' is not a number from 0"):
         read("a.mp4,run;;jump\n", multi_label=True)
 
