@@ -19,7 +19,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import compress, islice
 
 import av
 
@@ -41,9 +41,10 @@ from lightning_multigrid.files import (
 from lightning_multigrid.prepare.check_videos import bytes_of_planes
 from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run_tasks, shown
 from lightning_multigrid.prepare.transcode import ENCODER, Encoding, Planes, TranscodeJob, transcode
-from lightning_multigrid.sources import CLASSES_NAME, LIST_NAME, Manifest, save_list
+from lightning_multigrid.sources import Manifest, save_list
 
 REPORT_NAME = "report.csv"
+_OURS = "metadata.csv", "classes.txt", REPORT_NAME
 
 # Part of what makes two prepared files equal; raise it when `transcode` makes other files of the same settings.
 _VERSION = 7
@@ -145,17 +146,17 @@ def prepare(
 
 def _refuse_others_files(folder: str, suffix: str) -> None:
     """Refuses a folder with files of others under the names of ours, or whose list has videos of another store."""
-    heads = dict.fromkeys((LIST_NAME, CLASSES_NAME, REPORT_NAME), "")
-    for name in heads:
+    heads = dict.fromkeys(_OURS, "")
+    for name in _OURS:
         with suppress(FileNotFoundError), open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
             heads[name] = file.readline() + file.readline()
     listed, classes, report = heads.values()
-    theirs = {
-        LIST_NAME: listed and not re.match(".*,prepared\n", listed),
-        CLASSES_NAME: classes and not listed,
-        REPORT_NAME: report and not report.startswith("path,reason\n"),
-    }
-    if name := next(filter(theirs.get, theirs), ""):
+    of_others = (
+        listed and not re.match(".*,prepared\n", listed),
+        classes and not listed,
+        report and not report.startswith("path,reason\n"),
+    )
+    for name in compress(_OURS, of_others):
         raise ValueError(
             f"`prepare` would write over {os.path.join(folder, name)}, which is not its own. Give another folder as "
             "`output`."

@@ -7,15 +7,8 @@ from lightning_multigrid.sources.manifest import Manifest, Source, VideoSource
 from lightning_multigrid.sources.official import HMDB51, UCF101, Charades, Kinetics, SomethingSomething
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.told import class_sizes, shared_videos
-from lightning_multigrid.sources.video_list import (
-    CLASSES_NAME,
-    LIST_NAME,
-    VideoList,
-    holds_frames,
-    read_classes,
-    save_list,
-)
+from lightning_multigrid.sources.video_list import VideoList, holds_frames, read_classes, save_list
 
-__all__ = ["CLASSES_NAME", "HMDB51", "LIST_NAME", "UCF101", "Charades", "Kinetics", "Manifest", "ManifestError"]
+__all__ = ["HMDB51", "UCF101", "Charades", "Kinetics", "Manifest", "ManifestError"]
 __all__ += ["SomethingSomething", "Source", "VideoList", "VideoSource"]
 __all__ += ["class_sizes", "holds_frames", "read_classes", "save_list", "shared_videos"]
