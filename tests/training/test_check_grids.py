@@ -465,15 +465,23 @@ def test_a_hidden_state_that_is_kept_from_step_to_step_is_refused(reset):
         fit(Recurrent(), MultigridCallback(), max_epochs=1)
 
 
-def test_a_step_that_takes_the_baselines_number_of_clips_alone_fails_where_others_come():
-    """The rehearsal has two, and says so."""
+def test_a_step_that_takes_the_baselines_number_of_clips_alone_is_refused_where_others_come():
 
     def step(self, batch, _):
         return cross_entropy(self(batch[0]) + torch.zeros(4, CLASSES), batch[1])
 
-    said = pytest.warns(UserWarning, match="not be rehearsed with Script: .* RuntimeError: The size of tensor a")
-    with said, pytest.raises(RuntimeError, match="The size of tensor a"):
-        fit(script(training_step=step), MultigridCallback(), max_epochs=1)
+    said = r"takes 4 clips of the grid of .*, but not 8 \(RuntimeError: The size of tensor a"
+    with pytest.raises(ValueError, match=said):
+        begin(script(training_step=step), MultigridCallback())
+
+
+def test_a_step_that_takes_multiples_of_the_baselines_clips_is_rehearsed_with_them():
+    def step(self, batch, _):
+        assert len(batch[0]) % 4 == 0
+        return cross_entropy(self(batch[0]), batch[1], reduction="sum")
+
+    with pytest.raises(ValueError, match=r"a sum over the clips, or has one: 4 equal clips have"):
+        begin(script(training_step=step), MultigridCallback())
 
 
 def test_a_step_that_takes_as_many_clips_as_any_mini_batch_has_is_let_through():
@@ -489,7 +497,7 @@ def test_a_step_that_takes_as_many_clips_as_any_mini_batch_has_is_let_through():
 
 def test_a_model_that_was_built_for_another_grid_fails_on_that_of_the_baseline():
     module = script(nn.Sequential(nn.Conv3d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 16 * 32 * 32, CLASSES)))
-    said = r"`net.2` \(Linear\) fails on the baseline's own grid, with 2 clips, with .* build the model for"
+    said = r"`net.2` \(Linear\) fails on the baseline's own grid, with 4 clips, with .* build the model for"
     with pytest.warns(UserWarning, match=said), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         fit(module, MultigridCallback(), max_epochs=1)
 

@@ -32,6 +32,7 @@ def check_grids(
     read: Callable[[Sequence[BatchShape]], Made],
     trainer: Trainer,
     boxes_follow: bool = False,
+    clips: int | None = None,
 ) -> None:
     """Refuses grids that a script cannot take, or on which it would compute something else than on the baseline's.
 
@@ -39,11 +40,12 @@ def check_grids(
     on a clone of the module: once on each grid, and in a row, on the baseline's and on the coarsest with the clips of
     each mini-batch of the plan. What cannot be rehearsed on the baseline's grid is accepted, and said.
     Where boxes follow the clips, pixels may be counted from the first: so places are judged on grids of the full size.
+    `clips` are those of each small mini-batch; by default two or three, or as many as the script's if these fail.
     """
     if trainer.strategy.restore_checkpoint_after_setup:
         tell(f"{type(trainer.strategy).__name__} shards the module, whose steps are not rehearsed. {UNNOTICED}")
         return
-    name, clips, most = type(module).__name__, _number_of_clips(grids), max(grid.clips for grid in grids)
+    name, clips, most = type(module).__name__, clips or _number_of_clips(grids), max(grid.clips for grid in grids)
     shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
     baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
     numbers = {2 * clips, 4 * clips, *(grid.clips for grid in grids if grid.clips > clips)}
@@ -53,7 +55,10 @@ def check_grids(
     rehearse = partial(try_step, module, trainer, baseline, made)
     first = rehearse(baseline)
     if first.error is not None:
-        _warn(name, module, first)
+        if clips != grids[0].clips:
+            check_grids(module, grids, read, trainer, boxes_follow, grids[0].clips)
+        else:
+            _warn(name, module, first)
         return
     if coarsest.size < baseline.size:
         _refuse_windows(module)
