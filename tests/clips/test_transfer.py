@@ -27,6 +27,7 @@ from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.sources.video_list import VideoList
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.video.datamodule import VideoDataModule
+from tests.helpers.preparing import add_table
 from tests.helpers.recorder import TINY, Recorder
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import trainer
@@ -44,7 +45,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("videos")
     for number in range(VIDEOS):
         options = {"pix_fmt": "yuv444p"} if number == 4 else {}
-        write_video(folder / f"{number}.mp4", numbered_frames(FRAMES, first=number), **options)
+        add_table(write_video(folder / f"{number}.mp4", numbered_frames(FRAMES, first=number), **options))
     (folder / "7.mp4").write_text("no video")
     # Each six times, so that there are enough for the coarse mini-batches.
     lines = [f"{number}.mp4 {number % 3}\n" for number in range(VIDEOS)]

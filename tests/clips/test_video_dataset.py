@@ -24,12 +24,15 @@ from lightning_multigrid.pixels import YuvClip, resample_clips
 from lightning_multigrid.pixels.edits import draw_rectangle
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.video_list import VideoList
+from tests.helpers.preparing import add_table
 from tests.helpers.videos import write_video
 
 
 def gray_video(path, frames=30, height=36, width=48, **arguments):
     """Frame i is a flat gray of level 8 i."""
-    write_video(path, [np.full((height, width, 3), 8 * number, np.uint8) for number in range(frames)], **arguments)
+    levels = (np.full((height, width, 3), 8 * number, np.uint8) for number in range(frames))
+    if write_video(path, levels, **arguments).suffix == ".mp4":
+        add_table(path)
 
 
 @pytest.fixture(scope="module")
