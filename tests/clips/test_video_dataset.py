@@ -12,12 +12,8 @@ import pytest
 import torch
 
 import lightning_multigrid.decode.reader
-from lightning_multigrid.clips.batch import BrokenVideo
-from lightning_multigrid.clips.sampling import ClipSampling
-from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
-from lightning_multigrid.clips.views import CENTRE, Views, cut_out
-from lightning_multigrid.decode.reader import read_frames
-from lightning_multigrid.decode.video_file import BrokenVideosError
+from lightning_multigrid.clips import CENTRE, BrokenVideo, ClipSampling, VideoDataset, ViewDataset, Views, cut_out
+from lightning_multigrid.decode import BrokenVideosError, read_frames
 from lightning_multigrid.files import InputFile
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.pixels import YuvClip, resample_clips

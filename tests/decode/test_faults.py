@@ -12,11 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_multigrid.decode import full_decode, read_frames
+from lightning_multigrid.decode import VideoError, VideoReader, full_decode, make_table, read_frames
 from lightning_multigrid.decode.frame_table import checksum
-from lightning_multigrid.decode.full_decode import make_table
-from lightning_multigrid.decode.reader import VideoReader
-from lightning_multigrid.decode.video_file import VideoError
 from tests.helpers.codings import H264, PREPARED, damage, written
 from tests.helpers.mutations import mutate
 from tests.helpers.videos import decode_all, number_of, numbered_frames, write_video

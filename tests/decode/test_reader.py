@@ -16,11 +16,7 @@ import pytest
 import torch
 from PIL import ExifTags, Image, ImageOps
 
-from lightning_multigrid.decode.frame_pixels import Box
-from lightning_multigrid.decode.frame_table import FrameTable
-from lightning_multigrid.decode.full_decode import make_table
-from lightning_multigrid.decode.reader import VideoReader, open_video, read_frames
-from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.decode import Box, FrameTable, VideoError, VideoReader, make_table, open_video, read_frames
 from lightning_multigrid.prepare.transcode import Planes, TranscodeJob, transcode
 from tests.helpers.codings import CODINGS, COUNT, FRAMES, H264, HEIGHT, WIDTH, damage, real_videos, requests, written
 from tests.helpers.field_pictures import SIDE, expected_frames, write_field_pictures

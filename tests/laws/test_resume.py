@@ -23,12 +23,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback, NewestCheckpoint
-from lightning_multigrid.loading.order import shuffled_order
-from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.plan import Place, Plan
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.loading import MultigridSampler, shuffled_order
+from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.checkpoints.continuation import _continues_at, describe_run
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 from tests.helpers.processes import start_method

@@ -23,9 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
+from lightning_multigrid.norm import average_statistics, observed_moments, sub_batches, write_statistics
 from lightning_multigrid.norm.across_ranks import _partition, make_groups, ranks_needed
-from lightning_multigrid.norm.operation import sub_batches
-from lightning_multigrid.norm.population import average_statistics, observed_moments, write_statistics
 from tests.helpers import norms
 from tests.helpers.norms import CHANNELS, INPUTS, grouped
 from tests.helpers.processes import start_method

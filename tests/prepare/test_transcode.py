@@ -12,11 +12,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from lightning_multigrid.decode import open_video
-from lightning_multigrid.decode.full_decode import FullDecode, make_table
-from lightning_multigrid.decode.own_table import own_table
-from lightning_multigrid.decode.reader import VideoReader
-from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.decode import FullDecode, VideoError, VideoReader, make_table, open_video, own_table
 from lightning_multigrid.files import InputFile
 from lightning_multigrid.prepare.transcode import Encoding, Planes, TranscodeJob, transcode
 from tests.helpers.codings import damage, written

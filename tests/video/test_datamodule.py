@@ -8,21 +8,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.clips import ClipBatch, opening
-from lightning_multigrid.clips.views import Views
-from lightning_multigrid.decode import TableStore, VideoError
-from lightning_multigrid.decode.full_decode import FullDecode
-from lightning_multigrid.decode.video_file import BrokenVideosError
+from lightning_multigrid import VideoClassifier, VideoDataModule, resample_clips
+from lightning_multigrid.clips import ClipBatch, Views, opening
+from lightning_multigrid.decode import BrokenVideosError, FullDecode, TableStore, VideoError
 from lightning_multigrid.files import InputFile
 from lightning_multigrid.loading import ClipRequest
-from lightning_multigrid.pixels import resample_clips
-from lightning_multigrid.prepare import index_before_fit
-from lightning_multigrid.prepare.prepare_videos import prepare
-from lightning_multigrid.sources import VideoList
-from lightning_multigrid.sources.text import ManifestError
+from lightning_multigrid.prepare import index_before_fit, prepare
+from lightning_multigrid.sources import ManifestError, VideoList
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning, SlowVideoWarning
-from lightning_multigrid.video.classifier import VideoClassifier
-from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.codings import damage
 from tests.helpers.preparing import FAST
 from tests.helpers.recorder import TINY, Recorder, quiet_trainer
