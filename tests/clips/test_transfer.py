@@ -159,14 +159,8 @@ def test_a_visit_decodes_once_and_gives_what_each_request_gives(folder, monkeypa
 
 def opened_videos(monkeypatch):
     """The paths of the videos that are opened from now on."""
-    opened = []
-    own = VideoReader.__init__
-
-    def counted(self, path, *args, **options):
-        opened.append(path)
-        own(self, path, *args, **options)
-
-    monkeypatch.setattr(VideoReader, "__init__", counted)
+    opened, own = [], VideoReader.__init__
+    monkeypatch.setattr(VideoReader, "__init__", lambda *given: opened.append(given[1]) or own(*given))
     return opened
 
 

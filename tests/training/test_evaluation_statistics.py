@@ -121,15 +121,9 @@ def sampler_of(callback):
 
 class TwoLayers(Module):
     def make_net(self):
+        net = super().make_net()
         return nn.Sequential(
-            nn.Conv3d(3, 6, 3, stride=2, padding=1),
-            nn.BatchNorm3d(6),
-            nn.ReLU(),
-            nn.Conv3d(6, 5, 3, padding=1),
-            nn.BatchNorm3d(5),
-            nn.AdaptiveAvgPool3d(1),
-            nn.Flatten(),
-            nn.Linear(5, CLASSES),
+            *net[:3], nn.Conv3d(6, 5, 3, padding=1), nn.BatchNorm3d(5), *net[3:5], nn.Linear(5, CLASSES)
         )
 
 
