@@ -117,10 +117,10 @@ VARIANTS = {
     "precise statistics for validations": {"make": partial(MultigridCallback, precise_bn_batches=3)},
     "baseline": {"make": MultigridCallback.baseline},
 }
-ORDINARY = {"2 workers", "OneCycle", "saved with a validation", "precise statistics for validations", "baseline"}
+ORDINARY = "2 workers", "OneCycle", "saved with a validation", "precise statistics for validations", "baseline"
 
 
-@pytest.mark.parametrize("variant", [pytest.param(name, marks=() if name in ORDINARY else SLOW) for name in VARIANTS])
+@pytest.mark.parametrize("variant", sampled(VARIANTS, *ORDINARY))
 def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
     arguments = dict(VARIANTS[variant])
     scheduler, number = arguments.pop("scheduler", steps_scheduler), arguments.pop("workers", 0)
@@ -526,9 +526,7 @@ def train_for(folder, callback, scheduler, ckpt_path=None):
     return module
 
 
-@pytest.mark.parametrize(
-    "scheduler", [one_cycle, *(pytest.param(make, marks=SLOW) for make in (steps_scheduler, cosine))]
-)
+@pytest.mark.parametrize("scheduler", sampled([one_cycle, steps_scheduler, cosine], one_cycle))
 def test_an_epochs_end_goes_on_without_the_callback(scheduler, tmp_path):
     baseline = train_for(tmp_path / "baseline", None, scheduler)
     train_for(tmp_path / "off", MultigridCallback(**OFF), scheduler)
