@@ -1,31 +1,37 @@
 """What every test needs."""
 
+import functools
 import gc
+import importlib
 import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 
 import pytest
-import torch
-from torch.utils.data import _utils as loading
 
-from tests.helpers.fake_clock import FakeClock
-
-# torch waits this long for a worker that hangs because another was killed while both wrote to one queue.
-loading.MP_STATUS_CHECK_INTERVAL = 1.0
-
-try:
-    from hypothesis import settings
-except ModuleNotFoundError:  # tests for a GPU run without it
-    pass
-else:
-    # How long an example takes depends on what else the machine does; a test that hangs ends by pytest's own limit.
-    settings.register_profile("patient", deadline=None)
-    settings.load_profile("patient")
-
+from tests import import_lightning
 
 gc.disable()
+
+
+@functools.cache
+def libraries():
+    """Imports what tests need. The process that hands them to its workers does without, and starts seconds earlier."""
+    import_lightning()
+    gc.disable()
+    # torch waits this long for a worker that hangs because another was killed while both wrote to one queue.
+    importlib.import_module("torch.utils.data._utils").MP_STATUS_CHECK_INTERVAL = 1.0
+    with suppress(ModuleNotFoundError):  # tests for a GPU run without it
+        settings = importlib.import_module("hypothesis").settings
+        # How long an example takes depends on what else the machine does; a test that hangs ends by pytest's own limit.
+        settings.register_profile("patient", deadline=None)
+        settings.load_profile("patient")
+
+
+def pytest_collectstart():
+    libraries()
 
 
 def pytest_collection_finish():
@@ -41,7 +47,7 @@ def pytest_configure():
 
 
 def pytest_collection_modifyitems(items):
-    if not torch.cuda.is_available():
+    if not importlib.import_module("torch").cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
@@ -69,7 +75,7 @@ def _unrehearsed(monkeypatch, request):
 @pytest.fixture
 def clock(monkeypatch):
     """That of this process, which nothing else moves."""
-    clock = FakeClock()
+    clock = importlib.import_module("tests.helpers.fake_clock").FakeClock()
     monkeypatch.setattr("time.perf_counter", lambda: clock.time)
     return clock
 
@@ -91,7 +97,7 @@ def _smallest(monkeypatch, request):
 @pytest.fixture(autouse=True)
 def _one_thread():
     # Whatever the environment says, and the test before has set: Lightning does in ranks, scripts of benchmarks, too.
-    torch.set_num_threads(1)
+    importlib.import_module("torch").set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -121,13 +121,13 @@ def test_a_config_is_compared_and_an_interrupted_comparison_continues(here, tmp_
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's, of small data
-@pytest.mark.parametrize(("as_good", "trained"), [(True, ["0.75", "0.5"]), (False, ["0.75"])])
-def test_shorter_trainings_go_on_until_one_is_worse(as_good, trained, here, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Comparison, "as_good", lambda *_: as_good)
+def test_shorter_trainings_go_on_until_one_is_worse(here, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(module, "_share", lambda comparison: 1.0)
-    found = compare(CONFIG, tmp_path / "compared", seeds=1, lengths=(0.5, 0.75))
-    assert [path.split("/")[-2] for path in here][2:] == [f"multigrid_{share}-0" for share in trained]
-    for share in trained:
+    for as_good in (False, True):
+        monkeypatch.setattr(Comparison, "as_good", lambda *_, as_good=as_good: as_good)
+        found = compare(CONFIG, tmp_path / "compared", seeds=1, lengths=(0.5, 0.75))
+        assert [path.split("/")[-2] for path in here][2:] == ["multigrid_0.75-0", "multigrid_0.5-0"][: 1 + as_good]
+    for share in ("0.75", "0.5"):
         [run], [whole] = found.runs[f"multigrid_{share}"], found.runs[MULTIGRID]
         config = yaml.safe_load(run.config)
         assert run.epochs == config["trainer"]["max_epochs"] == float(share) * whole.epochs

@@ -23,14 +23,10 @@ from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lightning_multigrid import VideoClassifier, __version__
+from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, Plan, VideoClassifier, __version__
 from lightning_multigrid.cli import commands
 from lightning_multigrid.cli.main import OURS, main
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.schedule import Plan
-from lightning_multigrid.schedule.cycles import Baseline
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training import measured
 from tests.helpers.planned import planned
 from tests.helpers.sampling import sampled

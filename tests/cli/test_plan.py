@@ -15,8 +15,7 @@ from lightning_multigrid import MovingShapesDataModule, MultigridCallback, Video
 from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.cli.step_seconds import seconds_by_points
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.schedule.cycles import LongCycle
-from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule import BatchShape, LongCycle
 from lightning_multigrid.sources.official import UCF101
 from lightning_multigrid.training.trainer.lightning_internals import training_source
 from tests.helpers.recipe_sources import settings

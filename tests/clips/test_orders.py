@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from lightning_multigrid import MultigridCallback, VideoDataModule
 from lightning_multigrid.clips.orders import BalancedOrder, RepeatedOrder, balance_sampler, repeat_sampler
 from lightning_multigrid.loading.order import order_of
 from lightning_multigrid.sources.video_list import VideoList
-from lightning_multigrid.training.callback import MultigridCallback
-from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.recorder import TINY, Recorder
 from tests.helpers.tiny import trainer

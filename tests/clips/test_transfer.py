@@ -9,24 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from lightning_multigrid.clips.batch import collate_clips
+from lightning_multigrid import MultigridCallback, VideoDataModule
+from lightning_multigrid.clips import ClipSampling, VideoDataset, collate_clips
 from lightning_multigrid.clips.orders import RepeatedOrder, repeat_sampler
-from lightning_multigrid.clips.sampling import ClipSampling
-from lightning_multigrid.clips.video_dataset import VideoDataset
 from lightning_multigrid.decode.reader import VideoReader
-from lightning_multigrid.loading import clip_dataset
-from lightning_multigrid.loading.loader import MultigridLoader
-from lightning_multigrid.loading.order import shuffled_order
+from lightning_multigrid.loading import CollateAtOnce, MultigridLoader, MultigridSampler, clip_dataset, shuffled_order
 from lightning_multigrid.loading.requests import ClipRequest, read_clips
-from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.loading.streams import CollateAtOnce
-from lightning_multigrid.schedule.cycles import Baseline
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.plan import Place, Plan
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule, Place, Plan
 from lightning_multigrid.sources.video_list import VideoList
-from lightning_multigrid.training.callback import MultigridCallback
-from lightning_multigrid.video.datamodule import VideoDataModule
+from tests.helpers.preparing import add_table
 from tests.helpers.recorder import TINY, Recorder
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import trainer
@@ -44,7 +35,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("videos")
     for number in range(VIDEOS):
         options = {"pix_fmt": "yuv444p"} if number == 4 else {}
-        write_video(folder / f"{number}.mp4", numbered_frames(FRAMES, first=number), **options)
+        add_table(write_video(folder / f"{number}.mp4", numbered_frames(FRAMES, first=number), **options))
     (folder / "7.mp4").write_text("no video")
     # Each six times, so that there are enough for the coarse mini-batches.
     lines = [f"{number}.mp4 {number % 3}\n" for number in range(VIDEOS)]
@@ -168,14 +159,8 @@ def test_a_visit_decodes_once_and_gives_what_each_request_gives(folder, monkeypa
 
 def opened_videos(monkeypatch):
     """The paths of the videos that are opened from now on."""
-    opened = []
-    own = VideoReader.__init__
-
-    def counted(self, path, *args, **options):
-        opened.append(path)
-        own(self, path, *args, **options)
-
-    monkeypatch.setattr(VideoReader, "__init__", counted)
+    opened, own = [], VideoReader.__init__
+    monkeypatch.setattr(VideoReader, "__init__", lambda *given: opened.append(given[1]) or own(*given))
     return opened
 
 

@@ -12,24 +12,23 @@ import pytest
 import torch
 
 import lightning_multigrid.decode.reader
-from lightning_multigrid.clips.batch import BrokenVideo
-from lightning_multigrid.clips.sampling import ClipSampling
-from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
-from lightning_multigrid.clips.views import CENTRE, Views, cut_out
-from lightning_multigrid.decode.reader import read_frames
-from lightning_multigrid.decode.video_file import BrokenVideosError
+from lightning_multigrid.clips import CENTRE, BrokenVideo, ClipSampling, VideoDataset, ViewDataset, Views, cut_out
+from lightning_multigrid.decode import BrokenVideosError, read_frames
 from lightning_multigrid.files import InputFile
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.pixels import YuvClip, resample_clips
 from lightning_multigrid.pixels.edits import draw_rectangle
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.video_list import VideoList
+from tests.helpers.preparing import add_table
 from tests.helpers.videos import write_video
 
 
 def gray_video(path, frames=30, height=36, width=48, **arguments):
     """Frame i is a flat gray of level 8 i."""
-    write_video(path, [np.full((height, width, 3), 8 * number, np.uint8) for number in range(frames)], **arguments)
+    levels = (np.full((height, width, 3), 8 * number, np.uint8) for number in range(frames))
+    if write_video(path, levels, **arguments).suffix == ".mp4":
+        add_table(path)
 
 
 @pytest.fixture(scope="module")

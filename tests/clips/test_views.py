@@ -7,14 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from lightning_multigrid import VideoClassifier, VideoDataModule, resample_clips
 from lightning_multigrid.clips.batch import BrokenVideo, Clip
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.views import CENTRE, VideoBatch, Views, collate_views, share_frames
-from lightning_multigrid.decode.frame_pixels import Box
-from lightning_multigrid.decode.reader import read_frames
-from lightning_multigrid.pixels.resample import resample_clips
-from lightning_multigrid.video.classifier import VideoClassifier
-from lightning_multigrid.video.datamodule import VideoDataModule
+from lightning_multigrid.decode import Box, read_frames
 from tests.helpers.recorder import TINY, Recorder
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import write_video

@@ -5,10 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lightning_multigrid.decode.frame_folder import FrameFolder
-from lightning_multigrid.decode.frame_pixels import Box
-from lightning_multigrid.decode.reader import VideoReader
-from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.decode import Box, FrameFolder, VideoError, VideoReader
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 FRAMES = numbered_frames(12)

@@ -12,13 +12,9 @@ import pytest
 import torch
 import xxhash
 
-from lightning_multigrid.decode import packets
+from lightning_multigrid.decode import FullDecode, VideoError, VideoFile, VideoReader, append_table, make_table, packets
 from lightning_multigrid.decode import reader as reading
 from lightning_multigrid.decode.frame_table import Damage, FrameTable, Orientation, checksum
-from lightning_multigrid.decode.full_decode import FullDecode, make_table
-from lightning_multigrid.decode.own_table import append_table
-from lightning_multigrid.decode.reader import VideoReader
-from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from tests.helpers.codings import CODINGS, COUNT, FRAMES, H264, HEIGHT, WIDTH, requests, written
 from tests.helpers.videos import decode_all, number_of, numbered_frames, write_video
 

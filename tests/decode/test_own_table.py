@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_multigrid.decode.frame_table import FrameTable
-from lightning_multigrid.decode.full_decode import make_table
-from lightning_multigrid.decode.own_table import append_table, own_table
-from lightning_multigrid.decode.reader import VideoReader
+from lightning_multigrid.decode import FrameTable, VideoReader, append_table, make_table, own_table
 from lightning_multigrid.files.input_file import InputFile
 from tests.helpers.videos import number_of, numbered_frames, write_video
 

@@ -15,10 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_multigrid.clips.opening import Stretch
-from lightning_multigrid.decode.frame_pixels import Box
-from lightning_multigrid.decode.plane_file import PlaneFile, planes_bytes
-from lightning_multigrid.decode.reader import open_video, open_whole
-from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.decode import Box, PlaneFile, VideoError, open_video, open_whole, planes_bytes
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.prepare.transcode import Encoding, Planes, TranscodeJob, transcode
 from tests.helpers.videos import numbered_frames, write_video

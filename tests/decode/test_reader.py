@@ -16,11 +16,7 @@ import pytest
 import torch
 from PIL import ExifTags, Image, ImageOps
 
-from lightning_multigrid.decode.frame_pixels import Box
-from lightning_multigrid.decode.frame_table import FrameTable
-from lightning_multigrid.decode.full_decode import make_table
-from lightning_multigrid.decode.reader import VideoReader, open_video, read_frames
-from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.decode import Box, FrameTable, VideoError, VideoReader, make_table, open_video, read_frames
 from lightning_multigrid.prepare.transcode import Planes, TranscodeJob, transcode
 from tests.helpers.codings import CODINGS, COUNT, FRAMES, H264, HEIGHT, WIDTH, damage, real_videos, requests, written
 from tests.helpers.field_pictures import SIDE, expected_frames, write_field_pictures
@@ -48,12 +44,16 @@ def assert_reads_as(path, expected, count=12):
                 assert np.array_equal(reader.read(indices).numpy(), expected[indices]), indices
 
 
+def assert_shows(path, numbers, count=12):
+    """What is read is a whole decode, of the frames of these numbers."""
+    expected = decode_all(path)
+    assert [number_of(frame) for frame in expected] == list(numbers)
+    assert_reads_as(path, expected, count)
+
+
 @pytest.mark.parametrize("name", CODINGS)
 def test_frames_are_those_of_a_whole_decode(folder, name):
-    path = written(folder, name)
-    expected = decode_all(path)
-    assert [number_of(frame) for frame in expected] == list(range(COUNT))  # nothing was lost in making the file
-    assert_reads_as(path, expected)
+    assert_shows(written(folder, name), range(COUNT))  # nothing was lost in making the file
 
 
 @pytest.mark.parametrize("path", sampled(real_videos(), *real_videos()[:1]), ids=lambda path: path.name)
@@ -185,9 +185,7 @@ def test_frames_and_boxes_that_there_are_not(opened_as, box):
 def test_frames_that_an_edit_list_leaves_out_do_not_count(folder, tmp_path, name, skipped, kept):
     path = tmp_path / name
     path.write_bytes(mp4_cut(written(folder, name).read_bytes(), skipped, kept, rate=30))
-    expected = decode_all(path)
-    assert [number_of(frame) for frame in expected] == list(range(skipped, skipped + kept))
-    assert_reads_as(path, expected)
+    assert_shows(path, range(skipped, skipped + kept))
     if name == "gop_12.mp4":
         with opened(path) as reader:
             reader.read([kept - 1])
@@ -305,10 +303,8 @@ def test_a_frame_that_is_lost_is_not_counted(folder, tmp_path, which):
     lost = [packet for packet in packets if packet.is_disposable][which]
     data[lost.pos + 4] = 38 << 1  # the type of the unit, behind its length: filler data
     path.write_bytes(data)
-    expected = decode_all(path)
     number = sorted(packet.pts for packet in packets).index(lost.pts)
-    assert [number_of(frame) for frame in expected] == [n for n in range(COUNT) if n != number]
-    assert_reads_as(path, expected)
+    assert_shows(path, (n for n in range(COUNT) if n != number))
 
 
 def test_hidden_frames_of_vp8_do_not_count(folder, tmp_path):
@@ -321,9 +317,7 @@ def test_hidden_frames_of_vp8_do_not_count(folder, tmp_path):
         data[data.index(bytes(packets[number]))] &= 0xEF  # the bit that shows a frame
     path = tmp_path / "hidden.ivf"
     path.write_bytes(data)
-    expected = decode_all(path)
-    assert [number_of(frame) for frame in expected] == [n for n in range(COUNT) if n not in (7, 41)]
-    assert_reads_as(path, expected)
+    assert_shows(path, (n for n in range(COUNT) if n not in (7, 41)))
     with opened(path) as reader:
         reader.read([50])
         assert reader.packets_fed <= 13  # found by seeking, so the index was believed
@@ -497,9 +491,7 @@ def jpegs(frames, **options):
 def test_jpegs_behind_each_other_are_a_video(tmp_path, suffix, options, size):
     path = tmp_path / f"video.{suffix}"
     path.write_bytes(b"".join(jpegs(numbered_frames(30, *size), **options)))
-    expected = decode_all(path)
-    assert [number_of(frame) for frame in expected] == list(range(30))
-    assert_reads_as(path, expected, count=4)
+    assert_shows(path, range(30), count=4)
     with opened(path) as reader:
         assert reader.table.direct
         reader.read([20, 3])

@@ -11,10 +11,7 @@ from pathlib import Path
 import av
 import pytest
 
-from lightning_multigrid.decode import table_store
-from lightning_multigrid.decode.full_decode import make_table
-from lightning_multigrid.decode.table_store import TableStore
-from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.decode import TableStore, VideoError, make_table, table_store
 from lightning_multigrid.files import InputFile, OutputError
 from tests.helpers.broken_files import broken_files
 from tests.helpers.videos import numbered_frames, write_video

@@ -4,9 +4,7 @@ import os
 
 import pytest
 
-from lightning_multigrid.decode.full_decode import make_table
-from lightning_multigrid.decode.reader import VideoReader
-from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.decode import VideoError, VideoReader, make_table
 from lightning_multigrid.files.input_file import Cursor, InputFile
 from tests.helpers.codings import H264
 from tests.helpers.videos import number_of, numbered_frames, write_video

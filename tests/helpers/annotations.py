@@ -4,8 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError
+from lightning_multigrid.sources import Manifest, ManifestError
 from tests.helpers.mutations import check_rows
 
 

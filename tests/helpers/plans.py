@@ -4,9 +4,7 @@ from fractions import Fraction
 
 from hypothesis import strategies as st
 
-from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
 
 LONG = LongCycle(), LongCycle(((1, 1),)), LongCycle(((0.5, 0.71), (1, 0.71))), LongCycle(((0.63, 0.9), (0.52, 0.57)))
 SHORT = ShortCycle(), ShortCycle((1,)), ShortCycle((0.5, 1)), ShortCycle((0.57, 0.9, 0.7, 0.51))

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+from lightning_multigrid.decode import append_table, make_table
+from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.builder import ManifestBuilder
 from tests.helpers.videos import numbered_frames, write_video
@@ -22,6 +24,19 @@ def videos(folder, names):
         written.rename(path)
         builder.add(name, [place % 2], where=name)
     return builder.build()
+
+
+def add_table(path):
+    """Puts the frame table of a video behind it, as `prepare` does: no clip of it needs a decode of the whole."""
+    with open(path, "r+b") as file:
+        append_table(file, make_table(path))
+
+
+def decoded_whole(monkeypatch):
+    """The paths of the files that are decoded whole from now on."""
+    paths, own = [], FullDecode.__iter__
+    monkeypatch.setattr(FullDecode, "__iter__", lambda self: paths.append(self.file.path) or own(self))
+    return paths
 
 
 def is_of_the_runs(name):

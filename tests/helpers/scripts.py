@@ -21,8 +21,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
-from lightning_multigrid import MultigridCallback
-from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid import BatchShape, MultigridCallback
 from tests.helpers.small_scripts import BATCH, CLIPS, EPOCHS, FRAMES, SIZE, Script, loader
 
 QUIET = {

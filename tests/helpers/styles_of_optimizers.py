@@ -62,7 +62,7 @@ row(OPTIMIZERS, "timm's `create_optimizer_v2`", module=optimized(timm_adamw), ne
 row(OPTIMIZERS, "LBFGS, unscaled", module=optimized(lambda m: torch.optim.LBFGS(m.parameters(), 0.1, max_iter=2)),
     multigrid={"lr_scaling": "none"})  # fmt: skip
 row(OPTIMIZERS, "an optimizer without an LR in its parameter groups", module=optimized(lambda m: NoLR(m.parameters())),
-    refused="but one of NoLR has none", outcome="there is nothing to scale; call it `lr`")  # fmt: skip
+    refused="but one of NoLR has none. Give the op", outcome="there is nothing to scale; call it `lr`")  # fmt: skip
 row(OPTIMIZERS, "Adafactor, which compares the LR with its count of steps",
     module=optimized(lambda m: torch.optim.Adafactor(m.parameters(), 0.1)))  # fmt: skip
 row(OPTIMIZERS, "timm's `Lookahead`", module=optimized(lookahead), needs="timm")

@@ -18,6 +18,8 @@ def misbehave(task):
         time.sleep(5)
     if word == "exit":
         os._exit(3)
+    if word == "ctrl-c":  # whether it would interrupt this process
+        return signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     if word == "raise":
         raise KeyError("what")
     if word == "memory":
@@ -31,7 +33,3 @@ def misbehave(task):
         while True:
             time.sleep(0.05)
     return task
-
-
-def is_interrupted_by_ctrl_c(task):
-    return signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -23,11 +23,9 @@ from unittest import mock
 
 import pytest
 
-from lightning_multigrid import AtomicCheckpointIO, MultigridCallback, NewestCheckpoint
-from lightning_multigrid.prepare import Planes, index, originals
-from lightning_multigrid.prepare.prepare_videos import prepare
+from lightning_multigrid import AtomicCheckpointIO, MultigridCallback, NewestCheckpoint, VideoDataModule
+from lightning_multigrid.prepare import Planes, index, originals, prepare
 from lightning_multigrid.sources import VideoList
-from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.preparing import FAST, contents, videos
 from tests.helpers.processes import start_method
 from tests.helpers.recorder import TINY, Recorder

@@ -19,11 +19,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.multiprocessing import ProcessRaisedException, start_processes
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from lightning_multigrid import MultigridCallback
-from lightning_multigrid.schedule import Plan
-from lightning_multigrid.schedule.cycles import Baseline
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule, Plan
 from lightning_multigrid.training.script.refusals import refuse_unsupported
 from tests.helpers.launchers import by_forks, by_lightning, by_slurm, by_torchrun, variables_of_torchrun
 from tests.helpers.on_ranks import NUMBER

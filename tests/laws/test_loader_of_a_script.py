@@ -143,7 +143,14 @@ class Keeping(Module):
         self.passes.append([*self.trainer.train_dataloader])
 
 
-class Counting(Sampler):
+class Long:
+    """A dataset or a sampler of all clips."""
+
+    def __len__(self):
+        return NUMBER
+
+
+class Counting(Long, Sampler):
     """Has a state that no seed sets."""
 
     drawn = 0
@@ -151,9 +158,6 @@ class Counting(Sampler):
     def __iter__(self):
         self.drawn += 1
         return iter([(self.drawn + index) % NUMBER for index in range(NUMBER)])
-
-    def __len__(self):
-        return NUMBER
 
 
 def keeping(sampler):
@@ -179,14 +183,11 @@ def test_it_gives_the_scripts_mini_batches_of_all_clips(sampler):
 # --- What a script sets when an epoch begins ---
 
 
-class Filled(Dataset):
+class Filled(Long, Dataset):
     """Clips that are what a function makes of their index, and of an epoch that the script tells."""
 
     def __init__(self, value=lambda index, epoch: epoch, epoch=-1):
         self.value, self.epoch = value, epoch
-
-    def __len__(self):
-        return NUMBER
 
     def __getitem__(self, index):
         return torch.full((3, 8, 32, 32), float(self.value(index, self.epoch))), index % 4
@@ -197,7 +198,7 @@ def shared():
     return Filled(lambda index, epoch: epoch.value, multiprocessing.Value("i", -1))
 
 
-class Stage(Sampler):
+class Stage(Long, Sampler):
     """Gives the indices of a stage that the script sets, in an order drawn anew."""
 
     stage = 0
@@ -205,9 +206,6 @@ class Stage(Sampler):
     def __iter__(self):
         of_stage = [10 * self.stage + index for index in range(10)]
         return iter(random.choices(of_stage, k=NUMBER))
-
-    def __len__(self):
-        return NUMBER
 
 
 class Stream(IterableDataset):
@@ -403,16 +401,13 @@ def test_workers_alone_read_so_what_a_dataset_opens_at_its_first_sample_is_their
 # --- Random generators of their own ---
 
 
-class Private(Dataset):
+class Private(Long, Dataset):
     """Flips, brightens and shifts by generators of its own, one of them in a transform."""
 
     def __init__(self):
         self.clips = clips(NUMBER)
         self.python, self.numpy = random.Random(5), np.random.default_rng(5)
         self.transforms = [Shift()]
-
-    def __len__(self):
-        return NUMBER
 
     def __getitem__(self, index):
         x, y = self.clips[index]
@@ -427,15 +422,12 @@ class Shift:
         return x + torch.rand(1, generator=self.torch) + self.old.rand()
 
 
-class PrivateOrder(Sampler):
+class PrivateOrder(Long, Sampler):
     def __init__(self):
         self.random = random.Random(9)
 
     def __iter__(self):
         return iter(self.random.sample(range(NUMBER), NUMBER))
-
-    def __len__(self):
-        return NUMBER
 
 
 class ToldOrder(PrivateOrder):
@@ -468,12 +460,9 @@ def test_generators_of_a_dataset_or_a_sampler_resume_exactly(order, workers, tmp
 # --- Samples that are None ---
 
 
-class Broken(Dataset):
+class Broken(Long, Dataset):
     def __init__(self, broken):
         self.clips, self.broken = clips(NUMBER), broken
-
-    def __len__(self):
-        return NUMBER
 
     def __getitem__(self, index):
         return None if index in self.broken else self.clips[index]

@@ -401,19 +401,6 @@ def test_checkpoints_hold_what_was_written_and_resume_from_it(place, tmp_path):
         assert resumed.lrs == pytest.approx(whole.lrs[done:])
 
 
-def test_an_optimizer_whose_lr_is_none_is_refused():
-    class Fixed(SGD):
-        def __init__(self, parameters):
-            super().__init__(parameters, lr=0.1)
-            self.param_groups[0]["lr"] = None
-
-        def step(self, closure):
-            return closure()
-
-    with pytest.raises(MisconfigurationException, match="of all parameter groups, but one of .* has none. Give the op"):
-        fit(Module(optimizer=Fixed), MultigridCallback())
-
-
 class TwoTensors(Module):
     """Two parameter groups, each with a tensor; a hook writes the second one at a step in mid-epoch."""
 

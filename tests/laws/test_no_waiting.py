@@ -15,9 +15,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_multigrid import MovingShapesDataModule, MultigridCallback, VideoClassifier
+from lightning_multigrid import Augmentation, MovingShapesDataModule, MultigridCallback, VideoClassifier, resample_clips
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.pixels import Augmentation, resample_clips
 from tests.helpers.versions import not_torch_2_6
 
 EDITS = Augmentation(rand_augment=2, erasing=0.5)

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_multigrid.loading.order import shuffled_order
-from lightning_multigrid.loading.randomness import derive_seed
-from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
+from lightning_multigrid.loading import MultigridSampler, baseline_sampler, derive_seed, shuffled_order
 from lightning_multigrid.schedule.plan import Place, Plan
 from tests.helpers.plans import schedules
 

@@ -18,8 +18,7 @@ from lightning_multigrid.clips import ClipSampling, VideoDataset
 from lightning_multigrid.decode import TableStore, VideoError, VideoReader, make_table, open_video, read_frames
 from lightning_multigrid.files import remote_file
 from lightning_multigrid.prepare import Planes, check, index, prepare
-from lightning_multigrid.sources import VideoList
-from lightning_multigrid.sources.text import ManifestError
+from lightning_multigrid.sources import ManifestError, VideoList
 from lightning_multigrid.video import VideoDataModule
 from lightning_multigrid.video.broken_videos import SlowVideoWarning
 from tests.helpers.preparing import FAST

@@ -23,12 +23,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback, NewestCheckpoint
-from lightning_multigrid.loading.order import shuffled_order
-from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.plan import Place, Plan
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.loading import MultigridSampler, shuffled_order
+from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.checkpoints.continuation import _continues_at, describe_run
 from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 from tests.helpers.processes import start_method
@@ -121,10 +117,10 @@ VARIANTS = {
     "precise statistics for validations": {"make": partial(MultigridCallback, precise_bn_batches=3)},
     "baseline": {"make": MultigridCallback.baseline},
 }
-ORDINARY = {"2 workers", "OneCycle", "saved with a validation", "precise statistics for validations", "baseline"}
+ORDINARY = "2 workers", "OneCycle", "saved with a validation", "precise statistics for validations", "baseline"
 
 
-@pytest.mark.parametrize("variant", [pytest.param(name, marks=() if name in ORDINARY else SLOW) for name in VARIANTS])
+@pytest.mark.parametrize("variant", sampled(VARIANTS, *ORDINARY))
 def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
     arguments = dict(VARIANTS[variant])
     scheduler, number = arguments.pop("scheduler", steps_scheduler), arguments.pop("workers", 0)
@@ -530,9 +526,7 @@ def train_for(folder, callback, scheduler, ckpt_path=None):
     return module
 
 
-@pytest.mark.parametrize(
-    "scheduler", [one_cycle, *(pytest.param(make, marks=SLOW) for make in (steps_scheduler, cosine))]
-)
+@pytest.mark.parametrize("scheduler", sampled([one_cycle, steps_scheduler, cosine], one_cycle))
 def test_an_epochs_end_goes_on_without_the_callback(scheduler, tmp_path):
     baseline = train_for(tmp_path / "baseline", None, scheduler)
     train_for(tmp_path / "off", MultigridCallback(**OFF), scheduler)

@@ -12,10 +12,7 @@ import pytest
 import yaml
 
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.schedule import Plan
-from lightning_multigrid.schedule.cycles import Baseline
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule, Plan
 from tests.helpers.launchers import free_port, shell_environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

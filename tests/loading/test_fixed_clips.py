@@ -8,10 +8,8 @@ import torch
 from torch.nn.functional import interpolate
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from lightning_multigrid.loading.fixed_clips import FixedClips, clip_dataset
-from lightning_multigrid.loading.randomness import seeded
+from lightning_multigrid.loading import FixedClips, SampleParts, clip_dataset, seeded
 from lightning_multigrid.loading.requests import ClipRequest, read_clips
-from lightning_multigrid.loading.samples import SampleParts
 
 Pair = namedtuple("Pair", "clip label")
 

@@ -5,14 +5,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset, get_worker_info
 
-from lightning_multigrid.loading.loader import MultigridLoader, in_worker
-from lightning_multigrid.loading.order import shuffled_order
-from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.loading.streams import CollateAtOnce
-from lightning_multigrid.schedule.cycles import Baseline
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.plan import Place, Plan
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.loading import CollateAtOnce, MultigridLoader, MultigridSampler, in_worker, shuffled_order
+from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule, Place, Plan
 
 DATA = TensorDataset(torch.arange(20))
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))

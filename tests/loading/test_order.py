@@ -15,8 +15,7 @@ from torch.utils.data import (
 )
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.loading.order import order_of, shuffled_order
-from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading import MultigridSampler, order_of, shuffled_order
 from tests.helpers.tiny import Module, clips, fit
 
 

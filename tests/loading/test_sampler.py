@@ -7,13 +7,8 @@ from hypothesis import strategies as st
 from lightning import Trainer
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler
 
-from lightning_multigrid.loading.order import order_of, shuffled_order
-from lightning_multigrid.loading.randomness import derive_seed
-from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
-from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.plan import Place, Plan
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.loading import MultigridSampler, baseline_sampler, derive_seed, order_of, shuffled_order
+from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.script.recipe import read_recipe
 
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))

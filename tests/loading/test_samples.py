@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision import tv_tensors
 
-from lightning_multigrid.loading.fixed_clips import FixedClips
-from lightning_multigrid.loading.requests import ClipRequest
-from lightning_multigrid.loading.samples import SampleParts
+from lightning_multigrid.loading import ClipRequest, FixedClips, SampleParts
 
 Pair = namedtuple("Pair", "clip mask")
 

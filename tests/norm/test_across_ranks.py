@@ -6,8 +6,9 @@ Every rank draws the clips of all ranks from the same seed, normalises its own, 
 import copy
 import gc
 import weakref
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -23,9 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
+from lightning_multigrid.norm import average_statistics, observed_moments, sub_batches, write_statistics
 from lightning_multigrid.norm.across_ranks import _partition, make_groups, ranks_needed
-from lightning_multigrid.norm.operation import sub_batches
-from lightning_multigrid.norm.population import average_statistics, observed_moments, write_statistics
 from tests.helpers import norms
 from tests.helpers.norms import CHANNELS, INPUTS, grouped
 from tests.helpers.processes import start_method
@@ -99,22 +99,16 @@ def one_process(layer, x, weights, counts, groups):
 @contextmanager
 def collectives():
     """The calls of `all_reduce` and `new_group`, by name."""
-    calls, originals = [], {name: getattr(dist, name) for name in ("all_reduce", "new_group")}
-
-    def counted(name):
-        def call(*args, **kwargs):
-            calls.append(name)
-            return originals[name](*args, **kwargs)
-
-        return call
-
-    for name in originals:
-        setattr(dist, name, counted(name))
-    try:
+    calls = []
+    with ExitStack() as patches:
+        for name in ("all_reduce", "new_group"):
+            patches.enter_context(mock.patch.object(dist, name, partial(counted, calls, name, getattr(dist, name))))
         yield calls
-    finally:
-        for name, original in originals.items():
-            setattr(dist, name, original)
+
+
+def counted(calls, name, function, *args, **kwargs):
+    calls.append(name)
+    return function(*args, **kwargs)
 
 
 def ranks_are_one_process(rank, world):

@@ -12,11 +12,8 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from lightning_multigrid.pixels.augment import Augmentation
+from lightning_multigrid import Augmentation, LongCycle, MultigridCallback, VideoDataModule
 from lightning_multigrid.pixels.edits import OPERATIONS, draw_edits, erase, rand_augment
-from lightning_multigrid.schedule.cycles import LongCycle
-from lightning_multigrid.training.callback import MultigridCallback
-from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.operations import Operations
 from tests.helpers.recorder import Recorder
 from tests.helpers.tiny import trainer

@@ -10,11 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from lightning_multigrid.pixels import PackedCrops, YuvClip, YuvFormat, resample_clips
 from lightning_multigrid.pixels import packed as packed
 from lightning_multigrid.pixels import resample as resample
-from lightning_multigrid.pixels.packed import PackedCrops
-from lightning_multigrid.pixels.resample import resample_clips
-from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
 from tests.helpers.operations import Operations
 
 IDENTITY = {"mean": (0.0, 0.0, 0.0), "std": (1 / 255, 1 / 255, 1 / 255)}  # leaves the values of the pixels alone

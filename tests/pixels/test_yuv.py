@@ -11,10 +11,8 @@ import pytest
 import torch
 
 import lightning_multigrid.decode.reader
-from lightning_multigrid.decode.frame_pixels import Box
-from lightning_multigrid.decode.reader import VideoReader
-from lightning_multigrid.pixels.resample import resample_clips
-from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
+from lightning_multigrid.decode import Box, VideoReader
+from lightning_multigrid.pixels import YuvClip, YuvFormat, resample_clips
 from tests.helpers.videos import numbered_frames, write_video
 
 # Numbers of ITU-T H.273 and FFmpeg: matrix, and limited (1) or full (2) range; 0 says nothing.

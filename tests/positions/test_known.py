@@ -9,8 +9,7 @@ from torch import nn
 from torch.nn.functional import interpolate
 from torch.testing import assert_close
 
-from lightning_multigrid import MultigridCallback
-from lightning_multigrid.models.wrapped import ResizedPositions
+from lightning_multigrid import MultigridCallback, ResizedPositions
 from lightning_multigrid.positions import Following, patch_divisors
 from tests.helpers.attention import mvit, swin
 from tests.helpers.tiny import CLASSES, Module, fit, loader

@@ -9,9 +9,7 @@ import pytest
 from PIL import Image
 
 from lightning_multigrid.decode import Damage, FullDecode, VideoError, make_table, open_video
-from lightning_multigrid.prepare.check_videos import check, kind_of, look_at
-from lightning_multigrid.prepare.index_before_fit import index_in_subprocess
-from lightning_multigrid.prepare.prepare_videos import prepare
+from lightning_multigrid.prepare import check, index_in_subprocess, kind_of, look_at, prepare
 from lightning_multigrid.sources import VideoList
 from lightning_multigrid.sources.builder import ManifestBuilder
 from tests.helpers.broken_files import broken_files

@@ -13,8 +13,7 @@ import pytest
 from lightning_multigrid.decode import TableStore, table_store
 from lightning_multigrid.files.durable import OutputError
 from lightning_multigrid.prepare import index_before_fit as module
-from lightning_multigrid.prepare import tables
-from lightning_multigrid.prepare.index_before_fit import index_in_subprocess
+from lightning_multigrid.prepare import index_in_subprocess, tables
 from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.preparing import videos
 

@@ -17,21 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from lightning_multigrid.clips.sampling import ClipSampling
-from lightning_multigrid.clips.video_dataset import VideoDataset
-from lightning_multigrid.decode.reader import VideoReader
-from lightning_multigrid.decode.video_file import BrokenVideosError
+from lightning_multigrid.clips import ClipSampling, VideoDataset
+from lightning_multigrid.decode import BrokenVideosError, VideoReader
 from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
 from lightning_multigrid.loading import ClipRequest
 from lightning_multigrid.pixels import YuvClip
-from lightning_multigrid.prepare import prepare_videos
-from lightning_multigrid.prepare.check_videos import bytes_of_planes, check
+from lightning_multigrid.prepare import Encoding, Planes, bytes_of_planes, check, originals, prepare_videos
 from lightning_multigrid.prepare.prepare_videos import names_of, prepare
 from lightning_multigrid.prepare.processes import run_tasks
-from lightning_multigrid.prepare.tables import originals
-from lightning_multigrid.prepare.transcode import Encoding, Planes
-from lightning_multigrid.sources.official import Charades
-from lightning_multigrid.sources.video_list import VideoList
+from lightning_multigrid.sources import Charades, VideoList
 from tests.helpers.broken_files import broken_files
 from tests.helpers.preparing import FAST, check_whole, contents, start, videos
 from tests.helpers.sampling import sampled

@@ -8,7 +8,7 @@ import pytest
 from lightning_multigrid.prepare.processes import TaskFailure, run_tasks
 from tests.helpers.processes import wait_for
 from tests.helpers.sampling import sampled
-from tests.helpers.task_functions import double, is_interrupted_by_ctrl_c, misbehave
+from tests.helpers.task_functions import double, misbehave
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -33,10 +33,12 @@ def test_workers_that_start_late_end_in_silence(capfd):
 
 
 @pytest.mark.parametrize(("ending", "status"), sampled([("SIGKILL", -9), ("SIGSEGV", -11), ("exit", 3)], ("exit", 3)))
-def test_a_worker_that_ends_costs_its_task(ending, status):
-    results = dict(run_tasks(misbehave, [1, ending, 2], 1, timeout=60))
+def test_a_worker_that_ends_costs_its_task_and_none_hears_ctrl_c(ending, status):
+    """And Ctrl-C is for the command, not for its workers."""
+    results = dict(run_tasks(misbehave, [1, ending, "ctrl-c"], 1, timeout=60))
     assert f"ended with exit status {status} (-9: memory ran out" in results.pop(ending).reason
-    assert results == {1: 1, 2: 2}
+    assert results == {1: 1, "ctrl-c": False}
+    assert misbehave("ctrl-c")
 
 
 @pytest.mark.parametrize("workers", sampled([0, 1], 0))
@@ -65,11 +67,6 @@ def test_leaving_early_ends_the_workers():
     start = time.monotonic()
     results.close()
     assert time.monotonic() - start < 40  # the task would take 60
-
-
-def test_ctrl_c_is_for_the_command_and_not_for_its_workers():
-    assert list(run_tasks(is_interrupted_by_ctrl_c, [1], 1, timeout=60)) == [(1, False)]
-    assert is_interrupted_by_ctrl_c(1)
 
 
 def test_workers_end_with_a_command_that_is_killed(tmp_path):

@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from lightning_multigrid.decode.video_file import BrokenVideosError
-from lightning_multigrid.prepare import prepare_videos
-from lightning_multigrid.prepare.prepare_videos import prepare
+from lightning_multigrid.prepare import prepare, prepare_videos
 from lightning_multigrid.prepare.processes import run_tasks
 from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.preparing import FAST, contents, videos

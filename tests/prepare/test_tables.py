@@ -2,8 +2,7 @@
 
 import pytest
 
-from lightning_multigrid.decode import TableStore, table_store
-from lightning_multigrid.decode.full_decode import make_table
+from lightning_multigrid.decode import TableStore, make_table, table_store
 from lightning_multigrid.prepare.tables import index
 from tests.helpers.videos import numbered_frames, write_video
 

@@ -12,14 +12,11 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from lightning_multigrid.decode import open_video
-from lightning_multigrid.decode.full_decode import FullDecode, make_table
-from lightning_multigrid.decode.own_table import own_table
-from lightning_multigrid.decode.reader import VideoReader
-from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.decode import VideoError, VideoReader, make_table, open_video, own_table
 from lightning_multigrid.files import InputFile
 from lightning_multigrid.prepare.transcode import Encoding, Planes, TranscodeJob, transcode
 from tests.helpers.codings import damage, written
+from tests.helpers.preparing import decoded_whole
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 
@@ -279,14 +276,7 @@ def test_the_table_stands_behind_the_video(tmp_path):
 
 def test_a_source_is_decoded_once_and_its_copy_twice(tmp_path, monkeypatch):
     """The second decode of the copy finds its entries."""
-    source, decoded = write_video(tmp_path / "a.mp4", numbered_frames(12)), []
-    own = FullDecode.__iter__
-
-    def counted(self):
-        decoded.append(self.file.path)
-        return own(self)
-
-    monkeypatch.setattr(FullDecode, "__iter__", counted)
+    source, decoded = write_video(tmp_path / "a.mp4", numbered_frames(12)), decoded_whole(monkeypatch)
     prepared(source, tmp_path / "b.mp4")
     assert decoded[0] == str(source)
     assert len(decoded) == 2

@@ -3,11 +3,8 @@
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from lightning_multigrid.reports.comparison import Comparison, RunRecord
-from lightning_multigrid.reports.figures import LRPoint, comparison_figure, plan_figure
-from lightning_multigrid.schedule.cycles import Baseline
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.reports import Comparison, LRPoint, RunRecord, comparison_figure, plan_figure
+from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
 
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(4, 32, 224), epochs=239, milestones=(94, 154, 196)))
 LRS = [

@@ -8,16 +8,10 @@ from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgre
 from lightning.pytorch.loggers import CSVLogger
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
-from lightning_multigrid import MultigridCallback
-from lightning_multigrid.reports import run_report
-from lightning_multigrid.reports.account import Account
-from lightning_multigrid.reports.loader_watch import Loading
-from lightning_multigrid.reports.run_report import RunReport
+from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, ShortCycle
+from lightning_multigrid.reports import Account, Loading, RunReport, run_report
 from lightning_multigrid.reports.step_times import ShapeTimes, StepTime, StepTotals
 from lightning_multigrid.schedule import Place, Plan, Step
-from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import MultigridSchedule
 from tests.helpers.tiny import Module, fit
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from lightning_multigrid.reports.step_times import Clock, StepTimer
-from lightning_multigrid.schedule import Place, Step
-from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule import BatchShape, Place, Step
 from tests.helpers.fake_clock import FakeClock
 
 

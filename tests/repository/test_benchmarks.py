@@ -17,8 +17,7 @@ import torch
 from torch.testing import assert_close
 from torch.utils.data import IterableDataset
 
-from lightning_multigrid import BatchShape, MultigridSchedule
-from lightning_multigrid.schedule import Plan
+from lightning_multigrid import BatchShape, MultigridSchedule, Plan
 from tests.helpers.recipe_sources import settings
 from tests.helpers.videos import numbered_frames, write_video
 

@@ -9,8 +9,7 @@ import yaml
 from jsonargparse import ArgumentParser
 
 import lightning_multigrid
-from lightning_multigrid import MultigridCallback
-from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid import BatchShape, MultigridCallback
 from lightning_multigrid.training.arguments import Arguments
 from tests.helpers.packages import PACKAGES
 from tests.helpers.planned import planned

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
+from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.schedule import Plan
 from tests.helpers.recipe_sources import CLIPS, FOLDER, settings
 
 

@@ -3,9 +3,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
 
 SHAPE = BatchShape(8, 8, 32)
 

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_multigrid.schedule import Plan
-from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
 
 OFF_LONG, OFF_SHORT = LongCycle(((1, 1),)), ShortCycle((1,))
 

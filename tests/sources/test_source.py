@@ -24,8 +24,7 @@ from lightning_multigrid.sources import (
     VideoList,
     VideoSource,
 )
-from lightning_multigrid.video.classifier import VideoClassifier
-from lightning_multigrid.video.datamodule import VideoDataModule
+from lightning_multigrid.video import VideoClassifier, VideoDataModule
 from tests.helpers.videos import write_video
 
 

@@ -11,9 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torchvision.datasets.folder import make_dataset
 
+from lightning_multigrid.sources import ManifestError, VideoList, holds_frames, save_list
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.text import ManifestError
-from lightning_multigrid.sources.video_list import VideoList, holds_frames, save_list
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.annotations import read_or_refused, rows_of
 from tests.helpers.mutations import fuzzed, mutate

@@ -10,9 +10,8 @@ from lightning.pytorch.callbacks import BackboneFinetuning, LearningRateMonitor,
 from lightning.pytorch.loggers import CSVLogger
 from torch.optim import SGD, lr_scheduler
 
-from lightning_multigrid import MultigridCallback
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.host import MisconfigurationException
-from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
 from lightning_multigrid.training.trainer.changes import Changes
 from tests.helpers.sampling import sampled

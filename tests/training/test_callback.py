@@ -15,12 +15,8 @@ from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from lightning_multigrid import MultigridCallback
+from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, Plan, ShortCycle
 from lightning_multigrid.positions import Following
-from lightning_multigrid.schedule import Plan
-from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.parts.on_grid import OnGrid
 from lightning_multigrid.training.trainer.lightning_internals import training_source
 from tests.helpers.sampling import sampled

@@ -16,12 +16,9 @@ from torch.optim import SGD
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_multigrid import MultigridCallback, NewestCheckpoint
-from lightning_multigrid.loading.order import order_of
-from lightning_multigrid.loading.randomness import derive_seed
-from lightning_multigrid.loading.sampler import MultigridSampler, baseline_sampler
+from lightning_multigrid import LongCycle, MultigridCallback, NewestCheckpoint
+from lightning_multigrid.loading import MultigridSampler, baseline_sampler, derive_seed, order_of
 from lightning_multigrid.norm.population import tracking_layers
-from lightning_multigrid.schedule.cycles import LongCycle
 from tests.helpers import tiny
 from tests.helpers.interrupts import ctrl_c, stopped
 from tests.helpers.processes import ddp_of_this_process
@@ -124,15 +121,9 @@ def sampler_of(callback):
 
 class TwoLayers(Module):
     def make_net(self):
+        net = super().make_net()
         return nn.Sequential(
-            nn.Conv3d(3, 6, 3, stride=2, padding=1),
-            nn.BatchNorm3d(6),
-            nn.ReLU(),
-            nn.Conv3d(6, 5, 3, padding=1),
-            nn.BatchNorm3d(5),
-            nn.AdaptiveAvgPool3d(1),
-            nn.Flatten(),
-            nn.Linear(5, CLASSES),
+            *net[:3], nn.Conv3d(6, 5, 3, padding=1), nn.BatchNorm3d(5), *net[3:5], nn.Linear(5, CLASSES)
         )
 
 

@@ -10,8 +10,7 @@ from lightning.pytorch import Callback
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 from torch.utils.data import ConcatDataset, DataLoader
 
-from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, ShortCycle
-from lightning_multigrid.schedule import Plan
+from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, Plan, ShortCycle
 from lightning_multigrid.training import check_steps
 from tests.helpers.tiny import CLIPS, Module, begin, clips, fit, loader, trainer
 

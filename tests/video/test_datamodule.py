@@ -8,23 +8,16 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.clips import ClipBatch, opening
-from lightning_multigrid.clips.views import Views
-from lightning_multigrid.decode import TableStore, VideoError
-from lightning_multigrid.decode.full_decode import FullDecode
-from lightning_multigrid.decode.video_file import BrokenVideosError
+from lightning_multigrid import VideoClassifier, VideoDataModule, resample_clips
+from lightning_multigrid.clips import ClipBatch, Views, opening
+from lightning_multigrid.decode import BrokenVideosError, TableStore, VideoError
 from lightning_multigrid.files import InputFile
 from lightning_multigrid.loading import ClipRequest
-from lightning_multigrid.pixels import resample_clips
-from lightning_multigrid.prepare import index_before_fit
-from lightning_multigrid.prepare.prepare_videos import prepare
-from lightning_multigrid.sources import VideoList
-from lightning_multigrid.sources.text import ManifestError
+from lightning_multigrid.prepare import index_before_fit, prepare
+from lightning_multigrid.sources import ManifestError, VideoList
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning, SlowVideoWarning
-from lightning_multigrid.video.classifier import VideoClassifier
-from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.codings import damage
-from tests.helpers.preparing import FAST
+from tests.helpers.preparing import FAST, decoded_whole
 from tests.helpers.recorder import TINY, Recorder, quiet_trainer
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
@@ -499,16 +492,7 @@ def missing(data, folder):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The paths of the files that are decoded whole."""
-    paths = []
-    own = FullDecode.__iter__
-
-    def counted(self):
-        paths.append(self.file.path)
-        return own(self)
-
-    monkeypatch.setattr(FullDecode, "__iter__", counted)
-    return paths
+    return decoded_whole(monkeypatch)
 
 
 def test_a_fit_decodes_each_video_once_and_a_second_one_none(source, decoded, caplog):

@@ -8,10 +8,8 @@ from torch import nn
 from torchmetrics import SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from lightning_multigrid.clips.views import Views
+from lightning_multigrid import VideoClassifier, VideoDataModule, Views
 from lightning_multigrid.sources import VideoList
-from lightning_multigrid.video.classifier import VideoClassifier
-from lightning_multigrid.video.datamodule import VideoDataModule
 from lightning_multigrid.video.metrics import MeanAveragePrecision, VideoAccuracy, VideoMean
 from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.tiny import trainer

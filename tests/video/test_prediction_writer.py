@@ -11,11 +11,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
-from lightning_multigrid.clips.views import Views
+from lightning_multigrid import PredictionWriter, VideoClassifier, VideoDataModule, Views
 from lightning_multigrid.decode import BrokenVideosError
-from lightning_multigrid.video.classifier import VideoClassifier
-from lightning_multigrid.video.datamodule import VideoDataModule
-from lightning_multigrid.video.prediction_writer import PredictionWriter
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import write_video
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_multigrid import MultigridCallback
-from lightning_multigrid.video.pretrained_weights import PretrainedWeights
+from lightning_multigrid import MultigridCallback, PretrainedWeights
 from tests.helpers.tiny import Module, loader, trainer
 
 

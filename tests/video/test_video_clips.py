@@ -9,14 +9,12 @@ from torch.utils.data import DataLoader, Subset, default_collate
 from torchvision.transforms import v2
 
 import lightning_multigrid.decode.reader
-from lightning_multigrid import MultigridCallback
+from lightning_multigrid import MultigridCallback, VideoClips, VideoDataModule
 from lightning_multigrid.loading import ClipDataset, ClipRequest, clip_dataset
 from lightning_multigrid.pixels import MEAN, STD
 from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources import ManifestError, VideoList
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning
-from lightning_multigrid.video.datamodule import VideoDataModule
-from lightning_multigrid.video.video_clips import VideoClips
 from tests.helpers.codings import damage
 from tests.helpers.preparing import FAST
 from tests.helpers.recorder import Recorder, quiet_trainer
