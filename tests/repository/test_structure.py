@@ -175,5 +175,5 @@ def test_tests_stand_where_their_modules_do():
 def test_no_test_file_imports_another():
     for path in TESTS.rglob("*.py"):
         for module, names in imported(path):
-            if module.partition(".")[0] == "tests":
+            if module.startswith("tests."):
                 assert module.startswith("tests.helpers"), f"{path} imports {names} from {module}"
