@@ -625,7 +625,7 @@ def test_a_checkpoint_of_another_version_is_refused_before_anything_is_planned(v
     callback, module = MultigridCallback(), Module(steps_scheduler)
     with pytest.raises(
         MisconfigurationException,
-        match=rf"of another version of lightning-multigrid \(its state has version {version or 1}, not 6\), so its "
+        match=rf"of another version of lightning-multigrid \(its state has version {version or 1}, not 7\), so its "
         "place means nothing here. Continue it with that version, or start a new training from its weights",
     ):
         fit(module, callback, ckpt_path=tmp_path / "old.ckpt")
