@@ -77,7 +77,7 @@ def prepare_videos(
         short_side: Pixels of the shorter side, an even number. Smaller videos keep their size. By default the pixels
             that the clips and views of the config need, or 256 without a config.
         store: `h264` writes compressed videos. `planes` writes decoded frames, which are read many times faster again
-            and lose nothing more (but for the colour of rows if a video is interlaced), and take about 1.5 bytes for
+            and lose nothing more, except colour between the rows of interlaced videos. They take about 1.5 bytes for
             each pixel of each frame. The command prints how many GB that is before it begins.
         crf: Constant rate factor of x264, from 0 (lossless) to 51. 6 more is about half the bytes. By default 21.
         preset: How much time x264 may take. Faster presets make more bytes (docs/evidence.md), and decode no faster. By

@@ -52,6 +52,8 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
     def seek(self, place: Place) -> None:
         """Sets the start; it yields the mini-batches from there to the end of the epoch."""
         self._start = place
+        if getattr(self.order, "of_epochs", False):
+            self._drawn = {}  # what was drawn before an epoch, for a look, may not be what the script wants in it
 
     def pass_of(self, *number: int) -> Sequence[int]:
         """The indices of a pass, in order. The last passes are not drawn again."""

@@ -284,8 +284,10 @@ def all_parts(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 def _is_mask(values: Any) -> bool:
     """Whether something as large as a clip is of a type that pixels don't have, or holds only a few whole numbers."""
+    if not has_pixels(values):
+        return True
     found = torch.unique(tensor_of(values))
-    return not has_pixels(values) or (len(found) <= _CLASSES and bool((found == found.round()).all()))
+    return len(found) <= _CLASSES and bool((found == found.round()).all())
 
 
 def _find(sample: Any, name: Name) -> tuple[Path, Any]:

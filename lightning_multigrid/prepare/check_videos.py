@@ -80,11 +80,11 @@ def look_at(manifest: Manifest) -> tuple[list[Look], list[str]]:
     number = min(_LOOKED_AT, len(manifest))
     for row in (place * len(manifest) // number for place in range(number)):
         try:
-            look = _look_at(manifest.path(row), manifest.images_per_second)
-            (start, end), length = manifest.stretch(row), look.frames / look.rate
-            if start >= length:
-                raise VideoError(manifest.path(row), f"ends at {length:g} s before its stretch from {start:g} s starts")
-            looks.append(look._replace(frames=max(1, round((min(end, length) - start) * look.rate))))
+            look, first = _look_at(manifest.path(row), manifest.images_per_second)
+            (start, end), ends = manifest.stretch(row), first + look.frames / look.rate
+            if start >= ends:
+                raise VideoError(manifest.path(row), f"ends at {ends:g} s before its stretch from {start:g} s starts")
+            looks.append(look._replace(frames=max(1, round((min(end, ends) - max(start, first)) * look.rate))))
         except VideoError as error:
             broken.append(str(error))
     if not looks:
@@ -109,14 +109,14 @@ def bytes_of_planes(paths: Sequence[str], planes: Planes, images_per_second: flo
     found, number = [], min(_LOOKED_AT, len(paths))
     for path in (paths[place * len(paths) // number] for place in range(number)):
         with suppress(VideoError):
-            look = _look_at(path, images_per_second)
+            look, _ = _look_at(path, images_per_second)
             found.append(planes_bytes(look.frames, *planes.size(look.height, look.width)))
     return round(len(paths) * mean(found)) if found else 0
 
 
-def _look_at(path: str, images_per_second: float | None) -> Look:
-    """Looks at a video file, or at a folder of frames if these have a rate."""
+def _look_at(path: str, images_per_second: float | None) -> tuple[Look, float]:
+    """Looks at a video file, or at a folder of frames if these have a rate; also says when its first frame is shown."""
     with open_whole(path, images_per_second) as video:
         next(iter(video))
         length, rate = video.counted()
-        return Look(length, rate or _USUAL_RATE, video.height, video.width)
+        return Look(length, rate or _USUAL_RATE, video.height, video.width), video.start

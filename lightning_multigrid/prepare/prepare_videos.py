@@ -153,7 +153,7 @@ def _refuse_others_files(folder: str, suffix: str) -> None:
     listed, classes, report = heads.values()
     of_others = (
         listed and not re.match(".*,prepared\n", listed),
-        classes and not listed,
+        classes and not (listed or report),  # written last, and not at once
         report and not report.startswith("path,reason\n"),
     )
     for name in compress(_OURS, of_others):

@@ -19,7 +19,7 @@ _PATHS = ("path", "file_name", "filename", "filepath", "file_path", "video_path"
 _LABELS = ("label", "labels", "class", "class_name", "category", "action")
 _COLUMNS = (_PATHS, _LABELS, ("start",), ("end",), ("spans",))
 _UNLABELLED = {*_PATHS, "start", "end"}  # a header without labels has no other columns
-_TIMES = {"start", "begin", "end", "stop"}  # words in names of columns
+_STARTS, _ENDS = (re.compile(f"^({words})|({words})$") for words in ("start|begin", "end|stop"))  # names of times
 _SPLITS = ("split", "subset", "partition", "fold")  # columns that say which rows are of training
 
 _SEPARATORS = "\t, ;|"
@@ -100,8 +100,8 @@ class ListFile:
             raise self.error(line, f"two columns are named `{twice[0]}`. Rename the one that does not count")
         if ("start" in self.columns) != ("end" in self.columns):
             raise self.error(line, "stretches need two columns, `start` and `end`; their fields may be empty")
-        times = [name for name in self.columns if _TIMES.intersection(re.findall("[a-z]+", name))]
-        if times and "start" not in self.columns:
+        times = [name for name in self.columns if _STARTS.search(name) or _ENDS.search(name)]
+        if "start" not in self.columns and any(map(_STARTS.search, times)):
             raise self.error(
                 line,
                 f"`{times[0]}` may say where a stretch begins or ends, and only `start` and `end`, in seconds, do. "
@@ -286,4 +286,5 @@ def _separator(text: str) -> str:
             if len(row) > 1 and _is_header([name.strip().lower() for name in row]):
                 return separator
     first = re.sub('"[^"]*"', "quoted", text).lstrip().partition("\n")[0].strip()
-    return next((separator for separator in _SEPARATORS if separator in first), ",")
+    found = next((separator for separator in _SEPARATORS if separator in first), ",")
+    return found if found != "|" or first.partition("|")[0].lower().endswith(VIDEO_SUFFIXES) else ","

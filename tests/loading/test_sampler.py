@@ -84,6 +84,15 @@ def test_of_a_fixed_order_no_clip_comes_more_often_than_others():
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
+def test_an_order_that_was_looked_at_before_its_epoch_is_asked_anew_in_it():
+    """As `trainer.train_dataloader` asks it, before the script has set what holds in the epoch."""
+    sampler = InOrder()
+    made = make(clips=60, order=order_of(DataLoader(range(60), sampler=sampler), seed=0))
+    made.pass_of(0, 0)
+    sampler.__class__ = type("Reversed", (InOrder,), {"__iter__": lambda self: iter(range(59, -1, -1))})
+    assert [request.index for request in requests_of(made, 0)[0]][:2] == [59, 58]
+
+
 def test_seek_starts_in_mid_epoch():
     sampler = make()
     assert requests_of(sampler, 2, batch=3) == requests_of(sampler, 2)[3:]

@@ -257,6 +257,15 @@ def test_nothing_that_a_person_wrote_is_written_over(tmp_path, name, text):
     assert (tmp_path / "out" / name).read_text() == text
 
 
+def test_what_a_killed_command_left_is_its_own(tmp_path):
+    """The classes are written before the list."""
+    source = videos(tmp_path / "in", ["a.mp4"])
+    prepare(source, tmp_path / "out", FAST)
+    (tmp_path / "out" / "metadata.csv").unlink()
+    (tmp_path / "out" / "classes.txt").write_text("run\n")
+    assert prepare(source, tmp_path / "out", FAST).there == 1
+
+
 def test_a_disk_that_is_full(tmp_path):
     """A limit on the size of files stands in for a full disk: the system refuses the write, with EFBIG."""
     videos(tmp_path / "in", ["small.mp4"])

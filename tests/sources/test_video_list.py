@@ -138,8 +138,8 @@ NO_LISTS = {
     "long row": ("path,label\na.mp4,1,2\n", r"line 2: 3 fields .*, as it was split at ','; 2 are named"),
     "short row": ("id,path,label\n1,a.mp4,2\n2,b.mp4\n", r"line 3: some rows have a label, and some have none"),
     "other times": (
-        "path,label,start_time,stop time\na.mp4,0,1,2\n",
-        r"line 1: `start_time` may say where a stretch begins or ends, .* Rename `start_time` and `stop time`",
+        "path,label,startTime,stop\na.mp4,0,1,2\n",
+        r"line 1: `starttime` may say where a stretch begins or ends, .* Rename `starttime` and `stop`",
     ),
     "other end": ("path,label,start,stop\na.mp4,0,1,2\n", r"line 1: stretches need two columns, `start` and `end`"),
     "no time": ("path,label,start,end\na.mp4,0,soon,\n", r"line 2: the start or end 'soon' is not a number of seconds"),

@@ -558,7 +558,7 @@ def test_other_refusals():
     with pytest.raises(ValueError, match="and 8 epochs, but the script has one of .* and 4 epochs. Make them equal"):
         fit(Module(), MultigridCallback(longer))
     for layer, said in (
-        (nn.SyncBatchNorm(3), "the model has SyncBatchNorm layers. Remove `sync_batchnorm=True`"),
+        (nn.SyncBatchNorm(3), "the model has SyncBatchNorm layers, such as `layer`. Remove `sync_batchnorm=True`"),
         (type("NaiveSyncBatchNorm3d", (nn.BatchNorm3d,), {})(3), "the model has SyncBatchNorm layers"),
         (nn.BatchNorm3d(3, momentum=None), "`layer` has `momentum=None`, .* Give it a momentum"),
     ):

@@ -475,6 +475,17 @@ def test_a_step_that_takes_the_baselines_number_of_clips_alone_is_refused_where_
         begin(script(training_step=step), MultigridCallback())
 
 
+def test_a_collate_function_that_drops_the_first_sample_is_let_through():
+    """There is nothing to try, as Lightning skips such a mini-batch."""
+
+    def dropping(samples):
+        kept = [sample for sample in samples if not torch.equal(sample[0], FIRST)]
+        return default_collate(kept) if kept else None
+
+    FIRST = clips()[0][0]
+    begin(script(), MultigridCallback(), train=loader(collate_fn=dropping))
+
+
 def test_a_step_that_takes_multiples_of_the_baselines_clips_is_rehearsed_with_them():
     def step(self, batch, _):
         assert len(batch[0]) % 4 == 0

@@ -48,7 +48,8 @@ def check_grids(
     name, clips, most = type(module).__name__, clips or _number_of_clips(grids), max(grid.clips for grid in grids)
     shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
     baseline, coarsest = shapes[0], min(shapes, key=lambda grid: grid.points)
-    numbers = {2 * clips, 4 * clips, *(grid.clips for grid in grids if grid.clips > clips)}
+    numbers = {4 * clips, *(grid.clips for grid in grids if grid.clips > clips)}
+    numbers |= {2 * clips} if len(numbers) == 1 else set()
     more = [replace(coarsest, clips=number) for number in sorted(numbers)]
     with without_trace(trainer, module.device), torch.no_grad():
         made = read((*shapes, *more))
@@ -76,9 +77,9 @@ def check_grids(
             _refuse_counted(module, baseline, first, grid, now)
         if grid is coarsest and len({shape.clips for shape in grids}) > 1:
             many = rehearse(baseline, *more)
-            if many.error is None:
+            if many.error is None and many.of_clips:  # none of a `collate_fn` that drops samples
                 check_sum_over_clips(name, {**many.of_clips, clips: now.losses})
-            elif many.grid.clips <= most:  # the training has as many
+            if many.error is not None and many.grid.clips <= most:  # the training has as many
                 alone = rehearse(many.grid)
                 if alone.error is not None:
                     raise ValueError(_fixed_number(name, grid, many.grid, alone.error)) from alone.error
@@ -124,7 +125,8 @@ def _refuse_windows(module: LightningModule) -> None:
             raise ValueError(
                 f"Where a coarse map is smaller than its window, {_layer(module, layer)} reads the biases of other "
                 "distances. Take `torchvision.models.video.swin3d_t` and its kin, which the callback tells the grid, "
-                "or keep the size: `long_cycle=LongCycle(((0.5, 1), (1, 1)))` and `short_cycle=ShortCycle((1,))`."
+                "or keep the size: `long_cycle=LongCycle(((0.5, 1), (1, 1)))` and `short_cycle=ShortCycle((1,))`. If "
+                "no map is smaller, give that layer a `set_grid(self, frames, size)` that does nothing."
             )
 
 

@@ -93,6 +93,6 @@ def check_sum_over_clips(name: str, losses: Mapping[int, Sequence[float]]) -> No
             raise ValueError(
                 f"The loss of {name} is a sum over the clips, or has one: {few} equal clips have {first:.4g}, {some} "
                 f"have {middle:.4g}, and {most} have {last:.4g}. Coarse grids have more clips, so gradients would grow "
-                "with them, and the LR once more. Return the mean: divide it by the clips of the mini-batch at hand, "
-                "and with SGD multiply the LR by the baseline's `batch_size`."
+                "with them, and the LR once more. Return the mean: divide it by the clips of the mini-batch at hand (a "
+                "sum over the other clips by these), and with SGD multiply the LR by the baseline's `batch_size`."
             )

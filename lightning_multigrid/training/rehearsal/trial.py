@@ -71,6 +71,7 @@ def try_step(
                 if isinstance(loss, Tensor):
                     losses.append(loss.detach())
                 trial.losses = trial.of_clips[grid.clips] = [float(loss) for loss in losses if loss.numel() == 1]
+                del returned, loss, batch, own  # and the graph, before the next step makes its own
         trial.met, trial.convolved = traced.met, traced.convolved
     except Exception as error:  # whatever a user's model may raise
         trial.error = error

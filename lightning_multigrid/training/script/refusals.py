@@ -66,8 +66,8 @@ def refuse_layers(module: nn.Module) -> None:
 def _unsupported_layer(name: str, layer: nn.Module) -> Iterator[str]:
     if "SyncBatchNorm" in type(layer).__name__:  # of torch, Apex, pytorchvideo and detectron2
         yield (
-            "sets the clips that share BatchNorm statistics itself, but the model has SyncBatchNorm layers. Remove "
-            "`sync_batchnorm=True` from the Trainer, or make them BatchNorm layers."
+            "sets the clips that share BatchNorm statistics itself, but the model has SyncBatchNorm layers, such as "
+            f"`{name}`. Remove `sync_batchnorm=True` from the Trainer, or make them BatchNorm layers."
         )
     if isinstance(layer, BatchNorm) and layer.track_running_stats and layer.momentum is None:
         yield (
