@@ -63,6 +63,7 @@ def check_grids(
         return
     if coarsest.size < baseline.size:
         _refuse_windows(module)
+    few = first  # on the coarsest grid
     for grid in shapes[1:]:
         now = rehearse(grid)
         if all(map(isfinite, first.losses)) and not all(map(isfinite, now.losses)):  # of CTC with few frames, say
@@ -75,15 +76,17 @@ def check_grids(
         check_points("`training_step` or `forward`", baseline, [first.convolved], grid, [now.convolved])
         if not (boxes_follow and grid.size != baseline.size):
             _refuse_counted(module, baseline, first, grid, now)
-        if grid is coarsest and len({shape.clips for shape in grids}) > 1:
-            many = rehearse(baseline, *more)
-            if many.error is None and many.of_clips:  # none of a `collate_fn` that drops samples
-                check_sum_over_clips(name, {**many.of_clips, clips: now.losses})
-            if many.error is not None and many.grid.clips <= most:  # the training has as many
-                alone = rehearse(many.grid)
-                if alone.error is not None:
-                    raise ValueError(_fixed_number(name, grid, many.grid, alone.error)) from alone.error
-                raise ValueError(_kept_state(name, many.grid, _place(module, many), many.error)) from many.error
+        few = now if grid is coarsest else few
+    if len({grid.clips for grid in grids}) == 1:
+        return
+    many = rehearse(baseline, *more)  # at last, as it takes the most memory
+    if many.error is None and many.of_clips:  # none of a `collate_fn` that drops samples
+        check_sum_over_clips(name, {**many.of_clips, clips: few.losses})
+    if many.error is not None and many.grid.clips <= most:  # the training has as many
+        alone = rehearse(many.grid)
+        if alone.error is not None:
+            raise ValueError(_fixed_number(name, coarsest, many.grid, alone.error)) from alone.error
+        raise ValueError(_kept_state(name, many.grid, _place(module, many), many.error)) from many.error
 
 
 def _number_of_clips(grids: Sequence[BatchShape]) -> int:
