@@ -1,8 +1,7 @@
 """Lightning under the name by which the script imports it: `lightning.pytorch` or `pytorch_lightning`.
 
 The two have the same code, but different classes, and each refuses the other's modules. The sub-packages below take
-Lightning's names from here; only the command line always uses `lightning`. Begin with `package.py`; `telling.py` is
-what is said through Lightning.
+Lightning's names from `package.py`; only the command line always uses `lightning`.
 """
 
 from lightning_multigrid.host.package import (
@@ -22,8 +21,9 @@ from lightning_multigrid.host.package import (
     callbacks_of,
     is_a,
     is_overridden,
+    tell,
+    tell_above_bar,
 )
-from lightning_multigrid.host.telling import tell, tell_above_bar
 
 __all__ = ["BasePredictionWriter", "Callback", "DummyLogger", "LRSchedulerConfig", "LightningDataModule"]
 __all__ += ["LightningModule", "MisconfigurationException", "ModelCheckpoint", "OptimizerLRScheduler"]

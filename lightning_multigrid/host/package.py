@@ -1,4 +1,4 @@
-"""Which of Lightning's two packages this process uses, and what it has of them.
+"""Which of Lightning's two packages this process uses, what it has of them, and what is said through it.
 
 It is `pytorch_lightning` if the script has imported that one only, else `lightning.pytorch`. The other one is not
 imported: that takes a second, and moves the messages of both to the logger of the last.
@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from lightning_utilities.core import overrides
+from lightning_utilities.core.rank_zero import rank_zero_info
 
 _PACKAGES = "lightning.pytorch", "pytorch_lightning"
 
@@ -59,3 +60,15 @@ def is_overridden(method: str, owner: Any) -> bool:
     """Returns whether a module or a data module, of either package, has its own version of a method."""
     parents = (*_classes("LightningModule"), *_classes("LightningDataModule"))
     return overrides.is_overridden(method, owner, next(parent for parent in parents if isinstance(owner, parent)))
+
+
+tell = rank_zero_info  # on the first rank, by Lightning's logger
+
+
+def tell_above_bar(trainer: Any, text: str) -> None:
+    """Says something on the first rank while a progress bar may be on the terminal, whose line would be broken."""
+    bar = trainer.progress_bar_callback
+    if bar is None or getattr(bar, "is_disabled", False):  # a script's own bar may not know it
+        tell(text)
+    elif trainer.is_global_zero:
+        bar.print(text)

@@ -12,7 +12,6 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,17 +25,8 @@ from lightning_multigrid.norm.channels_last import (
     to_channels_last,
 )
 
-
-class _Groups(NamedTuple):
-    """How a mini-batch is grouped: the arguments of `sub_batches`, and how many ranks share statistics."""
-
-    clips: int
-    of: int
-    baseline_batches: float
-    ranks: int  # 1: each has enough clips
-
-
-_groups: _Groups | None = None  # within `sub_batches`
+# Within `sub_batches`: its `clips`, `of` and `baseline_batches`, and how many ranks share statistics.
+_groups: tuple[int, int, float, int] | None = None
 _lock, _holder = threading.RLock(), ""
 
 
@@ -114,7 +104,7 @@ def sub_batches(clips: int, of: int, *, baseline_batches: float = 1, world: int 
         before = _groups, F.batch_norm
         # Not public, but the one name by which the layers of torch 2.6 to 2.15 (`nn/modules/batchnorm.py`) and those of
         # other libraries call BatchNorm. `test_all_layers_call_the_function_that_is_replaced` fails when that changes.
-        _groups, F.batch_norm = _Groups(clips, of, float(baseline_batches), ranks), batch_norm
+        _groups, F.batch_norm = (clips, of, float(baseline_batches), ranks), batch_norm
         try:
             yield
         finally:
@@ -132,21 +122,22 @@ def batch_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """`torch.nn.functional.batch_norm` over the groups of `sub_batches`."""
+    running = running_mean, running_var
     if _groups is None or not training:
-        return _plain(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        return _plain(input, running, weight, bias, training, momentum, eps)
     clips, of, batches, ranks = _groups
     momentum = momentum if batches == 1 else 1 - (1 - momentum) ** batches
     # Meta tensors, on which models are tried before training, have nothing to share.
     if ranks > 1 and not input.is_meta:
-        return _over_ranks(input, running_mean, running_var, weight, bias, momentum, eps, ranks)  # type: ignore[no-any-return]
+        return _over_ranks(input, running, weight, bias, momentum, eps, ranks)  # type: ignore[no-any-return]
     rows = input.shape[0]
     unit = max(1, (rows + of // 2) // of)  # rows of a clip, which stay together
     groups = max(1, min(min(rows, of) // clips, -(-rows // unit)))
     if rows // groups * math.prod(input.shape[2:]) == 1:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
     if groups == 1:
-        return _plain(input, running_mean, running_var, weight, bias, True, momentum, eps)
-    running, even = (running_mean, running_var), rows % (groups * unit) == 0
+        return _plain(input, running, weight, bias, True, momentum, eps)
+    even = rows % (groups * unit) == 0
     if even and takes_compiled(input):
         output, *seen = normalize_groups(input, weight, bias, groups, unit, eps)
         _move(running, seen, momentum)
@@ -158,13 +149,12 @@ def batch_norm(
     return to_channels_last(output) if only_channels_last(input) else output
 
 
-_Running = tuple[Tensor | None, Tensor | None]
+_Running = Sequence[Tensor | None]  # mean and variance
 
 
 def _plain(
     x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
+    running: _Running,
     weight: Tensor | None,
     bias: Tensor | None,
     training: bool,
@@ -172,32 +162,25 @@ def _plain(
     eps: float,
 ) -> Tensor:
     # Not torch's function of `functional`: a graph of `torch.compile` would call it by its name, which is ours.
-    cudnn = torch.backends.cudnn.enabled
-    return torch.batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps, cudnn)
+    (mean, var), cudnn = running, torch.backends.cudnn.enabled
+    return torch.batch_norm(x, weight, bias, mean, var, training, momentum, eps, cudnn)
 
 
 # `torch.compile` must break its graph here, as it would take the group of ranks for a constant.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _over_ranks(
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    momentum: float,
-    eps: float,
-    ranks: int,
+    x: Tensor, running: _Running, weight: Tensor | None, bias: Tensor | None, momentum: float, eps: float, ranks: int
 ) -> Tensor:
     """Normalises by the statistics of neighbouring ranks, as few as have a sub-mini-batch of clips together."""
     weight = x.new_ones(x.shape[1]) if weight is None else weight
     bias = x.new_zeros(x.shape[1]) if bias is None else bias
     x, weight, bias, mean, var, count = SharedBatchStatistics.apply(x, weight, bias, eps, neighbours(ranks))
-    output = _plain(x, mean, var, weight, bias, False, 0.0, eps)
-    _move((running_mean, running_var), (mean, var * (count / (count - 1))), momentum)
+    output = _plain(x, (mean, var), weight, bias, False, 0.0, eps)
+    _move(running, (mean, var * (count / (count - 1))), momentum)
     return output
 
 
-def _move(running: Sequence[Tensor | None], seen: Sequence[Tensor], momentum: float) -> None:
+def _move(running: _Running, seen: Sequence[Tensor], momentum: float) -> None:
     for one, values in zip(running, seen, strict=True):
         if one is not None:
             one.data.lerp_(values.detach().to(one.dtype), momentum)
@@ -208,11 +191,11 @@ def _merged(
 ) -> Tensor:
     """One BatchNorm of n clips with k C channels. Clip i belongs to group i % k, so this is a view."""
     merged = x.view(-1, groups * x.shape[1], *x.shape[2:])
-    weights, biases, means, variances = (
+    weights, biases, *moments = (
         None if tensor is None else tensor.repeat(groups) for tensor in (weight, bias, *running)
     )
-    output = _plain(merged, means, variances, weights, biases, True, momentum, eps)
-    for moved, one in zip((means, variances), running, strict=True):
+    output = _plain(merged, moments, weights, biases, True, momentum, eps)
+    for moved, one in zip(moments, running, strict=True):
         if moved is not None and one is not None:
             torch.mean(moved.view(groups, -1), dim=0, dtype=one.dtype, out=one.data)
     # Not `view`: of a view, an in-place ReLU would make autograd copy all activations. No public function changes the
@@ -236,7 +219,7 @@ def _apart(
     weights, biases = _for_each(groups, weight), _for_each(groups, bias)
     shares = _momenta([len(part) for part in parts], momentum)
     outputs = [
-        torch.split(_plain(part, *running, w, b, True, share, eps), unit)
+        torch.split(_plain(part, running, w, b, True, share, eps), unit)
         for part, w, b, share in zip(parts, weights, biases, shares, strict=True)
     ]
     return torch.cat([outputs[turn % groups][turn // groups] for turn in range(len(units))])

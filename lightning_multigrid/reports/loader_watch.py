@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightning_multigrid.reports.account import LEAST_SECONDS
-from lightning_multigrid.reports.step_times import StepTime
+from lightning_multigrid.reports.step_times import StepTime, StepTotals
 from lightning_multigrid.schedule import ClipShape, Plan, counted, duration, three_digits
 
 _BAND = 1.15  # the loader is the limit if a run would be this many times faster without waiting for it
@@ -84,7 +84,7 @@ class LoaderWatch:
     def __init__(self, loading: Loading) -> None:
         self._loading = loading
         self._grids = set[ClipShape]()
-        self._window: list[StepTime] = []
+        self._window = StepTotals()
         self._steps, self._said = 0, False
 
     def add(self, time: StepTime) -> str | None:
@@ -93,19 +93,13 @@ class LoaderWatch:
         if self._said or self._steps <= min(self._loading.workers, _MOST_FIRST) or grid not in self._grids:
             self._grids.add(grid)
             return None
-        self._window.append(time)
-        measured, seconds = len(self._window), sum(each.seconds for each in self._window)
-        if measured < _STEPS and (measured < _FEW_STEPS or seconds <= _MANY_SECONDS):
+        last = self._window
+        last.add(time)
+        if last.steps < _STEPS and (last.steps < _FEW_STEPS or last.seconds <= _MANY_SECONDS):
             return None
-        verdict, waits = self._judge()
-        self._window = []
+        self._window = StepTotals()
+        read = last.reading / max(1, self._loading.workers) / last.clips
+        verdict = self._loading.judge(last.stepping / last.steps, read)
+        waits = last.waiting > (_BAND - 1) * last.stepping
         self._said = bool(verdict.why) and waits and verdict.total >= LEAST_SECONDS
-        return f"By {measured} steps: {verdict}" if self._said else None
-
-    def _judge(self) -> tuple[Verdict, bool]:
-        """What the last steps say of the run, and whether they have waited."""
-        times, workers = self._window, self._loading.workers
-        waiting, stepping = sum(time.waiting for time in times), sum(time.stepping for time in times)
-        clips, reading = sum(time.step.shape.clips for time in times), sum(time.reading for time in times)
-        verdict = self._loading.judge(stepping / len(times), reading / max(1, workers) / clips)
-        return verdict, waiting > (_BAND - 1) * stepping
+        return f"By {last.steps} steps: {verdict}" if self._said else None

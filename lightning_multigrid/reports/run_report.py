@@ -151,9 +151,8 @@ class RunReport:
 
     def _speedup(self) -> float | None:
         step = self.times.pace(self._schedule.baseline.shape)
-        if self._schedule.is_baseline or not self._whole or self._left > 0 or step is None:
-            return None
-        if self.account.wall < LEAST_SECONDS:
+        known = not self._schedule.is_baseline and self._whole and self._left <= 0
+        if step is None or not known or self.account.wall < LEAST_SECONDS:
             return None
         own, steps = self.account.seconds, self._plan.baseline_steps
         of_steps = {STEPS: steps * step.stepping, WAITING: steps * step.waiting}

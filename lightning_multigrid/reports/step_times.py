@@ -71,6 +71,7 @@ class StepTotals:
     clips: int = 0
     waiting: float = 0.0
     stepping: float = 0.0
+    reading: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -81,13 +82,11 @@ class StepTotals:
         self.clips += time.step.shape.clips
         self.waiting += time.waiting
         self.stepping += time.stepping
+        self.reading += time.reading
 
 
 class StepTimer:
-    """Notes the moments of each step, by the clock of the device that trains.
-
-    `reading` returns the seconds that all workers together took to read the mini-batch that was handed over last.
-    """
+    """Notes the moments of each step. For `reading` see `RunReport`."""
 
     def __init__(self, clock: Clock, reading: Callable[[], float]) -> None:
         self._clock, self._reading = clock, reading
@@ -96,7 +95,6 @@ class StepTimer:
         self._pending: deque[tuple[Step, float, Any, Any, Any]] = deque()
 
     def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
-        """Yields mini-batches, and notes when each was asked for and handed over."""
         self._asked = self._clock.now()
         for mini_batch in mini_batches:
             self._read, self._handed = self._reading(), self._clock.now()
@@ -162,7 +160,7 @@ class ShapeTimes:
     @property
     def rows(self) -> list[GridTimes]:
         """The times of each grid, coarse to fine."""
-        return sorted(self._grids.values(), key=lambda grid: (grid.shape.frames, grid.shape.size))
+        return [self._grids[grid] for grid in sorted(self._grids)]
 
     def table(self) -> str:
         cells = []
