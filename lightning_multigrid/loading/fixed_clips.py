@@ -23,10 +23,7 @@ _LOOKED_AT = 100  # samples, until one is not None
 
 
 class FixedClips:
-    """Any map-style dataset of clips, as a `ClipDataset`. The first clip is the baseline's.
-
-    Clips of other lengths or sizes stay as they are on the baseline's grid, and are reduced by the same factors as the
-    first one on others.
+    """Any map-style dataset of clips, as a `ClipDataset`. The first clip is the baseline's; for others see `changes`.
 
     The request seeds the dataset's random augmentation: the global random state, and generators that the dataset or its
     transforms hold. So what they draw depends on neither workers nor ranks. Samples that are None stay None.
@@ -94,11 +91,9 @@ class FixedClips:
         return len(cast("Sized", self.dataset))
 
     def read_clip(self, request: ClipRequest) -> Any:
-        """Returns the sample with its clips, and what follows them, on the request's grid."""
         return self.read_clips([request])[0]
 
     def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
-        """Returns for each request what `read_clip` would."""
         reduced = []
         with seeded(0):  # restores what each request seeds, once for all: that takes longer than to seed
             for request in requests:

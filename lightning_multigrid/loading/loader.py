@@ -95,8 +95,8 @@ class MultigridLoader(DataLoader[Any]):
         schedule = sampler.plan.schedule
         most = max(shape.clips for shape in schedule.grids) / self.pieces
         timeout = template.timeout * max(1, most / schedule.baseline.shape.clips)
-        make = partial(_mini_batches, dataset, template.collate_fn)
-        self._arguments = _arguments_to_make(template, template.dataset, make, sampler=sampler, timeout=timeout)
+        self._make = partial(_mini_batches, dataset, template.collate_fn)
+        self._arguments = _arguments_to_make(template, template.dataset, self._make, sampler=sampler, timeout=timeout)
         # The worker that is free takes the next mini-batch. By turns, one of three workers would get all the smallest
         # clips of a short cycle, of which a mini-batch has the most. Shares of a stream are read equally fast.
         self._arguments["in_order"] = self.pieces > 1
@@ -132,8 +132,7 @@ class MultigridLoader(DataLoader[Any]):
             stream.begin(*self.sampler.number_of(first))
             overrides: dict[str, Any] = {}
             if self.num_workers:  # else the stream is the script's own
-                make = partial(_mini_batches, self.clip_dataset, self.template.collate_fn)
-                overrides["dataset"] = _SeenAsUsers(stream.stream, partial(stream.hear, make))
+                overrides["dataset"] = _SeenAsUsers(stream.stream, partial(stream.hear, self._make))
                 overrides |= {"sampler": ToldOfStream(self.sampler, stream), "persistent_workers": True}
             self._stream = DataLoader(**self._arguments | overrides)
         return iter(self._stream)
@@ -279,7 +278,6 @@ def _by_number(read: Iterator[_Read]) -> Iterator[_Read]:
 
 
 def _mini_batches(clips: ClipDataset, collate: Callable[[list[Any]], Any], requests: Requests) -> _Read:
-    """Turns requests into a mini-batch, or into a piece of one."""
     start, samples = time.perf_counter(), read_clips(clips, requests)
     # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
     with seeded(derive_seed(requests[0].seed, len(samples))):
@@ -288,7 +286,6 @@ def _mini_batches(clips: ClipDataset, collate: Callable[[list[Any]], Any], reque
 
 
 def _outcome(job: Callable[[], Any], _: int) -> tuple[Any, Exception | None]:
-    """What a job returns, and the error that it raised."""
     try:
         return job(), None
     except Exception as error:  # of the user's dataset

@@ -57,14 +57,9 @@ class SampledOrder:
 
 
 class OrderSampler(DistributedSampler[Any]):
-    """A sampler that lets an ordinary (baseline) loader use an order of all ranks.
+    """A sampler that lets an ordinary (baseline) loader use an order of all ranks. Each takes a contiguous part of it.
 
-    Args:
-        order_of_all_ranks: Makes the order from its seed; see `order_of`.
-        length: Indices of a pass.
-        num_replicas: Number of ranks. Each takes a contiguous part of the epoch.
-        rank: This rank.
-        seed: Seed of the order; equal on all ranks.
+    `order_of_all_ranks` makes the order, of `length` indices, from `seed`, which is equal on all ranks; see `order_of`.
     """
 
     def __init__(

@@ -67,11 +67,8 @@ def reads_clips(dataset: Any) -> bool:
     They are others where a subclass has a `__getitem__` of its own, as for other labels, or a wrapper, which passes on
     the attributes of what it wraps.
     """
-    if not isinstance(dataset, ClipDataset):
-        return False
-    return bool(
-        _nearest(dataset, "read_clip", "read_clips", "__getitem__", "__getitems__") & {"read_clip", "read_clips"}
-    )
+    own = {"read_clip", "read_clips"}
+    return isinstance(dataset, ClipDataset) and bool(_nearest(dataset, *own, "__getitem__", "__getitems__") & own)
 
 
 def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:

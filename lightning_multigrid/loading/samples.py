@@ -260,10 +260,7 @@ def _axes(shape: Sequence[int], lengths: Mapping[str, int]) -> str | None:
 
 
 def _parts(sample: Any) -> Mapping[Any, Any]:
-    """The parts of a container by key, index or attribute; of anything else none.
-
-    Containers are dicts, tuples, lists, namedtuples and dataclasses.
-    """
+    """The parts of a container by key, index or attribute; of anything else none."""
     if is_dataclass(sample) and not isinstance(sample, (Mapping, type)):
         return {each.name: getattr(sample, each.name) for each in fields(sample)}
     if isinstance(sample, (tuple, list)):

@@ -1,8 +1,7 @@
 """Streams: iterable datasets, whose samples come in an order of their own and have no index.
 
 Samples are taken whole and in the stream's order, and are brought to the grid in the worker. As in a plain
-`DataLoader`, each worker has its own share of the stream, by the stream's own rule. All workers read each mini-batch
-together, so they go through their shares equally fast.
+`DataLoader`, each worker has its own share of the stream, by the stream's own rule.
 """
 
 import copy

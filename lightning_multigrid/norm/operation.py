@@ -18,12 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lightning_multigrid.norm.across_ranks import SharedBatchStatistics, neighbours, ranks_needed, world_size
-from lightning_multigrid.norm.channels_last import (
-    normalize_groups,
-    only_channels_last,
-    takes_compiled,
-    to_channels_last,
-)
+from lightning_multigrid.norm.channels_last import as_given, normalize_groups, takes_compiled
 
 # Within `sub_batches`: its `clips`, `of` and `baseline_batches`, and how many ranks share statistics.
 _groups: tuple[int, int, float, int] | None = None
@@ -146,7 +141,7 @@ def batch_norm(
         output = _merged(input.contiguous(), running, weight, bias, groups, momentum, eps)
     else:
         output = _apart(input, running, weight, bias, groups, unit, momentum, eps)
-    return to_channels_last(output) if only_channels_last(input) else output
+    return as_given(output, input)
 
 
 _Running = Sequence[Tensor | None]  # mean and variance

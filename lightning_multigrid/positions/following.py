@@ -16,12 +16,7 @@ class Following:
 
     These are parts of known libraries (`ADAPTERS`), and every part, the module itself included, that has a method
     `set_grid(frames, size)`. On the baseline's grid the module is as it was: no attribute differs. On others, state
-    dicts and parameters still are the same.
-
-    Args:
-        module: The module whose parts follow.
-        frames: Those of the baseline's grid, for which the module was made.
-        size: That of the same grid.
+    dicts and parameters still are the same. The module was made for the baseline's grid, of these `frames` and `size`.
     """
 
     def __init__(self, module: nn.Module, frames: int, size: int) -> None:

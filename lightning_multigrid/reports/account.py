@@ -49,6 +49,10 @@ class Account:
         share = waiting / (stepping + waiting) if stepping + waiting else 0.0
         self.seconds[STEPS], self.seconds[WAITING] = loop * (1 - share), loop * share
 
+    def of_baseline(self, stepping: float, waiting: float) -> dict[str, float]:
+        """The seconds of the baseline, whose steps step and wait this long: it has all else but our own parts."""
+        return self.seconds | {STEPS: stepping, WAITING: waiting, STATISTICS: 0.0, REHEARSAL: 0.0}
+
     @property
     def wall(self) -> float:
         return sum(self.seconds.values())

@@ -229,11 +229,7 @@ class Comparison:
     """
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        metric: str | None = None,
-        mode: str | None = None,
-        clock: _Clock = "wall",
+        self, folder: str | os.PathLike[str], metric: str | None = None, mode: str | None = None, clock: _Clock = "wall"
     ) -> None:
         if mode not in ("max", "min", None) or clock not in ("wall", "cpu"):
             raise ValueError(f"`mode` must be max or min, and `clock` wall or cpu, got {mode!r} and {clock!r}.")
@@ -295,9 +291,7 @@ class Comparison:
     def table(self) -> str:
         """What the runs of each variant reached, and their times, of whole commands with their workers."""
         ends = []
-        for variant, runs in self.runs.items():
-            if not runs:
-                continue
+        for variant, runs in ((variant, runs) for variant, runs in self.runs.items() if runs):
             epochs, steps = (str(round(mean(getattr(run, name) for run in runs))) for name in ("epochs", "steps"))
             metric = self._ends_text(variant) if self.ends(variant) else ""
             faster = f"{self.seconds(BASELINE) / self.seconds(variant):.2f}x" if self.runs[BASELINE] else ""
@@ -327,8 +321,7 @@ class Comparison:
     def shortest(self) -> str | None:
         """The variant that is as good as the baseline in the least time, of all lengths with the callback."""
         lengths = (variant for variant in self.runs if variant.startswith(MULTIGRID) and self.ends(variant))
-        good = (variant for variant in lengths if self.as_good(variant))
-        return min(good, key=self.seconds, default=None) if self.ends(BASELINE) else None
+        return min(filter(self.as_good, lengths), key=self.seconds, default=None) if self.ends(BASELINE) else None
 
     def verdict(self) -> str:
         """Says what the numbers say, in a sentence or two. A difference within two standard errors doesn't count."""

@@ -35,7 +35,7 @@ class Verdict:
     is_baseline: bool = False
 
     def __str__(self) -> str:
-        times, verdict = f"{duration(self.total)}", "the limit" if self.why else "fast enough"
+        times, verdict = duration(self.total), "the limit" if self.why else "fast enough"
         if not self.is_baseline:
             times += f" with MultigridCallback, and about {duration(self.alone)} without it"
         return f"The loader is {verdict}. Without validations, the training takes about {times}. {self.why}".rstrip()

@@ -6,16 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from lightning_multigrid.host import Trainer, tell
-from lightning_multigrid.reports.account import (
-    LEAST_SECONDS,
-    REHEARSAL,
-    REST,
-    STATISTICS,
-    STEPS,
-    WAITING,
-    Account,
-    faster_or_slower,
-)
+from lightning_multigrid.reports.account import LEAST_SECONDS, REST, STEPS, WAITING, Account, faster_or_slower
 from lightning_multigrid.reports.loader_watch import LoaderWatch, Loading
 from lightning_multigrid.reports.step_times import Clock, ShapeTimes, StepTime, StepTimer, StepTotals
 from lightning_multigrid.schedule import BatchShape, Step, duration
@@ -106,10 +97,7 @@ class RunReport:
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated time until the end, with validation and the like; None before the first step.
-
-        By Eq. 1 all full mini-batches take about as long.
-        """
+        """The estimated time until the end, with validation and the like; None before the first step."""
         if self._began is None or not self._steps:
             return None
         return (time.perf_counter() - self._began) / self._steps * max(0, self._left)
@@ -154,16 +142,15 @@ class RunReport:
         known = not self._schedule.is_baseline and self._whole and self._left <= 0
         if step is None or not known or self.account.wall < LEAST_SECONDS:
             return None
-        own, steps = self.account.seconds, self._plan.baseline_steps
-        of_steps = {STEPS: steps * step.stepping, WAITING: steps * step.waiting}
-        accounts = own, own | of_steps | {STATISTICS: 0.0, REHEARSAL: 0.0}
-        took, would_take = (sum(account.values()) for account in accounts)
+        steps = self._plan.baseline_steps
+        baseline = self.account.of_baseline(steps * step.stepping, steps * step.waiting)
+        would_take = sum(baseline.values())
         self._closing.append(
-            f"{faster_or_slower(*accounts)} The baseline's wall clock is {steps} steps of "
+            f"{faster_or_slower(self.account.seconds, baseline)} The baseline's wall clock is {steps} steps of "
             f"{1000 * step.seconds:.1f} ms, as measured on its grid, and {duration(would_take - steps * step.seconds)} "
             "for all else."
         )
-        return would_take / took
+        return would_take / self.account.wall
 
 
 def _compact(shape: BatchShape) -> str:

@@ -58,10 +58,6 @@ class StepTime:
     stepping: float
     reading: float
 
-    @property
-    def seconds(self) -> float:
-        return self.waiting + self.stepping
-
 
 @dataclass
 class StepTotals:

@@ -217,13 +217,8 @@ class MultigridSchedule:
         """The passes and the epochs of the training, and what it saves, in words."""
         passes, epochs = (round(float(n), 2) for n in (self.passes(self.baseline.epochs), self.baseline.epochs))
         read = f"{counted(passes, 'pass')} over the data in {counted(epochs, 'epoch')}"
-        if self.is_baseline:
-            return [read]
-        return [
-            read,
-            f"{self.iteration_reduction:.2f}x fewer iterations",
-            f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
-        ]
+        fewer = {"iterations": self.iteration_reduction, "FLOPs (b t s^2)": self.flop_reduction}
+        return [read, *(f"{times:.2f}x fewer {what}" for what, times in fewer.items() if not self.is_baseline)]
 
     def cycle_text(self, phase: Phase) -> str:
         """The short cycle of a phase: clips x size of its mini-batches; once, if they all have the same."""
@@ -240,14 +235,14 @@ class MultigridSchedule:
 
         Phases and stages count from 1 here, as in all that a run says.
         """
-        common = {
+        every = {
             "phase": [str(index + 1) for index in range(len(self.phases))],
             "stage": [str(phase.stage + 1) for phase in self.phases],
             "epochs": [phase.interval for phase in self.phases],
             "passes": [f"{float(self.passes(phase.end_epoch)):.1f}" for phase in self.phases],
             "base shape": [str(phase.shape).replace(" ", "") for phase in self.phases],
+            **columns,
         }
-        every = {**common, **columns}
         title = "Schedule of the baseline," if self.is_baseline else "Multigrid schedule for a baseline of"
         title += f" {self.baseline.shape} (clips x frames x size){where}"
         multiples = {"frames": self.frames_divisor, "sizes": self.size_divisor}
