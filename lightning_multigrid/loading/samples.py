@@ -165,7 +165,6 @@ class SampleParts:
         return found
 
     def _refuse_joints(self, clips: Mapping[Path, Clip]) -> None:
-        """Refuses small frames that are not square, unless their axes are named."""
         for clip in () if self.layout or isinstance(self.clips, Mapping) else clips.values():
             height, width = clip.lengths["H"], clip.lengths["W"]
             if height != width and min(height, width) <= _SMALL:

@@ -39,7 +39,6 @@ class StreamSamples:
         return self._clips
 
     def begin(self, number: int) -> None:
-        """Begins with the pass of a number, from 0."""
         self._pass, self._samples, self._process, self._first = number, None, 0, []
 
     def __getitem__(self, index: int) -> Any:

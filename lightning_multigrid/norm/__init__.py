@@ -1,8 +1,7 @@
 """BatchNorm over sub-mini-batches (Sec. 3.2) of one or several ranks; running statistics are averaged or re-estimated.
 
-It imports only torch. Begin with `operation.py`. `channels_last.py` copies no inputs of that memory format on a GPU;
-`across_ranks.py` shares statistics when devices have few clips; `population.py` re-estimates them over many
-mini-batches.
+It imports only torch. Begin with `operation.py`. `across_ranks.py` shares statistics when devices have few clips, and
+`population.py` re-estimates them over many mini-batches.
 """
 
 from lightning_multigrid.norm.across_ranks import make_groups, ranks_needed, world_size

@@ -43,7 +43,7 @@ def observed_moments(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list
 def write_statistics(
     layers: Mapping[str, BatchNorm], moments: Mapping[str, Sequence[Tensor]], world: int | None = None
 ) -> None:
-    """Sets running statistics to those of all values on all ranks (law of total variance); `world` as for `world_size`."""
+    """Sets running statistics to those of all values on all ranks, by the law of total variance; see `world_size`."""
     world = world_size(world)
     for name, layer in layers.items():
         seen = torch.stack(list(moments[name]) or [torch.zeros(3, layer.num_features)])

@@ -53,7 +53,6 @@ class Following:
             part.set_grid(frames=frames, size=size)  # type: ignore[operator]
 
     def restore(self) -> None:
-        """Puts everything back: the baseline's grid."""
         self.set_grid(self._baseline.frames, self._baseline.size)
 
     def _changes_on(self, grid: Grid) -> Mapping[nn.Module, Mapping[str, Any]]:

@@ -172,7 +172,6 @@ def _validation_clips(trainer: Trainer) -> int:
 
 
 def _share_done(trainer: Trainer, batch_idx: int) -> float:
-    """The share of the training that has passed after a mini-batch."""
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     of_epochs = (trainer.current_epoch + (batch_idx + 1) / trainer.num_training_batches) / epochs
     return max(of_epochs, trainer.global_step / steps)  # what has no limit, -1, gives a negative one

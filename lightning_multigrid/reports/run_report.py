@@ -1,14 +1,14 @@
 """Follows a run: how long the rest takes, whether the loader slows it down, and how fast it was in the end."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
 from lightning_multigrid.host import Trainer, tell
 from lightning_multigrid.reports.account import LEAST_SECONDS, REST, STEPS, WAITING, Account, faster_or_slower
 from lightning_multigrid.reports.loader_watch import LoaderWatch, Loading
-from lightning_multigrid.reports.step_times import Clock, ShapeTimes, StepTime, StepTimer, StepTotals
+from lightning_multigrid.reports.step_times import Clock, ShapeTimes, StepTimer, StepTotals
 from lightning_multigrid.schedule import BatchShape, Step, duration
 
 
@@ -59,7 +59,7 @@ class RunReport:
                 f"scale {phase.lr_scale:.3g}." + ("" if left is None else f" About {duration(left)} left.")
             )
 
-    def ended(self, step: Step, following: Step) -> list[StepTime]:
+    def ended(self, step: Step, following: Step) -> StepTotals:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
         self._timer.ended(step)
         self.account.turn(REST)
@@ -67,11 +67,9 @@ class RunReport:
         self._position = self._plan.position(following.place)
         return self._take(wait=False)
 
-    def scalars(self, times: Sequence[StepTime], world: int) -> dict[str, float]:
+    def scalars(self, total: StepTotals, world: int) -> dict[str, float]:
         """Returns what is logged of finished steps: clips per second of all devices, share of waiting, time left."""
-        values, total, left = {}, StepTotals(), self.seconds_left
-        for step_time in times:
-            total.add(step_time)
+        values, left = {}, self.seconds_left
         if total.seconds:
             values["multigrid/clips_per_second"] = total.clips * world / total.seconds
             values["multigrid/waiting"] = total.waiting / total.seconds
@@ -79,9 +77,10 @@ class RunReport:
             values["multigrid/hours_left"] = left / 3600
         return values
 
-    def _take(self, wait: bool) -> list[StepTime]:
-        taken = list(self._timer.take(wait))
-        for step_time in taken:
+    def _take(self, wait: bool) -> StepTotals:
+        taken = StepTotals()
+        for step_time in self._timer.take(wait):
+            taken.add(step_time)
             self.times.add(step_time)
             if (said := self._watch.add(step_time)) is not None:
                 self.tell(said)

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from lightning_multigrid import sub_batches
 from lightning_multigrid.models import i3d_nl_r50, slowfast_r50, small_cnn
-from lightning_multigrid.norm.channels_last import compiles
+from lightning_multigrid.norm.operation import compiles
 from tests.helpers.norms import grouped, groups_of, loop_of_batchnorm
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
