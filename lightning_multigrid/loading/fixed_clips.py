@@ -91,9 +91,11 @@ class FixedClips:
         return len(cast("Sized", self.dataset))
 
     def read_clip(self, request: ClipRequest) -> Any:
+        """Returns the sample with its clips, and what follows them, on the request's grid."""
         return self.read_clips([request])[0]
 
     def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
+        """Returns for each request what `read_clip` would."""
         reduced = []
         with seeded(0):  # restores what each request seeds, once for all: that takes longer than to seed
             for request in requests:

@@ -59,20 +59,13 @@ class SampledOrder:
 class OrderSampler(DistributedSampler[Any]):
     """A sampler that lets an ordinary (baseline) loader use an order of all ranks. Each takes a contiguous part of it.
 
-    `order_of_all_ranks` makes the order, of `length` indices, from `seed`, which is equal on all ranks; see `order_of`.
+    `order_of_all_ranks` makes the order, of `length` indices, from a seed; see `order_of`. `ranks` are `num_replicas`,
+    `rank` and `seed` of a `DistributedSampler`, by default of one rank. The seed is equal on all ranks.
     """
 
-    def __init__(
-        self,
-        order_of_all_ranks: Callable[[int], Order],
-        length: int,
-        *,
-        num_replicas: int = 1,
-        rank: int = 0,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, order_of_all_ranks: Callable[[int], Order], length: int, **ranks: Any) -> None:
         # The number of indices is all that the base class asks of a dataset.
-        super().__init__(cast("Dataset[Any]", range(length)), num_replicas, rank, seed=seed)
+        super().__init__(cast("Dataset[Any]", range(length)), **{"num_replicas": 1, "rank": 0, **ranks})
         self.order_of_all_ranks = order_of_all_ranks
 
     def __iter__(self) -> Iterator[Any]:

@@ -142,25 +142,15 @@ def changes(
 
 @dataclass(frozen=True)
 class Change:
-    """How a clip comes to a grid: what a function of `follow` gets, with the values that follow the clip.
+    """How a clip comes to a grid: what a function of `follow` gets, with the values that follow the clip."""
 
-    Attributes:
-        frames: Indices of the frames that stay; none of an image.
-        height: H of the clip afterwards.
-        width: W of the clip afterwards.
-        frames_before: Frames of the clip before; 1 of an image.
-        height_before: H of the clip before.
-        width_before: W of the clip before.
-        drawn: Indices of the frames that stay, for each length in time that something of the sample has.
-    """
-
-    frames: Sequence[int]
+    frames: Sequence[int]  # indices of those that stay; none of an image
     height: int
     width: int
-    frames_before: int
+    frames_before: int  # 1 of an image
     height_before: int
     width_before: int
-    drawn: Mapping[int, Sequence[int]]
+    drawn: Mapping[int, Sequence[int]]  # indices that stay, for each length in time that something of the sample has
 
     def frames_of(self, length: int) -> Sequence[int] | None:
         """Indices that stay of an axis in time of this length; None if it has no whole ratio to the clip's frames."""

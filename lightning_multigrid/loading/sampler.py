@@ -104,6 +104,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
                 yield part
 
     def requests(self, step: Step) -> list[ClipRequest]:
+        """This rank's requests for a step."""
         requests, left, shape = list[ClipRequest](), self.entries(step), step.shape
         while left:
             number, place = self._located(step.place.epoch, left.start)

@@ -43,7 +43,10 @@ def observed_moments(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list
 def write_statistics(
     layers: Mapping[str, BatchNorm], moments: Mapping[str, Sequence[Tensor]], world: int | None = None
 ) -> None:
-    """Sets running statistics to those of all values on all ranks, by the law of total variance; see `world_size`."""
+    """Sets running statistics to those of all values on all ranks, by the law of total variance.
+
+    `world` is how many ranks train together; None for all of the default group.
+    """
     world = world_size(world)
     for name, layer in layers.items():
         seen = torch.stack(list(moments[name]) or [torch.zeros(3, layer.num_features)])
@@ -65,9 +68,7 @@ def average_statistics(layers: Mapping[str, BatchNorm], world: int | None = None
             _write(layer, *_sum_over_ranks(own.cpu().double(), own.device, world) / world)
 
 
-def _tracked(layer: BatchNorm) -> tuple[Tensor, Tensor]:
-    assert layer.running_mean is not None
-    assert layer.running_var is not None
+def _tracked(layer: Any) -> tuple[Tensor, Tensor]:
     return layer.running_mean, layer.running_var
 
 

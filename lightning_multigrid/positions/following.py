@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_multigrid.positions.adapters import Grid, Grids, Table, resizes_itself
-from lightning_multigrid.positions.known import POOLS, adapter_of
+from lightning_multigrid.positions.adapters import POOLS, Grid, Grids, Table, adapter_of, resizes_itself
 
 
 class Following:
@@ -53,6 +52,7 @@ class Following:
             part.set_grid(frames=frames, size=size)  # type: ignore[operator]
 
     def restore(self) -> None:
+        """Puts everything back: the baseline's grid."""
         self.set_grid(self._baseline.frames, self._baseline.size)
 
     def _changes_on(self, grid: Grid) -> Mapping[nn.Module, Mapping[str, Any]]:

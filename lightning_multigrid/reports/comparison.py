@@ -235,8 +235,7 @@ class Comparison:
         self._clock = clock
         files = [file for variant in VARIANTS for file in sorted(Path(folder).glob(f"{variant}*.json"))]
         records = [RunRecord.read(file) for file in files]
-        lengths = {run.variant for run in records}.difference(VARIANTS)
-        variants = [*VARIANTS, *sorted(lengths, reverse=True)]
+        variants = [*VARIANTS, *sorted({run.variant for run in records}.difference(VARIANTS), reverse=True)]
         if clock == "cpu" and not all(run.cpu for run in records):
             raise ValueError(f"Runs in {folder} have no CPU time. Compare them by the `wall` clock.")
         self.runs = {variant: [run for run in records if run.variant == variant] for variant in variants}

@@ -109,7 +109,7 @@ class RunReport:
         self.account.split(self.times.all.stepping, self.times.all.waiting)
         if self._left > 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self.stopped()
-        if not self.times:
+        if not self.times.all.steps:
             return
         table = f"Time per shape of mini-batch (clips x frames x size), on one device:\n{self.times.table()}"
         self._closing += [table, str(self.account)]

@@ -142,9 +142,6 @@ class ShapeTimes:
         self._grids.setdefault(shape.clip, GridTimes(shape)).add(time)
         self.all.add(time)
 
-    def __bool__(self) -> bool:
-        return bool(self._grids)
-
     def pace(self, shape: BatchShape) -> StepTotals | None:
         """Returns what a step of this shape takes, if steps on its grid were measured beyond the first."""
         grid = self._grids.get(shape.clip)

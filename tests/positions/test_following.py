@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
-from lightning_multigrid.positions import Following, known
+from lightning_multigrid.positions import Following, adapters
 from lightning_multigrid.positions.adapters import Table
 from lightning_multigrid.training.script.refusals import refuse_tables_in_shards
 from tests.helpers.tiny import CLASSES, FRAMES, SIZE, Module, fit, loader
@@ -52,7 +52,7 @@ def _adapter(monkeypatch):
             "fixed": Table((4, 1, 1), (tokens(grids)[0], 1, 1)),
         }
 
-    monkeypatch.setitem(known.ADAPTERS, "tests.Places", adapter)
+    monkeypatch.setitem(adapters.ADAPTERS, "tests.Places", adapter)
 
 
 class Script(Module):
