@@ -1,41 +1,14 @@
-"""Which of Lightning's two packages this process uses, what it has of them, and what is said through it.
-
-It is `pytorch_lightning` if the script has imported that one only, else `lightning.pytorch`. The other one is not
-imported: that takes a second, and moves the messages of both to the logger of the last.
-"""
+"""What holds for either of Lightning's two packages: whose classes things are of, and what is said through it."""
 
 import sys
 from contextlib import suppress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning_utilities.core import overrides
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 _PACKAGES = "lightning.pytorch", "pytorch_lightning"
-
-if not TYPE_CHECKING and "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
-    from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
-    from pytorch_lightning.callbacks import BasePredictionWriter, ModelCheckpoint
-    from pytorch_lightning.loggers.logger import DummyLogger
-    from pytorch_lightning.plugins.io import TorchCheckpointIO
-    from pytorch_lightning.trainer.states import TrainerFn
-    from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
-    from pytorch_lightning.utilities.types import LRSchedulerConfig, OptimizerLRScheduler
-else:
-    from lightning.fabric.utilities.exceptions import MisconfigurationException as MisconfigurationException
-    from lightning.pytorch import Callback as Callback
-    from lightning.pytorch import LightningDataModule as LightningDataModule
-    from lightning.pytorch import LightningModule as LightningModule
-    from lightning.pytorch import Trainer as Trainer
-    from lightning.pytorch.callbacks import BasePredictionWriter as BasePredictionWriter
-    from lightning.pytorch.callbacks import ModelCheckpoint as ModelCheckpoint
-    from lightning.pytorch.loggers.logger import DummyLogger as DummyLogger
-    from lightning.pytorch.plugins.io import TorchCheckpointIO as TorchCheckpointIO
-    from lightning.pytorch.trainer.states import TrainerFn as TrainerFn
-    from lightning.pytorch.utilities.exceptions import SIGTERMException as SIGTERMException
-    from lightning.pytorch.utilities.types import LRSchedulerConfig as LRSchedulerConfig
-    from lightning.pytorch.utilities.types import OptimizerLRScheduler as OptimizerLRScheduler
 
 
 def _classes(name: str) -> tuple[type, ...]:
