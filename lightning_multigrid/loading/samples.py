@@ -196,8 +196,7 @@ class SampleParts:
         clips = self.find_clips(sample)
         if not clips:
             return sample
-        lengths = [_find(sample, name)[1] for name, spec in self.follow.items() if spec == "f"]
-        real = min(map(float, lengths)) if lengths else None
+        real = min((float(_find(sample, name)[1]) for name, spec in self.follow.items() if spec == "f"), default=None)
         rates = self._rates(sample, clips.values())
         change_of, reduced = changes(clips, request, baseline, divisor, real, self.whole_span, rates), sample
         longest = max(change_of.values(), key=lambda change: change.frames_before)

@@ -348,8 +348,7 @@ class Comparison:
             return f"{clock}; the ends can't be compared: see the table."
         gain, error = self._gain(BASELINE)
         said = f"{clock}; {self.metric} ({'higher' if self.mode == 'max' else 'lower'} is better) "
-        said += f"{self._ends_text(MULTIGRID)} against {self._ends_text(BASELINE)} is "
-        said += _difference(gain, error)
+        said += f"{self._ends_text(MULTIGRID)} against {self._ends_text(BASELINE)} is {_difference(gain, error)}"
         unknown = math.isnan(error) or (0 < clips < _FEW_CLIPS and abs(gain) <= error)
         answer = "Can't tell" if unknown else "It depends" if gain < -error else "Yes"
         if ends[SHORTENED]:

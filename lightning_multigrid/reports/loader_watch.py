@@ -24,15 +24,12 @@ def seconds_of(steps: int, clips: float, step: float, read: float, workers: int)
 
 @dataclass(frozen=True)
 class Verdict:
-    """Estimated seconds of a training and of the script alone, without validations; why, if the loader is the limit.
-
-    A baseline that the callback trains is the script alone.
-    """
+    """Estimated seconds of a training and of the script alone, without validations; why, if the loader is the limit."""
 
     total: float
     alone: float
     why: str
-    is_baseline: bool = False
+    is_baseline: bool = False  # then the training is the script alone
 
     def __str__(self) -> str:
         times, verdict = duration(self.total), "the limit" if self.why else "fast enough"

@@ -112,22 +112,17 @@ class StepTimer:
 
 @dataclass
 class GridTimes:
-    """Times of the steps on a grid, on one device.
+    """Times of the steps on a grid, on one device."""
 
-    `total` sums over all of them, `pace` over all but the first one, which takes longer. `shape` is that of the largest
-    mini-batch.
-    """
-
-    shape: BatchShape
+    shape: BatchShape  # of the largest mini-batch
     total: StepTotals = field(default_factory=StepTotals)
-    pace: StepTotals = field(default_factory=StepTotals)
+    pace: StepTotals = field(default_factory=StepTotals)  # of all but the first one, which takes longer
 
     def add(self, time: StepTime) -> None:
         self.shape = max(self.shape, time.step.shape, key=lambda shape: shape.clips)
-        if self.total.steps == 1:
-            self.pace = StepTotals()
+        if self.total.steps:
+            self.pace.add(time)
         self.total.add(time)
-        self.pace.add(time)
 
 
 class ShapeTimes:
@@ -145,7 +140,7 @@ class ShapeTimes:
     def pace(self, shape: BatchShape) -> StepTotals | None:
         """Returns what a step of this shape takes, if steps on its grid were measured beyond the first."""
         grid = self._grids.get(shape.clip)
-        if grid is None or grid.total.steps < 2:
+        if grid is None or not grid.pace.steps:
             return None
         share = shape.clips / grid.pace.clips
         return StepTotals(1, shape.clips, share * grid.pace.waiting, share * grid.pace.stepping)
