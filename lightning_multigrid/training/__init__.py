@@ -11,9 +11,8 @@ from lightning_multigrid.training.checkpoints.atomic_checkpoints import AtomicCh
 from lightning_multigrid.training.checkpoints.continuation import FROM_WEIGHTS
 from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestCheckpoint
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
-from lightning_multigrid.training.measured import measure
 from lightning_multigrid.training.pictures import show_grids
-from lightning_multigrid.training.plan_ahead import make_optimizers
+from lightning_multigrid.training.plan_ahead import make_optimizers, measure
 from lightning_multigrid.training.plan_loader import check_parts
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling
 from lightning_multigrid.training.script.planning import check_steps, make_plan

@@ -15,14 +15,12 @@ from lightning_multigrid.schedule import BatchShape, Plan
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.checkpoints.continuation import State
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
-from lightning_multigrid.training.mini_batches import error_text
+from lightning_multigrid.training.mini_batches import error_text, small_batches
 from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.parts.lightning_loop import LightningLoop
 from lightning_multigrid.training.parts.on_grid import OnGrid
-from lightning_multigrid.training.parts.patience import Patience
 from lightning_multigrid.training.parts.reporting import Reporting
 from lightning_multigrid.training.plan_loader import clips_of, loading_of, plan_loader
-from lightning_multigrid.training.rehearsal.batches import small_batches
 from lightning_multigrid.training.rehearsal.check_grids import check_grids
 from lightning_multigrid.training.rehearsal.rules import UNNOTICED
 from lightning_multigrid.training.run import Run
@@ -71,7 +69,6 @@ def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Acc
         grid=OnGrid(plan, trainer, following),
         reporting=Reporting(trainer, report),
         statistics=EvaluationStatistics(trainer, estimate, account),
-        patience=Patience(plan, trainer),
         # The steps of the baseline are those of the script, by which it may write the LR.
         lr=BaselineLR(plan, trainer, by_hand=plan.schedule.is_baseline or arguments.lr_by_hand is not None),
     )

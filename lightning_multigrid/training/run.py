@@ -10,7 +10,6 @@ from lightning_multigrid.training.lr.baseline_lr import BaselineLR
 from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics
 from lightning_multigrid.training.parts.lightning_loop import LightningLoop, refuse_other
 from lightning_multigrid.training.parts.on_grid import OnGrid
-from lightning_multigrid.training.parts.patience import Patience
 from lightning_multigrid.training.parts.reporting import Reporting
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
@@ -34,12 +33,11 @@ class Run:
         grid: OnGrid,
         reporting: Reporting,
         statistics: EvaluationStatistics,
-        patience: Patience,
         lr: BaselineLR,
     ) -> None:
         self.plan, self.report = plan, report
         self._loop, self._grid, self._reporting = loop, grid, reporting
-        self._statistics, self._patience, self._lr = statistics, patience, lr
+        self._statistics, self._lr = statistics, lr
         self._trainer: Trainer | None = trainer
         self._planned: Place | None = None  # where the next epoch begins; without a checkpoint, Lightning says where
         self._next: Step | None = None
@@ -82,7 +80,7 @@ class Run:
         self._loop.check(step)
         self._grid.set(step)
         self._reporting.announce(step, self._lr.baseline_lr)
-        self._patience.before(step)
+        self._loop.hold_patience(step)
         self._lr.check(step)
         self._in_step = True
 
@@ -94,9 +92,9 @@ class Run:
         following = self._next = self.plan.after(step)
         self._in_step = False
         self._grid.restore()
-        self._reporting.ended(step, following)
+        self._reporting.ended(step, following, lambda: self._lr.in_use(step))
         self._statistics.ended(step.place)
-        self._lr.go_on(step, following)
+        self._lr.go_on(following)
 
     def _step_at(self, batch: int) -> Step:
         found = Place(self.trainer.current_epoch, batch)
@@ -141,7 +139,7 @@ class Run:
         try:
             self._changes.close()
         finally:
-            del self._loop, self._grid, self._reporting, self._statistics, self._patience, self._lr
+            del self._loop, self._grid, self._reporting, self._statistics, self._lr
             self._trainer = None
 
     # --- Checkpoints ---

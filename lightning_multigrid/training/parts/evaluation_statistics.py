@@ -25,10 +25,8 @@ from lightning_multigrid.norm import (
 )
 from lightning_multigrid.reports import STATISTICS, Account
 from lightning_multigrid.schedule import Place
-from lightning_multigrid.training.mini_batches import after_hooks, error_text, without_trace
-from lightning_multigrid.training.rehearsal.batches import arrived, small_batches
+from lightning_multigrid.training.mini_batches import after_hooks, arrived, error_text, small_batches, without_trace
 from lightning_multigrid.training.rehearsal.copies import clone_of, dry_step
-from lightning_multigrid.training.trainer.added import add_callback
 from lightning_multigrid.training.trainer.changes import Changes
 
 _TRIED = 2  # clips of a first try: BatchNorm needs more than one value per channel
@@ -139,7 +137,7 @@ class EvaluationStatistics(Callback):
         self._training: list[bool] = []  # whether each of them was in training mode when the last step ended
 
     def start(self, changes: Changes) -> None:
-        add_callback(self._trainer, self, changes)
+        changes.add_callback(self._trainer, self)
 
     def begin(self) -> None:
         self._parts = [*self._module.named_modules()]

@@ -3,7 +3,7 @@
 import sys
 from typing import Any, NoReturn
 
-from lightning_multigrid.host import MisconfigurationException, Trainer, tell
+from lightning_multigrid.host import MisconfigurationException, Trainer, callbacks_of, tell
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader, StreamSamples
 from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
@@ -23,6 +23,8 @@ class LightningLoop:
         self._source, self._loader, self._seen = source, loader, seen
         self._optimizers = list(trainer.optimizers)
         self._first: Step | None = None  # of the epoch, or of the rest of it
+        self._stopping = [] if plan.schedule.is_baseline else callbacks_of(trainer, "EarlyStopping")
+        self._last_phase = len(plan.schedule.phases) - 1
 
     def start(self, changes: Changes) -> None:
         trainer, self._changes = self._trainer, changes
@@ -73,6 +75,13 @@ class LightningLoop:
                 batches = min(batches, int(trainer.num_training_batches))
             self._check("plans an epoch of this many mini-batches:", batches, trainer.num_training_batches)
             self._check("iterates", self._seen, trainer.train_dataloader)
+
+    def hold_patience(self, step: Step) -> None:
+        """Lets the patience of `EarlyStopping` count from the last phase on, as coarse grids may hold metrics still."""
+        # With -2, one validation stops no run, even if the patience is 0. A checkpoint then means up to two validations
+        # more in a training without the callback.
+        for stopping in self._stopping:
+            stopping.wait_count = max(0, stopping.wait_count) if step.phase == self._last_phase else -2
 
     def _check(self, does: str, planned: Any, found: Any) -> None:
         if planned is not found and planned != found:

@@ -9,7 +9,6 @@ from lightning_multigrid.host import Callback, Trainer
 from lightning_multigrid.norm import BatchNorm, make_groups, sub_batches
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import Plan, Step
-from lightning_multigrid.training.trainer.added import add_callback
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.torch_internals import graph_for_each_grid
 
@@ -27,7 +26,7 @@ class OnGrid(Callback):
 
     def start(self, changes: Changes) -> None:
         """Lets `torch.compile` make a graph for each grid."""
-        add_callback(self._trainer, self, changes, first=True)
+        changes.add_callback(self._trainer, self, first=True)
         grids = self._plan.schedule.grids_of_statistics
         graphs = 2 * len(grids) + 8  # for training, for validation, and for what else a script may do
         if self._trainer.world_size > 1 and any(shape.clips < sub_batch for shape, sub_batch in grids):

@@ -11,8 +11,7 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from lightning_multigrid.host import LightningModule, Trainer, tell
 from lightning_multigrid.positions import knows_grids
 from lightning_multigrid.schedule import BatchShape, counted
-from lightning_multigrid.training.mini_batches import error_text, without_trace
-from lightning_multigrid.training.rehearsal.batches import Made
+from lightning_multigrid.training.mini_batches import Made, error_text, without_trace
 from lightning_multigrid.training.rehearsal.counted import counted_from_first
 from lightning_multigrid.training.rehearsal.rules import (
     HOOKS,

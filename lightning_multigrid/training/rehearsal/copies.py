@@ -14,11 +14,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_multigrid.host import DummyLogger, LightningDataModule, LightningModule, Trainer
+from lightning_multigrid.host import DummyLogger, LightningDataModule, LightningModule, Trainer, is_a
 from lightning_multigrid.loading import LONG, held_by
 from lightning_multigrid.training.mini_batches import run_step
 from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer, optimizer_overrides
-from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules
+
+
+class TrainerView:
+    """Answers as a Trainer, or a part of one, but for its overrides. Nothing that is set on it reaches the Trainer."""
+
+    def __init__(self, trainer: Any, **overrides: Any) -> None:
+        vars(self).update(overrides, _trainer=trainer)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_trainer"], name)
 
 
 def _clone(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
@@ -62,8 +71,9 @@ def clone_of(
         vars(view).update(
             _stand_ins(trainer, [] if losses is None else losses, memo), lightning_module=copied, **overrides
         )
-        for part in lightning_modules(copied):
-            part.trainer = view
+        for part in copied.modules():
+            if is_a(part, "LightningModule"):
+                part.trainer = view
         yield copied
     finally:
         vars(view).clear()  # what the copy and its view hold of each other

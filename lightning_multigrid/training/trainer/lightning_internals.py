@@ -16,10 +16,9 @@ from typing import Any, cast
 
 import torch
 
-from lightning_multigrid.host import LightningModule, Trainer, TrainerFn, callbacks_of
+from lightning_multigrid.host import LightningModule, Trainer, TrainerFn, callbacks_of, is_a
 from lightning_multigrid.schedule import Place, Plan
 from lightning_multigrid.training.trainer.changes import Changes
-from lightning_multigrid.training.trainer.trainer_view import lightning_modules
 
 
 def training_source(trainer: Trainer) -> Any:
@@ -180,7 +179,8 @@ def attach(trainer: Trainer, module: LightningModule, changes: Changes) -> None:
     through the strategy, and answers `estimated_stepping_batches` only in this state. Where nothing says how long it
     trains, it sets 1000 epochs (`loops/utilities.py`, `_parse_loop_limits`).
     """
-    for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *lightning_modules(module)):
+    modules = [part for part in module.modules() if is_a(part, "LightningModule")]
+    for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *modules):
         changes.callback(vars(owner).update, dict(vars(owner)))
         changes.callback(vars(owner).clear)  # comes before `update`
     trainer.state.fn = TrainerFn.FITTING
