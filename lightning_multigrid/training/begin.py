@@ -32,9 +32,8 @@ from lightning_multigrid.training.trainer import lightning_internals as internal
 
 
 def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Account) -> Run:
-    """Plans the training of a script, tries the plan on the model, and makes its run, which has not started.
+    """Makes the run of a script at `on_fit_start`, when the Trainer has its settings, optimizers and schedulers.
 
-    It is called at `on_fit_start`, when the Trainer has the settings, optimizers and schedulers of its script.
     `state` is the callback's in the checkpoint that the `fit` continues; else it is empty.
     """
     module = trainer.lightning_module
@@ -98,7 +97,6 @@ def plan_of(
 
 
 def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> None:
-    """Rehearses every grid of the plan on the module; see `check_grids`."""
     module, schedule = trainer.lightning_module, loader.sampler.plan.schedule
     grids = [schedule.baseline.shape, *schedule.grids]
     boxes_follow = any(callable(axes) or set("xywh") & set(axes) for axes in (arguments.follow or {}).values())

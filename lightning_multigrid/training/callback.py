@@ -1,8 +1,4 @@
-"""`MultigridCallback`: multigrid training as one line on a baseline script.
-
-Its hooks say when something is done, and the parts of a `Run` do the work. Every step sets its own shape, LR and
-sub-mini-batch.
-"""
+"""`MultigridCallback`: multigrid training as one line on a baseline script. Its hooks say when, and a `Run` does it."""
 
 from typing import Any
 

@@ -93,7 +93,6 @@ def _stretched(clip: Tensor) -> Tensor:
 
 
 def _numbers(sample: Any) -> Iterator[str]:
-    """The numbers and texts of a sample, such as its label."""
     for path, part in all_parts(sample):
         if isinstance(part, (int, float, str)) or getattr(part, "ndim", None) == 0:
             value, names = part.item() if hasattr(part, "item") else part, [key for key in path if isinstance(key, str)]

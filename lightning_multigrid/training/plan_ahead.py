@@ -81,10 +81,7 @@ def measure(
     script: DataLoader[Any],
     step: float | None = None,
 ) -> Verdict:
-    """Reads the first mini-batches of a plan, and the baseline's; estimates the training by them, and by its steps.
-
-    `step` is what a step takes, in seconds, if that is known.
-    """
+    """Estimates a training by its first mini-batches, the baseline's, and `step`: the seconds of one, if known."""
     if isinstance(script.dataset, StreamSamples):
         raise ValueError(
             f"`measure` reads mini-batches twice, but {type(script.dataset.stream).__name__} is a stream, which gives "
@@ -114,7 +111,6 @@ def _seconds_of_sample(loader: MultigridLoader) -> float:
 
 
 def _seconds_of_step(trainer: Trainer, module: LightningModule, read: Any) -> float:
-    """Returns what `training_step` and backward take on a mini-batch, on a copy of the module."""
     device, seconds = trainer.strategy.root_device, []
     with clone_of(module, trainer) as replica, without_trace(trainer, device):
         forget_hooks(replica)  # they may write to what they have seen where they were made

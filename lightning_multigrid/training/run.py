@@ -19,8 +19,7 @@ class Run:
     """One `fit`: says which part does what in a step, and in which order. It is the `Loop` of its loader.
 
     Lightning's counters say where it is. `_next` is what the plan expects there, and any difference is refused.
-    `begin.py` makes a run. Its parts know nothing of each other. What they change goes through `_changes`, which
-    `close` undoes, also after an error at any point.
+    What the parts change goes through `_changes`, which `close` undoes, also after an error at any point.
     """
 
     def __init__(
@@ -53,10 +52,8 @@ class Run:
         return self._trainer
 
     def start(self) -> None:
-        """The `fit` begins: the Trainer has the settings, optimizers and schedulers of its script."""
-        changes = self._changes
         for part in (self._loop, self._grid, self._reporting, self._statistics, self._lr):
-            part.start(changes)
+            part.start(self._changes)
 
     # --- A step ---
 
@@ -75,7 +72,6 @@ class Run:
         return self._next
 
     def before(self, batch: int) -> None:
-        """A step begins, with the mini-batch of this number in the epoch."""
         step = self._step_at(batch)
         self._loop.check(step)
         self._grid.set(step)
@@ -85,7 +81,6 @@ class Run:
         self._in_step = True
 
     def after(self, batch: int) -> None:
-        """A step has ended."""
         if not self._in_step:  # Lightning skips a mini-batch of None, which trains nothing, but has its place
             self.before(batch)
         step = self._step_at(batch)

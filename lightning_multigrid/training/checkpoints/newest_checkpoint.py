@@ -27,11 +27,7 @@ from lightning_multigrid.host import (
     tell_above_bar,
 )
 from lightning_multigrid.schedule import duration
-from lightning_multigrid.training.trainer.lightning_internals import (
-    handle_from_now_on,
-    requeue_signals,
-    slurms_checkpoint,
-)
+from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.torch_internals import asks_for_mini_batch, awaits_mini_batch
 
 
@@ -98,7 +94,7 @@ class NewestCheckpoint(ModelCheckpoint):
         super().on_train_start(trainer, pl_module)
         self._written = time.monotonic()
         tries: bool = trainer.fast_dev_run  # type: ignore[attr-defined]
-        self._anew = not (trainer.ckpt_path or slurms_checkpoint(trainer) or trainer.global_step or tries)
+        self._anew = not (trainer.ckpt_path or internals.slurms_checkpoint(trainer) or trainer.global_step or tries)
         if threading.current_thread() is threading.main_thread():
             self._note_signals(trainer)
 
@@ -111,7 +107,7 @@ class NewestCheckpoint(ModelCheckpoint):
         the other ranks wherever a signal finds them: for ever, if that is another place.
         """
         self._handlers.clear()
-        for number in sorted({signal.SIGINT, signal.SIGTERM, *requeue_signals(trainer)}):
+        for number in sorted({signal.SIGINT, signal.SIGTERM, *internals.requeue_signals(trainer)}):
             handler = signal.getsignal(number)
             if callable(handler):
                 self._handlers[number] = handler
@@ -125,7 +121,7 @@ class NewestCheckpoint(ModelCheckpoint):
         self._signals.add(number)
         # The workers of loaders may also have got it. torch's handler raises wherever it finds that one has ended, even
         # at the end of the process.
-        handle_from_now_on(trainer, signal.SIGCHLD, _ignore)
+        internals.handle_from_now_on(trainer, signal.SIGCHLD, _ignore)
         if awaits_mini_batch(frame):
             self._obey_alone(trainer)
         elif sys.getprofile() is None:  # a profiler of the script stays
@@ -217,12 +213,9 @@ class NewestCheckpoint(ModelCheckpoint):
         if stopped and not (trainer.validating and _averages(trainer)):
             self._write(trainer)
         if self._has_written or _mark(self._path):
-            written = self._written if self._has_written else time.monotonic() - time.time() + _mark(self._path) / 1e9
-            age = time.monotonic() - written
-            tell(
-                f"{self._last} continues from {self._path}"
-                f"{f', written {duration(age)} before' if age > 1 else ''}{self._way_on}"
-            )
+            age = time.monotonic() - self._written if self._has_written else time.time() - _mark(self._path) / 1e9
+            before = f", written {duration(age)} before" if age > 1 else ""
+            tell(f"{self._last} continues from {self._path}{before}{self._way_on}")
         else:
             tell(f"No checkpoint was written yet: NewestCheckpoint writes one every {self._seconds / 60:g} minutes.")
 
@@ -279,7 +272,7 @@ class NewestCheckpoint(ModelCheckpoint):
         self._mark = _mark(self._path) if trainer.is_global_zero and not later else 0
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:  # see `slurms_checkpoint`
-        found = super()._find_last_checkpoints(trainer) | slurms_checkpoint(trainer)
+        found = super()._find_last_checkpoints(trainer) | internals.slurms_checkpoint(trainer)
         others = [] if found else sorted(Path(str(self.dirpath)).glob(f"*{self.FILE_EXTENSION}"), key=_mark)
         if others:
             raise MisconfigurationException(

@@ -36,10 +36,8 @@ _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 class PopulationEstimate:
     """Re-estimates a module's running statistics in the middle of its training, and changes nothing else.
 
-    It runs dry steps on a clone of the module, which has its own parameters and finds the Trainer where the last step
-    found it. So weights, metrics, logs, buffers, gradients, LRs and all random state stay as they are, and what a step
-    moves itself, such as a teacher that follows by momentum, moves in the clone. Each mini-batch is seen with the
-    module's weights. Each time it makes a loader, with new workers.
+    It runs dry steps on a clone, with the module's weights, which finds the Trainer where the last step found it. What
+    a step moves itself, such as a teacher that follows by momentum, moves in the clone.
     """
 
     def __init__(self, training: MultigridLoader, batches: int, trainer: Trainer) -> None:
@@ -76,10 +74,7 @@ class PopulationEstimate:
         )
 
     def write(self, last: Place, modes: Mapping[str, bool]) -> None:
-        """Sets statistics of the layers that train (`modes`, by name) to the population's.
-
-        The clips are of the pass over the data in which the last step began.
-        """
+        """Sets statistics of the layers that train (`modes`), by clips of the pass in which the last step began."""
         sampler, world = self._training.sampler, self._trainer.world_size
         number, schedule = sampler.number_of(sampler.plan.step(last)), sampler.plan.schedule
         groups = sub_batches(schedule.sub_batch, of=schedule.baseline.shape.clips, world=world)
@@ -143,7 +138,6 @@ class EvaluationStatistics(Callback):
         self._parts = [*self._module.named_modules()]
 
     def ended(self, place: Place) -> None:
-        """Notes that a step has ended."""
         # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.
         if self._estimate is not None or self._trainer.world_size > 1:  # else nothing will be written
             self._training = [part.training for _, part in self._parts]
@@ -154,7 +148,7 @@ class EvaluationStatistics(Callback):
         self._write()
 
     def finish(self) -> None:
-        """The training has ended, and its last checkpoint is not written yet."""
+        # The last checkpoint is not written yet.
         if not self._averages and self._written != self._last:
             self._write()
 

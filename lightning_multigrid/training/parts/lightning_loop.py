@@ -14,8 +14,7 @@ from lightning_multigrid.training.trainer.changes import Changes
 class LightningLoop:
     """Gives Lightning the loader and the length of the plan, and notices when it does something else.
 
-    That may be a new version of Lightning, or another callback. `source` is what the script gave as its loader, and
-    `seen` what it sees while Lightning iterates `loader`.
+    `source` is what the script gave as its loader, and `seen` what it sees while Lightning iterates `loader`.
     """
 
     def __init__(self, plan: Plan, trainer: Trainer, source: Any, loader: MultigridLoader, seen: ScriptLoader) -> None:
@@ -64,7 +63,6 @@ class LightningLoop:
         self._first = first
 
     def check(self, step: Step) -> None:
-        """Refuses a step for which Lightning, or a callback, has not done as planned."""
         trainer = self._trainer
         if trainer.optimizers != self._optimizers:
             refuse_other(trainer, "has", "those that `configure_optimizers` returned", "other optimizers now")

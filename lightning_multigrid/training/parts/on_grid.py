@@ -25,7 +25,6 @@ class OnGrid(Callback):
         self._in_step = ExitStack()  # what is undone when a step ends
 
     def start(self, changes: Changes) -> None:
-        """Lets `torch.compile` make a graph for each grid."""
         changes.add_callback(self._trainer, self, first=True)
         grids = self._plan.schedule.grids_of_statistics
         graphs = 2 * len(grids) + 8  # for training, for validation, and for what else a script may do

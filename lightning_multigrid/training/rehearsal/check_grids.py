@@ -12,16 +12,8 @@ from lightning_multigrid.host import LightningModule, Trainer, tell
 from lightning_multigrid.positions import knows_grids
 from lightning_multigrid.schedule import BatchShape, counted
 from lightning_multigrid.training.mini_batches import Made, error_text, without_trace
+from lightning_multigrid.training.rehearsal import rules
 from lightning_multigrid.training.rehearsal.counted import counted_from_first
-from lightning_multigrid.training.rehearsal.rules import (
-    HOOKS,
-    UNNOTICED,
-    check_points,
-    check_sum_over_clips,
-    divisors_that_work,
-    named,
-    refusal,
-)
 from lightning_multigrid.training.rehearsal.trial import Trial, try_step
 
 
@@ -42,7 +34,7 @@ def check_grids(
     `clips` are those of each small mini-batch; by default two or three, or as many as the script's if these fail.
     """
     if trainer.strategy.restore_checkpoint_after_setup:
-        tell(f"{type(trainer.strategy).__name__} shards the module, whose steps are not rehearsed. {UNNOTICED}")
+        tell(f"{type(trainer.strategy).__name__} shards the module, whose steps are not rehearsed. {rules.UNNOTICED}")
         return
     name, clips, most = type(module).__name__, clips or _number_of_clips(grids), max(grid.clips for grid in grids)
     shapes = [*dict.fromkeys(replace(grid, clips=clips) for grid in grids)]
@@ -69,18 +61,18 @@ def check_grids(
             now.error = ValueError("its loss is not finite, as it is on the baseline's grid")
         if now.error is not None:
             works = cache(lambda one: try_step(module, trainer, baseline, read((one,)), one).error is None)
-            divisors = divisors_that_work(shapes, works)
-            raise refusal(name, grid, _place(module, now), now.error, divisors) from now.error
-        check_points(HOOKS, baseline, first.arrived or (), grid, now.arrived or ())
-        check_points("`training_step` or `forward`", baseline, [first.convolved], grid, [now.convolved])
+            divisors = rules.divisors_that_work(shapes, works)
+            raise rules.refusal(name, grid, _place(module, now), now.error, divisors) from now.error
+        rules.check_points(rules.HOOKS, baseline, first.arrived or (), grid, now.arrived or ())
+        rules.check_points("`training_step` or `forward`", baseline, [first.convolved], grid, [now.convolved])
         if not (boxes_follow and grid.size != baseline.size):
-            _refuse_counted(module, baseline, first, grid, now)
+            _refuse_counted(module, first, now)
         few = now if grid is coarsest else few
     if len({grid.clips for grid in grids}) == 1:
         return
     many = rehearse(baseline, *more)  # at last, as it takes the most memory
     if many.error is None and many.of_clips:  # none of a `collate_fn` that drops samples
-        check_sum_over_clips(name, {**many.of_clips, clips: few.losses})
+        rules.check_sum_over_clips(name, {**many.of_clips, clips: few.losses})
     if many.error is not None and many.grid.clips <= most:  # the training has as many
         alone = rehearse(many.grid)
         if alone.error is not None:
@@ -105,17 +97,16 @@ def _number_of_clips(grids: Sequence[BatchShape]) -> int:
     return 2
 
 
-def _refuse_counted(
-    module: LightningModule, baseline: BatchShape, first: Trial, grid: BatchShape, trial: Trial
-) -> None:
+def _refuse_counted(module: LightningModule, first: Trial, trial: Trial) -> None:
     """Refuses layers that give the points of a grid the places of the beginning of the baseline's."""
+    baseline, grid = first.grid, trial.grid
     ratios = grid.frames / baseline.frames, grid.size / baseline.size
     layer = counted_from_first(first.met, trial.met, ratios)
     if layer is not None and not knows_grids(module, layer):
         raise ValueError(
-            f"{type(module).__name__} counts places from the first: on {named(grid)}, {_layer(module, layer)} gives "
-            "its points the places at the beginning of the baseline's grid, but the points are spread over all of it. "
-            "Give that layer, or the module, a method `set_grid(self, frames, size)`, which is called before each "
+            f"{type(module).__name__} counts places from the first: on {rules.named(grid)}, {_layer(module, layer)} "
+            "gives its points the places at the beginning of the baseline's grid, but the points are spread over all "
+            "of it. Give that layer, or the module, a method `set_grid(self, frames, size)`, which is called before each "
             "mini-batch, and let it spread the places. If they should be counted, let the method do nothing."
         )
 
@@ -134,7 +125,7 @@ def _refuse_windows(module: LightningModule) -> None:
 
 def _fixed_number(name: str, grid: BatchShape, more: BatchShape, error: Exception) -> str:
     return (
-        f"A step of {name} takes {counted(grid.clips, 'clip')} of {named(grid)}, but not {more.clips} "
+        f"A step of {name} takes {counted(grid.clips, 'clip')} of {rules.named(grid)}, but not {more.clips} "
         f"({error_text(error)}). The mini-batches of coarse grids have more clips than the baseline's: take their "
         "number from the mini-batch, as `clips.shape[0]`, wherever a tensor is made for them, and places in a queue "
         "modulo its length."
@@ -144,14 +135,14 @@ def _fixed_number(name: str, grid: BatchShape, more: BatchShape, error: Exceptio
 def _kept_state(name: str, grid: BatchShape, where: str, error: Exception) -> str:
     return (
         f"{name} keeps something from step to step that has the size of a mini-batch: a step with {grid.clips} clips "
-        f"of {named(grid)} succeeds as the first step, but after steps with other clips {where} fails with "
+        f"of {rules.named(grid)} succeeds as the first step, but after steps with other clips {where} fails with "
         f"{error_text(error)}. Mini-batches change their number of clips and their grid. Reset what "
         "is kept at the beginning of each step, or make it fit the clips of the mini-batch."
     )
 
 
 def _place(module: LightningModule, trial: Trial) -> str:
-    return HOOKS if trial.arrived is None else _layer(module, trial.layer)
+    return rules.HOOKS if trial.arrived is None else _layer(module, trial.layer)
 
 
 def _layer(module: LightningModule, layer: str) -> str:
@@ -162,7 +153,7 @@ def _warn(name: str, module: LightningModule, failed: Trial) -> None:
     assert failed.error is not None
     rank_zero_warn(
         f"The grids could not be rehearsed with {name}: outside of a training, {_place(module, failed)} fails on the "
-        f"baseline's own grid, with {counted(failed.grid.clips, 'clip')}, with {error_text(failed.error)}. {UNNOTICED} "
-        "Let `training_step` run on a copy of the module, and with any number of clips. If it also fails without this "
-        "callback, build the model for the baseline's frames and size."
+        f"baseline's own grid, with {counted(failed.grid.clips, 'clip')}, with {error_text(failed.error)}. "
+        f"{rules.UNNOTICED} Let `training_step` run on a copy of the module, and with any number of clips. If it also "
+        "fails without this callback, build the model for the baseline's frames and size."
     )

@@ -31,10 +31,9 @@ class TrainerView:
 
 
 def _clone(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
-    """Copies a module, which has no Trainer then. It shares the tensors and arrays of datasets, which may be all data.
+    """Copies a module, but shares the tensors and arrays of datasets, and the elements of containers of over 1000.
 
-    It also shares the elements of containers of over 1000. `memo` has replacements for parts, by their `id`. Everything
-    else is the copy's own; a tensor that was computed is its value.
+    `memo` has replacements for parts, by their `id`. A tensor that was computed is its value.
     """
     held = [*held_by(module, Trainer, TrainerView)]
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
@@ -68,12 +67,11 @@ def clone_of(
     memo: dict[int, Any] = {id(trainer): view}
     try:
         copied = _clone(module, memo)
-        vars(view).update(
-            _stand_ins(trainer, [] if losses is None else losses, memo), lightning_module=copied, **overrides
-        )
+        stand_ins = _stand_ins(trainer, [] if losses is None else losses, memo)
+        vars(view).update(stand_ins, lightning_module=copied, **overrides)
         for part in copied.modules():
             if is_a(part, "LightningModule"):
-                part.trainer = view
+                part.trainer = view  # type: ignore[assignment]
         yield copied
     finally:
         vars(view).clear()  # what the copy and its view hold of each other

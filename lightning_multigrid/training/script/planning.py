@@ -1,7 +1,4 @@
-"""The plan of a training: from what a script says, and from the arguments of `MultigridCallback`.
-
-`fit` and the command `plan` make the same one.
-"""
+"""The plan of a training: from what a script says, and from the arguments of `MultigridCallback`."""
 
 import math
 from dataclasses import replace

@@ -31,9 +31,9 @@ class Changes(ExitStack):
         self.callback(remove)
 
     def subclass(self, owner: Any, members: dict[str, Any]) -> None:
-        """Gives one object other methods and properties, by a subclass: copies and pickles of it are the class's.
+        """Gives one object other methods, by a subclass: copies and pickles of it are the class's.
 
-        For what no attribute can say: a property, and what a checkpoint would save as an attribute.
+        For a property, and for what a checkpoint would save as an attribute.
         """
         own = type(owner)
         self.callback(setattr, owner, "__class__", own)

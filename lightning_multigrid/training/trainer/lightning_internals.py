@@ -96,10 +96,7 @@ def limit_loop(trainer: Trainer, plan: Plan, changes: Changes) -> None:
 
 
 def add_steps_elsewhere(trainer: Trainer, number: int, changes: Changes) -> None:
-    """Lets a limit of steps be this many higher, as Lightning counts steps that other devices have taken.
-
-    Lightning 2.5.3 to 2.6.6: see `limit_loop`.
-    """
+    """Raises a limit by steps of other devices, which Lightning counts: Lightning 2.5.3 to 2.6.6, see `limit_loop`."""
     if trainer.max_steps != -1:
         changes.set_attribute(trainer.fit_loop.epoch_loop, "max_steps", trainer.max_steps + number)
 
@@ -232,10 +229,7 @@ def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> Light
 
 
 def optimizer_overrides(optimizers: list[Any]) -> dict[str, Any]:
-    """Overrides for a view of a strategy, so that `LightningModule.optimizers()` returns these optimizers.
-
-    Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.optimizers`).
-    """
+    """Overrides of a strategy, for `LightningModule.optimizers()` of Lightning 2.5.3 to 2.6.6 (`core/module.py`)."""
     return {"_lightning_optimizers": optimizers}
 
 
