@@ -32,10 +32,7 @@ from lightning_multigrid.training.trainer import lightning_internals as internal
 
 
 def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Account) -> Run:
-    """Makes the run of a script at `on_fit_start`, when the Trainer has its settings, optimizers and schedulers.
-
-    `state` is the callback's in the checkpoint that the `fit` continues; else it is empty.
-    """
+    """Makes the run of a script at `on_fit_start`; `state` is the callback's in a checkpoint to continue, or empty."""
     module = trainer.lightning_module
     of_script = torch.initial_seed()  # before anything is read: a dataset may seed
     refuse_layers(module)

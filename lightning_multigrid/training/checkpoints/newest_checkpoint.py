@@ -287,10 +287,8 @@ def _ignore(*_: object) -> None:
 
 
 def _averages(trainer: Trainer) -> bool:
-    """Whether Lightning's (2.6.6) `WeightAveraging` gives the module the average: in a validation, and at the end.
-
-    It would write them as if it had not, and what continues a run needs the module's own weights.
-    """
+    """Whether Lightning's (2.6.6) `WeightAveraging` gives the module the average: in a validation, and at the end."""
+    # It would write them as if it had not, and what continues a run needs the module's own weights.
     return bool(callbacks_of(trainer, "WeightAveraging"))
 
 

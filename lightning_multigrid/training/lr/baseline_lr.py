@@ -59,10 +59,7 @@ class _ClockedScheduler:
 
 
 class BaselineLR:
-    """Keeps the script's schedulers at the baseline's epochs, and scales the LR within optimizer steps (`LRInStep`).
-
-    `by_hand` says that a script writes LRs that go by this run.
-    """
+    """Keeps the script's schedulers at the baseline's epochs, and scales the LR within optimizer steps (`LRInStep`)."""
 
     def __init__(self, plan: Plan, trainer: Trainer, by_hand: bool = False) -> None:
         self._plan, self._trainer, self._module = plan, trainer, trainer.lightning_module

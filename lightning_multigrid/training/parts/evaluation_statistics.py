@@ -1,7 +1,6 @@
 """Precise BatchNorm: running statistics over the training data instead of a moving average of recent mini-batches.
 
-In multigrid training that average mixes the grids of the short cycle. This module re-estimates the statistics with the
-current weights, on the baseline's grid: mean and variance of all values that a layer sees, on all ranks.
+In multigrid training that average mixes the grids of the short cycle. Here all values are of the baseline's grid.
 """
 
 from collections.abc import Iterator, Mapping

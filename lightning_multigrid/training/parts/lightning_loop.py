@@ -12,13 +12,11 @@ from lightning_multigrid.training.trainer.changes import Changes
 
 
 class LightningLoop:
-    """Gives Lightning the loader and the length of the plan, and notices when it does something else.
-
-    `source` is what the script gave as its loader, and `seen` what it sees while Lightning iterates `loader`.
-    """
+    """Gives Lightning the loader and the length of the plan, and notices when it does something else."""
 
     def __init__(self, plan: Plan, trainer: Trainer, source: Any, loader: MultigridLoader, seen: ScriptLoader) -> None:
         self._plan, self._trainer, self._changes = plan, trainer, Changes()
+        # What the script gave, what Lightning iterates, and what the script sees meanwhile.
         self._source, self._loader, self._seen = source, loader, seen
         self._optimizers = list(trainer.optimizers)
         self._first: Step | None = None  # of the epoch, or of the rest of it

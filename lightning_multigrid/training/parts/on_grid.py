@@ -14,10 +14,7 @@ from lightning_multigrid.training.trainer.torch_internals import graph_for_each_
 
 
 class OnGrid(Callback):
-    """Brings a model to the grid of each step. Whatever runs between two steps finds it on the baseline's grid.
-
-    As the first callback, it puts the grid back before others have their turn after a step.
-    """
+    """Brings a model to the grid of each step. Whatever runs between two steps finds it on the baseline's grid."""
 
     def __init__(self, plan: Plan, trainer: Trainer, following: Following) -> None:
         self._plan, self._trainer, self._following = plan, trainer, following
@@ -25,7 +22,7 @@ class OnGrid(Callback):
         self._in_step = ExitStack()  # what is undone when a step ends
 
     def start(self, changes: Changes) -> None:
-        changes.add_callback(self._trainer, self, first=True)
+        changes.add_callback(self._trainer, self, first=True)  # after a step, others find the baseline's grid
         grids = self._plan.schedule.grids_of_statistics
         graphs = 2 * len(grids) + 8  # for training, for validation, and for what else a script may do
         if self._trainer.world_size > 1 and any(shape.clips < sub_batch for shape, sub_batch in grids):

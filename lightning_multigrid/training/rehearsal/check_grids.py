@@ -105,9 +105,10 @@ def _refuse_counted(module: LightningModule, first: Trial, trial: Trial) -> None
     if layer is not None and not knows_grids(module, layer):
         raise ValueError(
             f"{type(module).__name__} counts places from the first: on {rules.named(grid)}, {_layer(module, layer)} "
-            "gives its points the places at the beginning of the baseline's grid, but the points are spread over all "
-            "of it. Give that layer, or the module, a method `set_grid(self, frames, size)`, which is called before each "
-            "mini-batch, and let it spread the places. If they should be counted, let the method do nothing."
+            "gives its points the places at the beginning of the baseline's grid, but the points are spread over "
+            "all of it. Give that layer, or the module, a method `set_grid(self, frames, size)`, which is called "
+            "before each mini-batch, and let it spread the places. If they should be counted, let the method do "
+            "nothing."
         )
 
 

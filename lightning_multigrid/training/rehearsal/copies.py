@@ -59,10 +59,7 @@ def _clone(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
 def clone_of(
     module: LightningModule, trainer: Trainer, losses: list[Tensor] | None = None, **overrides: Any
 ) -> Iterator[LightningModule]:
-    """Gives a copy with a view of the Trainer: nobody hears what it logs, and its optimizers don't move it.
-
-    `overrides` are further ones of the view. What `manual_backward` gets goes to `losses`.
-    """
+    """Gives a copy with a view of the Trainer: nobody hears what it logs, and its optimizers don't move it."""
     view = TrainerView(trainer, barebones=True, progress_bar_callback=None)  # it logs nothing
     memo: dict[int, Any] = {id(trainer): view}
     try:
@@ -87,16 +84,13 @@ def dry_step(trainer: Trainer, clone: LightningModule, batch: Any, index: int = 
 
 
 def fill(clone: nn.Module) -> None:
-    """Gives parameters of one number alone, which training has not filled yet, many numbers.
-
-    So what they multiply can be seen, and the places of a table be told apart. Gains of a norm stay.
-    """
+    """Gives parameters of one number alone many: what they multiply can be seen, and places in a table told apart."""
     for parameter in clone.parameters():
         if not parameter.is_floating_point() or parameter.numel() < 2:
             continue
         with torch.no_grad():
             first = parameter.reshape(-1)[0]
-            if (parameter == first).all() and (parameter.ndim > 1 or first == 0):
+            if (parameter == first).all() and (parameter.ndim > 1 or first == 0):  # gains of a norm stay
                 inputs = parameter.numel() / len(parameter)  # of a row, as in an initialisation
                 ramp = torch.linspace(1, 2, parameter.numel()).square()  # uneven, so that it is not taken for places
                 parameter.copy_(ramp.view_as(parameter) / inputs**0.5)
@@ -125,7 +119,7 @@ def _stand_ins(trainer: Trainer, losses: list[Tensor], memo: dict[int, Any]) -> 
     """What a copy's view has instead: optimizers and schedulers that hold still, and loggers that nobody reads."""
 
     def backward(loss: Tensor, optimizer: Any, *arguments: Any, **named: Any) -> None:
-        losses.append(loss.detach())
+        losses.append(loss.detach())  # what `manual_backward` gets
         # In a thread of its own, where nothing watches the operations: they are not part of the step forward.
         with ThreadPoolExecutor(1) as thread:
             thread.submit(loss.backward, *arguments, **named).result()

@@ -24,11 +24,8 @@ def named(grid: BatchShape) -> str:
 
 
 def divisors_that_work(grids: Sequence[BatchShape], works: Callable[[BatchShape], bool]) -> str:
-    """The divisors, as arguments, to whose multiples grids are rounded so that each works; empty if there are none.
-
-    The first grid is the baseline's, which isn't rounded. Some of the others must stay smaller.
-    """
-    full, *others = grids
+    """The divisors, as arguments, to whose multiples grids are rounded so that each works; empty if there are none."""
+    full, *others = grids  # the baseline's isn't rounded, and some of the others must stay smaller
     for divisor, axes in product((2, 4, 8, 16, 32), (("size",), ("frames",), ("size", "frames"))):
         rounded: list[BatchShape] = []
         for grid in others:

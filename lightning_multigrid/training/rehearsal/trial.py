@@ -34,10 +34,7 @@ class Trial:
 
 
 def try_step(module: LightningModule, trainer: Trainer, baseline: BatchShape, made: Made, *grids: BatchShape) -> Trial:
-    """Tries the hooks of a mini-batch, and a step, on a new clone of a module, on one grid after the other.
-
-    Returns what was seen on the last grid, or on the first that fails. With one grid alone, it is a first step.
-    """
+    """Tries hooks and steps on a new clone, on one grid after another; returns what was seen of the last one tried."""
     trial = Trial(grids[0])
     if any(made[grid] is None for grid in grids):  # of a `collate_fn` that drops samples: Lightning skips it
         return trial

@@ -31,10 +31,7 @@ class Changes(ExitStack):
         self.callback(remove)
 
     def subclass(self, owner: Any, members: dict[str, Any]) -> None:
-        """Gives one object other methods, by a subclass: copies and pickles of it are the class's.
-
-        For a property, and for what a checkpoint would save as an attribute.
-        """
+        """Gives an object methods that no checkpoint saves, by a subclass: copies and pickles of it are the class's."""
         own = type(owner)
         self.callback(setattr, owner, "__class__", own)
 

@@ -75,8 +75,7 @@ def loader_seen_as(trainer: Trainer, loader: Any, seen: Any) -> Any:
 def reload_every(trainer: Trainer, epochs: int) -> None:
     """Makes Lightning request its loaders anew every `epochs` epochs: 0 is never, -1 at the next opportunity.
 
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._should_reload_train_dl`): the attribute is public and read
-    in each epoch, but the Trainer's argument refuses -1.
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_should_reload_train_dl`): the Trainer's argument refuses -1.
     """
     trainer.reload_dataloaders_every_n_epochs = epochs  # type: ignore[attr-defined]
 
@@ -84,8 +83,7 @@ def reload_every(trainer: Trainer, epochs: int) -> None:
 def limit_loop(trainer: Trainer, plan: Plan, changes: Changes) -> None:
     """Gives Lightning the plan's numbers of steps instead of the script's, until `changes` are undone.
 
-    Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `_TrainingEpochLoop.max_steps` and `min_steps`): the
-    Trainer's own are read-only.
+    Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `max_steps`, `min_steps`): the Trainer's are read-only.
     """
     steps = trainer.fit_loop.epoch_loop
     changes.set_attribute(trainer, "limit_train_batches", 1.0)
@@ -112,8 +110,7 @@ def batch_index(trainer: Trainer) -> int:
 def step_is_logged(trainer: Trainer) -> bool:
     """Whether Lightning hands what this step logs on to the loggers.
 
-    Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `_TrainingEpochLoop._batches_that_stepped`): this counter
-    decides, and the public `global_step` counts the steps of all optimizers.
+    Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `_batches_that_stepped`): no public counter is equal.
     """
     step, every = trainer.fit_loop.epoch_loop._batches_that_stepped + 1, trainer.log_every_n_steps  # type: ignore[attr-defined]
     return bool(every > 0 and step % every == 0)
@@ -162,8 +159,7 @@ def requeue_signals(trainer: Trainer) -> set[int]:
 def handle_from_now_on(trainer: Trainer, number: int, handler: Callable[[int, Any], Any]) -> None:
     """Sets the handler of a signal, also for the time after `fit`.
 
-    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/signal_connector.py`): at the end of `fit` it restores the handlers
-    of all signals that it found at the beginning.
+    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/signal_connector.py`): when `fit` ends, it restores those it found.
     """
     signal.signal(number, handler)
     trainer._signal_connector._original_handlers[number] = handler
