@@ -18,8 +18,7 @@ from lightning_multigrid.schedule import Baseline, BatchShape
 from lightning_multigrid.training.arguments import Arguments, schedule_of
 from lightning_multigrid.training.plan_loader import clips_of
 
-Shown = tuple[Tensor, str]
-"""A clip, T x C x H x W from 0 to 1, and what is to be said of it."""
+Shown = tuple[Tensor, str]  # a clip, T x C x H x W from 0 to 1, and what is to be said of it
 
 
 def show_grids(

@@ -31,13 +31,7 @@ _STEPS = 4  # the first one does not count
 _OFF: dict[str, Any] = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "fine_tuning": False}
 
 
-def plan_ahead(
-    arguments: Arguments,
-    trainer: Trainer,
-    module: LightningModule,
-    data: DataLoader[Any] | LightningDataModule | None,
-    measured: bool = False,
-) -> Plan:
+def plan_ahead(arguments: Arguments, trainer: Trainer, module: LightningModule, data: Any, measured: bool) -> Plan:
     """Returns the plan of `trainer.fit(module, data)`; says what it does, and if `measured`, what time it takes."""
     with Changes() as changes:
         attach(trainer, module, changes)

@@ -1,7 +1,4 @@
-"""What is said of a training before its first step, by `fit` and by `plan`: all of it is put together here.
-
-`docs/differences.md` lists all that means something else; a run names what surprises most, if its script uses it.
-"""
+"""What is said of a training before its first step, by `fit` and by `plan`: all of it is put together here."""
 
 from collections.abc import Iterable, Iterator
 
@@ -107,6 +104,7 @@ def _tell_few(plan: Plan) -> None:
 
 
 def _changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[str]:
+    """Says what of the script means something else, and surprises most; `docs/differences.md` has all of it."""
     parts = *vars(trainer.lightning_module).values(), *trainer.lightning_module.children()
     averages = [*callbacks_of(trainer, "WeightAveraging"), *(p for p in parts if "ModelEma" in type(p).__name__)]
     schedulers = (config.scheduler for config in trainer.lr_scheduler_configs)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -67,12 +68,11 @@ class NewestCheckpoint(ModelCheckpoint):
         )
         self._given, self._seconds, self._written = os.fspath(dirpath), 60 * minutes, 0.0
         self.command = ""  # that continues the training, if one has started it
-        self._trained, self._in_step, self._mark = False, False, 0
+        self._trained = False
         self._anew = False  # whether it must keep the `last.ckpt` of another training
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
         self._signals: set[int] = set()  # that have come, and have not taken effect
-        self._stopping = False  # whether one has taken effect since the last step began
-        self._watches = False  # whether each call is looked at, until they take effect
+        self._watch = ExitStack()  # looks at each call, until they take effect
 
     @property
     @override
@@ -86,7 +86,7 @@ class NewestCheckpoint(ModelCheckpoint):
         host: Any = trainer
         host.callbacks = [*(callback for callback in host.callbacks if callback is not self), self]
         self._trained = self._in_step = self._has_written = self._stopping = False
-        self._mark = 0
+        self._mark = 0  # of what was written last
         self._signals.clear()
 
     @override
@@ -125,22 +125,17 @@ class NewestCheckpoint(ModelCheckpoint):
         if awaits_mini_batch(frame):
             self._obey_alone(trainer)
         elif sys.getprofile() is None:  # a profiler of the script stays
-            self._watches = True
             sys.setprofile(partial(self._on_call, trainer, process))
+            self._watch.callback(sys.setprofile, None)
 
     def _on_call(self, trainer: Trainer, process: int, frame: Any, *_: Any) -> None:
         """Obeys before the loop asks for a mini-batch: its workers may have ended, so that none comes."""
         if asks_for_mini_batch(frame) and os.getpid() == process:
             self._obey_alone(trainer)
 
-    def _watch_no_more(self) -> None:
-        if self._watches:
-            self._watches = False
-            sys.setprofile(None)
-
     def _obey(self, trainer: Trainer) -> None:
         """Runs the handlers of the signals that have come, to any rank."""
-        self._watch_no_more()
+        self._watch.close()
         for number, handler in self._handlers.items():
             if trainer.strategy.reduce_boolean_decision(number in self._signals, all=False):
                 self._signals.discard(number)
@@ -225,7 +220,7 @@ class NewestCheckpoint(ModelCheckpoint):
         self._end_signals()
 
     def _end_signals(self) -> None:
-        self._watch_no_more()
+        self._watch.close()
         self._handlers.clear()  # Lightning's, which hold the Trainer
 
     @property

@@ -52,17 +52,14 @@ class PopulationEstimate:
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
         self._batches = batches
-        self._try()
-
-    def _try(self) -> None:
-        """Tries a step, and refuses a module in whose step no BatchNorm layer can be watched."""
-        shape = replace(self._training.sampler.plan.schedule.baseline.shape, clips=_TRIED)
+        # A first try refuses a module in whose step no BatchNorm layer can be watched.
+        shape = replace(training.sampler.plan.schedule.baseline.shape, clips=_TRIED)
         why = "no BatchNorm layer is reached"
         try:
             # These clips need no other rank.
             with self._observing({}, 0) as (clone, moments), sub_batches(_TRIED, of=_TRIED, world=1):
-                made = small_batches(self._training, [shape])
-                self._run(clone, arrived(self._trainer, clone, made, shape), 1)
+                made = small_batches(training, [shape])
+                self._run(clone, arrived(trainer, clone, made, shape), 1)
             if any(moments.values()):
                 return
         except Exception as error:  # whatever a user's model may raise

@@ -3,8 +3,6 @@
 from contextlib import ExitStack
 from typing import Any
 
-from typing_extensions import override
-
 from lightning_multigrid.host import Callback, Trainer
 from lightning_multigrid.norm import BatchNorm, make_groups, sub_batches
 from lightning_multigrid.positions import Following
@@ -39,15 +37,12 @@ class OnGrid(Callback):
     def set(self, step: Step) -> None:
         self._in_step.close()
         batches, world = step.baseline_batches, self._trainer.world_size
-        self._in_step.enter_context(
-            sub_batches(step.sub_batch, step.shape.clips, baseline_batches=batches, world=world)
-        )
+        groups = sub_batches(step.sub_batch, step.shape.clips, baseline_batches=batches, world=world)
+        self._in_step.enter_context(groups)
         self._following.set_grid(step.shape.frames, step.shape.size)
 
-    @override
-    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
-        self.restore()
-
-    def restore(self) -> None:
+    def restore(self, *_: Any, **__: Any) -> None:
         self._in_step.close()
         self._following.restore()
+
+    on_train_batch_end = restore

@@ -77,11 +77,7 @@ class Reporting(Callback):
     def _others_are_done(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         self._report.account.turn(START if trainer.sanity_checking else REST)
 
-    on_train_batch_end = on_validation_end = _others_are_done
-
-    @override
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._others_are_done(trainer)
+    on_train_batch_end = on_validation_end = on_train_epoch_end = _others_are_done
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

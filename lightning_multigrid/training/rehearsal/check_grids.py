@@ -86,12 +86,8 @@ def _number_of_clips(grids: Sequence[BatchShape]) -> int:
     A model that parts clips from their frames by a constant makes one clip of those two, and of three it can't. One
     clip would be too few for many losses.
     """
-    full = replace(grids[0], clips=1)
-    for of_grids, whole in (
-        ([grid.frames for grid in grids], full.frames),
-        ([replace(grid, clips=1).points for grid in grids], full.points),
-    ):
-        coarse = [one for one in of_grids if one < whole]
+    for whole, *others in ([grid.frames for grid in grids], [replace(grid, clips=1).points for grid in grids]):
+        coarse = [one for one in others if one < whole]
         if coarse and all(2 * one % whole == 0 for one in coarse):
             return 3
     return 2

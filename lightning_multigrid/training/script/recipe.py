@@ -60,15 +60,13 @@ def _iterates_as(thing: Any, kind: Any) -> bool:
 def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = None) -> DataLoader[Any]:
     """Returns the user's training loader, over a map-style dataset; refuses one that can't be rebuilt."""
     if not isinstance(loaders, DataLoader):
-        needs = (
-            f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {type(loaders).__name__}. "
-        )
+        needs = f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {type(loaders).__name__}."
         if type(loaders).__module__.startswith("webdataset."):
             raise TypeError(
-                f"{needs}Give `DataLoader(dataset, batch_size=...)` of the same dataset, without `.batched`."
+                f"{needs} Give `DataLoader(dataset, batch_size=...)` of the same dataset, without `.batched`."
             )
         raise TypeError(
-            f"{needs}A grid is made of the samples of a dataset: give the loader of a dataset, also of an "
+            f"{needs} A grid is made of the samples of a dataset: give the loader of a dataset, also of an "
             "`IterableDataset`, and no list of loaders. Combine datasets with `torch.utils.data.ConcatDataset`."
         )
     if not _iterates_as(loaders, DataLoader):
