@@ -1,9 +1,9 @@
 """Multigrid training in Lightning: `MultigridCallback`, and what its hooks call.
 
 It imports Lightning and no sub-package for videos except `files`. Begin with the hooks: `callback.py` (when), then
-`begin.py` and `run.py`; `told.py` says what is planned. The rooms are `script` (what the script says), `rehearsal` (is
-the plan fit for the model), `parts` and `lr` (what a run does in a step), `checkpoints`, and `trainer` (what is changed
-in Lightning, and what is not public there).
+`run.py`; `told.py` says what is planned. The rooms are `script` (what the script says), `rehearsal` (is the plan fit
+for the model), `parts` and `lr` (what a run does in a step), `checkpoints`, and `trainer` (what is changed in
+Lightning, and what is not public there).
 """
 
 from lightning_multigrid.training.callback import MultigridCallback

@@ -15,10 +15,10 @@ from lightning_multigrid.loading import ClipDataset, FixedClips, MultigridLoader
 from lightning_multigrid.reports import Clock, Verdict
 from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle
 from lightning_multigrid.training.arguments import Arguments
-from lightning_multigrid.training.begin import plan_of
 from lightning_multigrid.training.mini_batches import after_hooks, copied, error_text, run_step, without_trace
 from lightning_multigrid.training.plan_loader import loading_of, plan_loader
 from lightning_multigrid.training.rehearsal.copies import clone_of
+from lightning_multigrid.training.run import plan_of
 from lightning_multigrid.training.script.recipe import user_loader
 from lightning_multigrid.training.script.refusals import refuse_unsupported
 from lightning_multigrid.training.told import tell_plan

@@ -29,8 +29,7 @@ def describe_run(plan: Plan) -> State:
         "version": _VERSION,
         "schedule": str(plan.schedule),
         "seed": plan.seed,
-        # Of a baseline optimizer step.
-        "clips": plan.schedule.baseline.shape.clips * plan.world * plan.accumulate,
+        "clips": plan.schedule.baseline.shape.clips * plan.world * plan.accumulate,  # of a baseline optimizer step
         "split": [plan.world, plan.accumulate],
         "samples": plan.clips,
         "batches": plan.batches_per_epoch,

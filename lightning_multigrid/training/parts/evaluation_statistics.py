@@ -40,7 +40,8 @@ class PopulationEstimate:
     """
 
     def __init__(self, training: MultigridLoader, batches: int, trainer: Trainer) -> None:
-        self._training, self._trainer, self._module = training, trainer, trainer.lightning_module
+        self._training, self._batches = training, batches
+        self._trainer, self._module = trainer, trainer.lightning_module
         if isinstance(training.template.dataset, StreamSamples):
             raise MisconfigurationException(
                 "`precise_bn_batches` reads clips of the pass again, which an iterable dataset can't give. Leave it "
@@ -51,7 +52,6 @@ class PopulationEstimate:
                 f"`precise_bn_batches` needs a copy of the module, but {type(trainer.strategy).__name__} shards it. "
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
-        self._batches = batches
         # A first try refuses a module in whose step no BatchNorm layer can be watched.
         shape = replace(training.sampler.plan.schedule.baseline.shape, clips=_TRIED)
         why = "no BatchNorm layer is reached"

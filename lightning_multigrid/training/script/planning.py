@@ -45,8 +45,7 @@ def make_plan(
             "epochs. Make them equal, or leave the schedule to be inferred."
         )
     refuse_hidden(schedule, module, trainer.optimizers)
-    of_epoch = trainer.accumulate_grad_batches, recipe.epoch.batches
-    return Plan(schedule, recipe.clips, seed, world, *of_epoch)
+    return Plan(schedule, recipe.clips, seed, world, trainer.accumulate_grad_batches, recipe.epoch.batches)
 
 
 def check_steps(plan: Plan, data: object = None) -> None:

@@ -149,8 +149,7 @@ def slurms_checkpoint(trainer: Trainer) -> set[str]:
 def requeue_signals(trainer: Trainer) -> set[int]:
     """Returns the signal at which Lightning requeues a job of SLURM, if it may come.
 
-    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/signal_connector.py`): only strategies of several devices say publicly
-    in which environment they are.
+    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/signal_connector.py`): on one device no public name says it.
     """
     number = getattr(trainer._accelerator_connector.cluster_environment, "requeue_signal", None)
     return set() if number is None else {number}

@@ -66,8 +66,7 @@ def graph_for_each_grid(graphs: int) -> Iterator[None]:
     By itself it makes the second graph of a function for any shape: that one is slow to make (minutes for a small CNN)
     and to run. And with more graphs than its limit it runs the function eagerly. `dynamic=True` of the script stays.
 
-    torch 2.6 to 2.15 (`_dynamo/config.py`): there is no public setting. The names are those of 2.6, which later
-    versions keep as aliases.
+    torch 2.6 to 2.15 (`_dynamo/config.py`): no setting is public. Later versions keep these names of 2.6 as aliases.
     """
     from torch._dynamo import config
 
