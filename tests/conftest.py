@@ -69,7 +69,7 @@ def _unrehearsed(monkeypatch, request):
     The slow cases of the same tests do, and those that are marked `rehearsed`.
     """
     if not any(map(request.node.get_closest_marker, ("slow", "rehearsed"))):
-        monkeypatch.setattr("lightning_multigrid.training.begin.check_grids", lambda *_: None)
+        monkeypatch.setattr("lightning_multigrid.training.run.check_grids", lambda *_: None)
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """Multigrid training in Lightning: `MultigridCallback`, and what its hooks call.
 
 It imports Lightning and no sub-package for videos except `files`. Begin with the hooks: `callback.py` (when), then
-`begin.py` and `run.py`; `told.py` says what is planned. The rooms are `script` (what the script says), `rehearsal` (is
-the plan fit for the model), `parts` and `lr` (what a run does in a step), `checkpoints`, and `trainer` (what is changed
-in Lightning, and what is not public there).
+`run.py`; `told.py` says what is planned. The rooms are `script` (what the script says), `rehearsal` (is the plan fit
+for the model), `parts` and `lr` (what a run does in a step), `checkpoints`, and `trainer` (what is changed in
+Lightning, and what is not public there).
 """
 
 from lightning_multigrid.training.callback import MultigridCallback
@@ -11,9 +11,8 @@ from lightning_multigrid.training.checkpoints.atomic_checkpoints import AtomicCh
 from lightning_multigrid.training.checkpoints.continuation import FROM_WEIGHTS
 from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestCheckpoint
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
-from lightning_multigrid.training.measured import measure
 from lightning_multigrid.training.pictures import show_grids
-from lightning_multigrid.training.plan_ahead import make_optimizers
+from lightning_multigrid.training.plan_ahead import make_optimizers, measure
 from lightning_multigrid.training.plan_loader import check_parts
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling
 from lightning_multigrid.training.script.planning import check_steps, make_plan

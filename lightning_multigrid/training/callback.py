@@ -1,8 +1,4 @@
-"""`MultigridCallback`: multigrid training as one line on a baseline script.
-
-Its hooks say when something is done, and the parts of a `Run` do the work. Every step sets its own shape, LR and
-sub-mini-batch.
-"""
+"""`MultigridCallback`: multigrid training as one line on a baseline script. Its hooks say when, and a `Run` does it."""
 
 from typing import Any
 
@@ -14,10 +10,9 @@ from lightning_multigrid.norm import one_at_a_time
 from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, Plan, ShortCycle, Step
 from lightning_multigrid.training.arguments import Arguments
-from lightning_multigrid.training.begin import begin_run
 from lightning_multigrid.training.checkpoints.continuation import state_to_continue
 from lightning_multigrid.training.plan_ahead import plan_ahead
-from lightning_multigrid.training.run import Run
+from lightning_multigrid.training.run import Run, begin_run
 from lightning_multigrid.training.script.refusals import refuse_unsupported
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import request_once

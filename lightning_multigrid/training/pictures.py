@@ -18,8 +18,7 @@ from lightning_multigrid.schedule import Baseline, BatchShape
 from lightning_multigrid.training.arguments import Arguments, schedule_of
 from lightning_multigrid.training.plan_loader import clips_of
 
-Shown = tuple[Tensor, str]
-"""A clip, T x C x H x W from 0 to 1, and what is to be said of it."""
+Shown = tuple[Tensor, str]  # a clip, T x C x H x W from 0 to 1, and what is to be said of it
 
 
 def show_grids(
@@ -93,7 +92,6 @@ def _stretched(clip: Tensor) -> Tensor:
 
 
 def _numbers(sample: Any) -> Iterator[str]:
-    """The numbers and texts of a sample, such as its label."""
     for path, part in all_parts(sample):
         if isinstance(part, (int, float, str)) or getattr(part, "ndim", None) == 0:
             value, names = part.item() if hasattr(part, "item") else part, [key for key in path if isinstance(key, str)]

@@ -60,10 +60,9 @@ def loading_of(loader: MultigridLoader, devices: int) -> Loading:
     """Says what a report is to know of a loader; each device of this machine has such a loader."""
     dataset, plan = loader.clip_dataset, loader.sampler.plan
     ways = [str(getattr(dataset, "ways_out", ""))]
-    streams = isinstance(dataset, FixedClips) and isinstance(dataset.dataset, StreamSamples)
+    whole: Any = dataset.dataset if isinstance(dataset, FixedClips) else None
     # On coarse grids, more is read than they need.
-    if isinstance(dataset, FixedClips) and not streams and not plan.schedule.is_baseline:
-        whole: Any = dataset.dataset
+    if not (whole is None or isinstance(whole, StreamSamples) or plan.schedule.is_baseline):
         while isinstance(whole, Subset):
             whole = whole.dataset
         ways.append(

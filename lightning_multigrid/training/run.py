@@ -1,17 +1,31 @@
-"""One `fit`: its plan, and what acts on its steps. Its methods are what Lightning's hooks and the loader call."""
+"""One `fit`: how it begins, and what acts on its steps. Lightning's hooks and the loader call methods of a `Run`."""
 
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
-from lightning_multigrid.host import Trainer
-from lightning_multigrid.reports import RunReport
-from lightning_multigrid.schedule import Place, Plan, Step
+import torch
+from lightning_utilities.core.rank_zero import rank_zero_warn
+from torch.utils.data import DataLoader
+
+from lightning_multigrid.host import LightningModule, Trainer, tell
+from lightning_multigrid.loading import ClipDataset, FixedClips, MultigridLoader, ScriptLoader, StreamSamples
+from lightning_multigrid.positions import Following
+from lightning_multigrid.reports import REHEARSAL, Account, Clock, RunReport
+from lightning_multigrid.schedule import BatchShape, Place, Plan, Step
+from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.checkpoints.continuation import State, describe_run, find_continuation
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
-from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics
+from lightning_multigrid.training.mini_batches import error_text, small_batches
+from lightning_multigrid.training.parts.evaluation_statistics import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.parts.lightning_loop import LightningLoop, refuse_other
 from lightning_multigrid.training.parts.on_grid import OnGrid
-from lightning_multigrid.training.parts.patience import Patience
 from lightning_multigrid.training.parts.reporting import Reporting
+from lightning_multigrid.training.plan_loader import clips_of, loading_of, plan_loader
+from lightning_multigrid.training.rehearsal.check_grids import UNNOTICED, check_grids
+from lightning_multigrid.training.script.planning import check_steps, make_plan
+from lightning_multigrid.training.script.recipe import read_recipe, user_loader
+from lightning_multigrid.training.script.refusals import refuse_layers, refuse_other_plans, refuse_tables_in_shards
+from lightning_multigrid.training.told import tell_plan
 from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.changes import Changes
 
@@ -20,8 +34,7 @@ class Run:
     """One `fit`: says which part does what in a step, and in which order. It is the `Loop` of its loader.
 
     Lightning's counters say where it is. `_next` is what the plan expects there, and any difference is refused.
-    `begin.py` makes a run. Its parts know nothing of each other. What they change goes through `_changes`, which
-    `close` undoes, also after an error at any point.
+    What the parts change goes through `_changes`, which `close` undoes, also after an error at any point.
     """
 
     def __init__(
@@ -34,19 +47,17 @@ class Run:
         grid: OnGrid,
         reporting: Reporting,
         statistics: EvaluationStatistics,
-        patience: Patience,
         lr: BaselineLR,
     ) -> None:
-        self.plan, self.report = plan, report
+        self.plan, self.report, self.timed = plan, report, report.timed
         self._loop, self._grid, self._reporting = loop, grid, reporting
-        self._statistics, self._patience, self._lr = statistics, patience, lr
+        self._statistics, self._lr = statistics, lr
         self._trainer: Trainer | None = trainer
         self._planned: Place | None = None  # where the next epoch begins; without a checkpoint, Lightning says where
         self._next: Step | None = None
         self._in_step = False
         self._changes = Changes()
         self._saved: State = {}  # when it was closed
-        self.timed = report.timed
 
     @property
     def trainer(self) -> Trainer:
@@ -55,10 +66,8 @@ class Run:
         return self._trainer
 
     def start(self) -> None:
-        """The `fit` begins: the Trainer has the settings, optimizers and schedulers of its script."""
-        changes = self._changes
         for part in (self._loop, self._grid, self._reporting, self._statistics, self._lr):
-            part.start(changes)
+            part.start(self._changes)
 
     # --- A step ---
 
@@ -77,26 +86,24 @@ class Run:
         return self._next
 
     def before(self, batch: int) -> None:
-        """A step begins, with the mini-batch of this number in the epoch."""
         step = self._step_at(batch)
         self._loop.check(step)
         self._grid.set(step)
         self._reporting.announce(step, self._lr.baseline_lr)
-        self._patience.before(step)
+        self._loop.hold_patience(step)
         self._lr.check(step)
         self._in_step = True
 
     def after(self, batch: int) -> None:
-        """A step has ended."""
         if not self._in_step:  # Lightning skips a mini-batch of None, which trains nothing, but has its place
             self.before(batch)
         step = self._step_at(batch)
         following = self._next = self.plan.after(step)
         self._in_step = False
         self._grid.restore()
-        self._reporting.ended(step, following)
+        self._reporting.ended(step, following, lambda: self._lr.in_use(step))
         self._statistics.ended(step.place)
-        self._lr.go_on(step, following)
+        self._lr.go_on(following)
 
     def _step_at(self, batch: int) -> Step:
         found = Place(self.trainer.current_epoch, batch)
@@ -141,7 +148,7 @@ class Run:
         try:
             self._changes.close()
         finally:
-            del self._loop, self._grid, self._reporting, self._statistics, self._patience, self._lr
+            del self._loop, self._grid, self._reporting, self._statistics, self._lr
             self._trainer = None
 
     # --- Checkpoints ---
@@ -174,3 +181,78 @@ class Run:
         self._planned = found.first.place
         self._loop.load(found)
         self._lr.load(state)
+
+
+def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Account) -> Run:
+    """Makes the run of a script at `on_fit_start`; `state` is the callback's in a checkpoint to continue, or empty."""
+    module = trainer.lightning_module
+    of_script = torch.initial_seed()  # before anything is read: a dataset may seed
+    refuse_layers(module)
+    source = internals.training_source(trainer).dataloader()
+    script = user_loader(source, trainer, arguments.clips_per_epoch)
+    given = state.get("seed") if arguments.seed is None else arguments.seed
+    seed = internals.global_seed(trainer) if given is None else given
+    loader = plan_loader(*plan_of(arguments, trainer, module, script, trainer.world_size, seed), trainer, script)
+    loader.noise = 0 if of_script == trainer.strategy.broadcast(of_script) else trainer.global_rank
+    # `trainer.train_dataloader` should look like the script's loader. One without a batch size can't be copied, so the
+    # converted one is shown.
+    own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
+    plan = loader.sampler.plan
+    seen = ScriptLoader(own, loader, lambda: run.at)
+    refuse_other_plans(plan)
+    following = Following(module, *plan.schedule.baseline.shape.clip)
+    for shape in plan.schedule.grids:
+        refuse_tables_in_shards(trainer.strategy, following.resized(*shape.clip))
+    with account.during(REHEARSAL):
+        if arguments.rehearse and not plan.schedule.is_baseline:
+            _try_grids(arguments, trainer, loader)
+    report = RunReport(loading_of(loader, trainer.num_devices), Clock(module.device), account, lambda: loader.reading)
+    batches = arguments.precise_bn_batches
+    estimate = None if batches is None else PopulationEstimate(loader, batches, trainer)
+    run = loader.loop = Run(
+        plan,
+        trainer,
+        report,
+        loop=LightningLoop(plan, trainer, source, loader, seen),
+        grid=OnGrid(plan, trainer, following),
+        reporting=Reporting(trainer, report),
+        statistics=EvaluationStatistics(trainer, estimate, account),
+        # The steps of the baseline are those of the script, by which it may write the LR.
+        lr=BaselineLR(plan, trainer, by_hand=plan.schedule.is_baseline or arguments.lr_by_hand is not None),
+    )
+    tell_plan(arguments, trainer, plan, following.names)
+    tell(str(plan))
+    return run
+
+
+def plan_of(
+    arguments: Arguments, trainer: Trainer, module: LightningModule, script: DataLoader[Any], world: int, seed: int
+) -> tuple[Plan, ClipDataset]:
+    """Plans the training of a script on `world` devices; also returns its clips."""
+    recipe = read_recipe(trainer, script, world)
+    dataset = clips_of(arguments, script)
+    shape = BatchShape(cast("int", script.batch_size), dataset.frames, dataset.size)
+    plan = make_plan(arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world)
+    if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        check_steps(plan, getattr(trainer, "datamodule", None))
+    if isinstance(dataset, FixedClips):
+        dataset.divisor = plan.schedule.size_divisor
+        if dataset.staying and not plan.schedule.is_baseline:
+            tell(
+                f"These parts of a sample stay as they are on every grid: {', '.join(dataset.staying)}. `follow` names "
+                "what has to follow the clip, as boxes or a number of frames. Sound needs `whole_span=True`."
+            )
+    return plan, dataset
+
+
+def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> None:
+    module, schedule = trainer.lightning_module, loader.sampler.plan.schedule
+    grids = [schedule.baseline.shape, *schedule.grids]
+    boxes_follow = any(callable(axes) or set("xywh") & set(axes) for axes in (arguments.follow or {}).values())
+    try:
+        check_grids(module, grids, partial(small_batches, loader), trainer, boxes_follow)
+    except torch.OutOfMemoryError as error:
+        rank_zero_warn(
+            "The memory is too small to rehearse the grids, which takes a copy of the module "
+            f"({error_text(error)}). {UNNOTICED} `rehearse=False` leaves the rehearsal out."
+        )

@@ -1,8 +1,4 @@
-"""What is said of a training before its first step, by `fit` and by `plan`: all of it is put together here.
-
-From the first step on, `reports/run_report.py` says what happens. `docs/differences.md` lists all that means something
-else; a run names what surprises most, if its script uses it.
-"""
+"""What is said of a training before its first step, by `fit` and by `plan`: all of it is put together here."""
 
 from collections.abc import Iterable, Iterator
 
@@ -91,7 +87,6 @@ def lr_rule(arguments: Arguments, schedule: MultigridSchedule, optimizers: Itera
 
 
 def _tell_few(plan: Plan) -> None:
-    """Says what few steps or few clips do to a plan."""
     off = rounding(plan.unrounded_steps_per_epoch)
     if off > _SAID:
         tell(f"{rounding_text(plan)}: they are rounded to {plan.steps_per_epoch}, by {float(off):.0%}.")
@@ -109,13 +104,10 @@ def _tell_few(plan: Plan) -> None:
 
 
 def _changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[str]:
-    """Names what a script uses and that changes meaning, but can't be converted."""
-    module = trainer.lightning_module
-    parts, schedulers = (
-        (*vars(module).values(), *module.children()),
-        (config.scheduler for config in trainer.lr_scheduler_configs),
-    )
+    """Says what of the script means something else, and surprises most; `docs/differences.md` has all of it."""
+    parts = *vars(trainer.lightning_module).values(), *trainer.lightning_module.children()
     averages = [*callbacks_of(trainer, "WeightAveraging"), *(p for p in parts if "ModelEma" in type(p).__name__)]
+    schedulers = (config.scheduler for config in trainer.lr_scheduler_configs)
     plateaus = [scheduler for scheduler in schedulers if isinstance(scheduler, ReduceLROnPlateau)]
     used = [*averages, *plateaus]
     if used:
@@ -137,7 +129,6 @@ def _changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[
 
 
 def _tell_first_validations(trainer: Trainer, plan: Plan) -> None:
-    """Says what the first validations mean, if epochs have few mini-batches."""
     tries = trainer.fast_dev_run  # type: ignore[attr-defined]
     if trainer.enable_validation and not tries and plan.batches_per_epoch < _FEW:
         number = counted(plan.batches_per_epoch, "step" if plan.accumulate == 1 else "mini-batch")

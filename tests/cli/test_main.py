@@ -27,7 +27,6 @@ from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, Plan, V
 from lightning_multigrid.cli import commands
 from lightning_multigrid.cli.main import OURS, main
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.training import measured
 from tests.helpers.planned import planned
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, trainer
@@ -171,7 +170,7 @@ def test_plan_by_measured_step_times(tmp_path, monkeypatch):
 
 def test_plan_measures_the_loader_of_videos_that_are_here(tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.setattr(commands, "measure_steps", lambda _, shapes, *__, **___: dict.fromkeys(dict(shapes), 1e-4))
-    monkeypatch.setattr(measured, "_SECONDS", 0.05)
+    monkeypatch.setattr("lightning_multigrid.training.plan_ahead._SECONDS", 0.05)
     paths = [write_video(tmp_path / f"{number}.mp4", numbered_frames(24, 48, 64)) for number in range(8)]
     (tmp_path / "train.csv").write_text("".join(f"{path},{number % 4}\n" for number, path in enumerate(paths)))
     arguments = ["--config", config(tmp_path), *SMALL, *SMALL_CYCLE, "--trainer.max_epochs=3", "--data.num_workers=0"]

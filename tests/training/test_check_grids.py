@@ -8,7 +8,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.nn.functional import cross_entropy, interpolate
@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchmetrics import Accuracy
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
+from lightning_multigrid.training import run
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLASSES, Module, begin, clips, fit, loader
 
@@ -394,7 +395,7 @@ def test_whatever_a_step_does_the_training_is_the_one_without_a_rehearsal(name, 
         return [*module.state_dict().values()], logged
 
     rehearsed, logged = train()
-    monkeypatch.setattr("lightning_multigrid.training.begin.check_grids", lambda *_: None)
+    monkeypatch.setattr("lightning_multigrid.training.run.check_grids", lambda *_: None)
     plain, logged_plain = train()
     assert all(torch.equal(one, other) for one, other in zip(rehearsed, plain, strict=True))
     assert logged == logged_plain
@@ -612,3 +613,40 @@ def test_a_trial_leaves_no_trace_in_the_module():
     assert all(torch.equal(state[name], state_after[name]) for name in state)
     assert torch.equal(generators[0], generators_after[0])
     assert generators[1:] == generators_after[1:]
+
+
+# --- When grids are tried ---
+
+
+@pytest.fixture
+def rehearsals(monkeypatch):
+    """Counts them."""
+    calls, own = [], run.check_grids
+    monkeypatch.setattr(run, "check_grids", lambda *given: calls.append(1) or own(*given))
+    return calls
+
+
+class Refused(Module):
+    """Sums over clips."""
+
+    def training_step(self, batch, batch_idx):
+        return cross_entropy(self.net(batch[0]), batch[1], reduction="sum")
+
+
+def test_a_run_that_continues_is_rehearsed_like_any_other(rehearsals, tmp_path):
+    keep = ModelCheckpoint(tmp_path, filename="kept", every_n_train_steps=5)
+    fit(Module(), MultigridCallback(), keep, enable_checkpointing=True, max_epochs=1)
+    fit(Module(), MultigridCallback(), ckpt_path=tmp_path / "kept.ckpt", max_epochs=1)
+    assert len(rehearsals) == 2
+    with pytest.raises(ValueError, match="The loss of Refused is a sum over the clips"):
+        fit(Refused(), MultigridCallback(), ckpt_path=tmp_path / "kept.ckpt", max_epochs=1)
+
+
+def test_without_it_nothing_is_tried(rehearsals):
+    module = Module()
+    fit(module, MultigridCallback(rehearse=False), max_epochs=1)
+    assert rehearsals == []
+    assert torch.isfinite(torch.tensor(module.seen[-1][-1]))
+    with pytest.raises(ValueError, match="Refused"):
+        fit(Refused(), MultigridCallback(), max_epochs=1)
+    fit(Refused(), MultigridCallback(rehearse=False), max_epochs=1)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.loading import held_by
-from lightning_multigrid.training.rehearsal.copies import clone_of
+from lightning_multigrid.training.rehearsal.copies import TrainerView, clone_of
 from tests.helpers.tiny import Module, fit, trainer
 
 
@@ -114,3 +114,13 @@ def test_what_a_copy_does_to_the_trainer_to_optimizers_and_to_schedulers_leaves_
     assert seen
     assert all(seen)
     assert not (tmp_path / "copy.ckpt").exists()
+
+
+def test_a_view_answers_as_the_trainer_but_for_what_it_is_told():
+    host = trainer(max_epochs=7)
+    view = TrainerView(host, global_step=5)
+    assert (view.global_step, view.max_epochs, view.callbacks) == (5, 7, host.callbacks)
+    view.max_epochs = 9
+    assert host.max_epochs == 7
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        view.nothing_like_it  # noqa: B018

@@ -16,6 +16,7 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import CombinedLoader
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridCallback, MultigridSchedule, Plan, ShortCycle
+from lightning_multigrid.training.rehearsal.copies import TrainerView
 from lightning_multigrid.training.trainer import lightning_internals
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import (
@@ -39,7 +40,6 @@ from lightning_multigrid.training.trainer.lightning_internals import (
     step_is_logged,
     training_source,
 )
-from lightning_multigrid.training.trainer.trainer_view import TrainerView
 from tests.helpers.entries import entries
 from tests.helpers.tiny import Module, fit, loader, sgd, trainer
 

@@ -1,4 +1,1 @@
-"""Checkpoints: where a run continues one, the newest one for `ckpt_path="last"`, and files that are whole or absent.
-
-Begin with `continuation.py`.
-"""
+"""Checkpoints: where a run continues one (begin with `continuation.py`), the newest one, and files that are whole."""

@@ -22,8 +22,6 @@ _NEW_TRAINING = (
     f"`module.load_state_dict(torch.load(path)['state_dict'])`, or on the command line {FROM_WEIGHTS}."
 )
 
-# --- What a checkpoint says ---
-
 
 def describe_run(plan: Plan) -> State:
     """Returns what distinguishes a run from others."""
@@ -31,16 +29,12 @@ def describe_run(plan: Plan) -> State:
         "version": _VERSION,
         "schedule": str(plan.schedule),
         "seed": plan.seed,
-        # Of a baseline optimizer step.
-        "clips": plan.schedule.baseline.shape.clips * plan.world * plan.accumulate,
+        "clips": plan.schedule.baseline.shape.clips * plan.world * plan.accumulate,  # of a baseline optimizer step
         "split": [plan.world, plan.accumulate],
         "samples": plan.clips,
         "batches": plan.batches_per_epoch,
         "epochs": str(exact(plan.schedule.baseline.epochs)),
     }
-
-
-# --- Where a run continues ---
 
 
 @dataclass(frozen=True)
@@ -67,10 +61,7 @@ def state_to_continue(state: State | None) -> State:
 
 
 def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> Continuation:
-    """Finds where a plan continues a checkpoint, and changes the counters in it before Lightning reads them.
-
-    `state` is the callback's.
-    """
+    """Finds where a plan continues a checkpoint, and changes the counters in it before Lightning reads them."""
     counters, mine = LoopCounters(checkpoint), describe_run(plan)
     # Other devices, other data and more epochs give an epoch other steps: the same point of the epoch is found.
     as_before = all(state[name] == mine[name] for name in ("clips", "split", "samples", "epochs"))

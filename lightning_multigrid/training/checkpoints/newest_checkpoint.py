@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,11 +28,7 @@ from lightning_multigrid.host import (
     tell_above_bar,
 )
 from lightning_multigrid.schedule import duration
-from lightning_multigrid.training.trainer.lightning_internals import (
-    handle_from_now_on,
-    requeue_signals,
-    slurms_checkpoint,
-)
+from lightning_multigrid.training.trainer import lightning_internals as internals
 from lightning_multigrid.training.trainer.torch_internals import asks_for_mini_batch, awaits_mini_batch
 
 
@@ -71,12 +68,11 @@ class NewestCheckpoint(ModelCheckpoint):
         )
         self._given, self._seconds, self._written = os.fspath(dirpath), 60 * minutes, 0.0
         self.command = ""  # that continues the training, if one has started it
-        self._trained, self._in_step, self._mark = False, False, 0
+        self._trained = False
         self._anew = False  # whether it must keep the `last.ckpt` of another training
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
         self._signals: set[int] = set()  # that have come, and have not taken effect
-        self._stopping = False  # whether one has taken effect since the last step began
-        self._watches = False  # whether each call is looked at, until they take effect
+        self._watch = ExitStack()  # looks at each call, until they take effect
 
     @property
     @override
@@ -90,7 +86,7 @@ class NewestCheckpoint(ModelCheckpoint):
         host: Any = trainer
         host.callbacks = [*(callback for callback in host.callbacks if callback is not self), self]
         self._trained = self._in_step = self._has_written = self._stopping = False
-        self._mark = 0
+        self._mark = 0  # of what was written last
         self._signals.clear()
 
     @override
@@ -98,7 +94,7 @@ class NewestCheckpoint(ModelCheckpoint):
         super().on_train_start(trainer, pl_module)
         self._written = time.monotonic()
         tries: bool = trainer.fast_dev_run  # type: ignore[attr-defined]
-        self._anew = not (trainer.ckpt_path or slurms_checkpoint(trainer) or trainer.global_step or tries)
+        self._anew = not (trainer.ckpt_path or internals.slurms_checkpoint(trainer) or trainer.global_step or tries)
         if threading.current_thread() is threading.main_thread():
             self._note_signals(trainer)
 
@@ -111,7 +107,7 @@ class NewestCheckpoint(ModelCheckpoint):
         the other ranks wherever a signal finds them: for ever, if that is another place.
         """
         self._handlers.clear()
-        for number in sorted({signal.SIGINT, signal.SIGTERM, *requeue_signals(trainer)}):
+        for number in sorted({signal.SIGINT, signal.SIGTERM, *internals.requeue_signals(trainer)}):
             handler = signal.getsignal(number)
             if callable(handler):
                 self._handlers[number] = handler
@@ -125,26 +121,21 @@ class NewestCheckpoint(ModelCheckpoint):
         self._signals.add(number)
         # The workers of loaders may also have got it. torch's handler raises wherever it finds that one has ended, even
         # at the end of the process.
-        handle_from_now_on(trainer, signal.SIGCHLD, _ignore)
+        internals.handle_from_now_on(trainer, signal.SIGCHLD, _ignore)
         if awaits_mini_batch(frame):
             self._obey_alone(trainer)
         elif sys.getprofile() is None:  # a profiler of the script stays
-            self._watches = True
             sys.setprofile(partial(self._on_call, trainer, process))
+            self._watch.callback(sys.setprofile, None)
 
     def _on_call(self, trainer: Trainer, process: int, frame: Any, *_: Any) -> None:
         """Obeys before the loop asks for a mini-batch: its workers may have ended, so that none comes."""
         if asks_for_mini_batch(frame) and os.getpid() == process:
             self._obey_alone(trainer)
 
-    def _watch_no_more(self) -> None:
-        if self._watches:
-            self._watches = False
-            sys.setprofile(None)
-
     def _obey(self, trainer: Trainer) -> None:
         """Runs the handlers of the signals that have come, to any rank."""
-        self._watch_no_more()
+        self._watch.close()
         for number, handler in self._handlers.items():
             if trainer.strategy.reduce_boolean_decision(number in self._signals, all=False):
                 self._signals.discard(number)
@@ -217,12 +208,9 @@ class NewestCheckpoint(ModelCheckpoint):
         if stopped and not (trainer.validating and _averages(trainer)):
             self._write(trainer)
         if self._has_written or _mark(self._path):
-            written = self._written if self._has_written else time.monotonic() - time.time() + _mark(self._path) / 1e9
-            age = time.monotonic() - written
-            tell(
-                f"{self._last} continues from {self._path}"
-                f"{f', written {duration(age)} before' if age > 1 else ''}{self._way_on}"
-            )
+            age = time.monotonic() - self._written if self._has_written else time.time() - _mark(self._path) / 1e9
+            before = f", written {duration(age)} before" if age > 1 else ""
+            tell(f"{self._last} continues from {self._path}{before}{self._way_on}")
         else:
             tell(f"No checkpoint was written yet: NewestCheckpoint writes one every {self._seconds / 60:g} minutes.")
 
@@ -232,7 +220,7 @@ class NewestCheckpoint(ModelCheckpoint):
         self._end_signals()
 
     def _end_signals(self) -> None:
-        self._watch_no_more()
+        self._watch.close()
         self._handlers.clear()  # Lightning's, which hold the Trainer
 
     @property
@@ -279,7 +267,7 @@ class NewestCheckpoint(ModelCheckpoint):
         self._mark = _mark(self._path) if trainer.is_global_zero and not later else 0
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:  # see `slurms_checkpoint`
-        found = super()._find_last_checkpoints(trainer) | slurms_checkpoint(trainer)
+        found = super()._find_last_checkpoints(trainer) | internals.slurms_checkpoint(trainer)
         others = [] if found else sorted(Path(str(self.dirpath)).glob(f"*{self.FILE_EXTENSION}"), key=_mark)
         if others:
             raise MisconfigurationException(
@@ -294,10 +282,8 @@ def _ignore(*_: object) -> None:
 
 
 def _averages(trainer: Trainer) -> bool:
-    """Whether Lightning's (2.6.6) `WeightAveraging` gives the module the average: in a validation, and at the end.
-
-    It would write them as if it had not, and what continues a run needs the module's own weights.
-    """
+    """Whether Lightning's (2.6.6) `WeightAveraging` gives the module the average: in a validation, and at the end."""
+    # It would write them as if it had not, and what continues a run needs the module's own weights.
     return bool(callbacks_of(trainer, "WeightAveraging"))
 
 

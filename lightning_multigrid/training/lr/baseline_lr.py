@@ -1,8 +1,7 @@
 """The LR rule of multigrid training: the script's own schedulers at the baseline's epochs, times the phase's scale.
 
-A `Step` says both. A *tick* is one `step()` of a scheduler. Lightning ticks a scheduler after epochs or optimizer steps
-of the run. Here a scheduler has been ticked, before each step, as often as it would have been by the corresponding
-point of a baseline run. `lr_in_step.py` multiplies by the scale.
+A `Step` says both. Lightning ticks a scheduler after epochs or optimizer steps of the run. Here a scheduler has been
+ticked, before each step, as often as it would have been by the corresponding point of a baseline run.
 """
 
 import math
@@ -15,28 +14,57 @@ from typing import Any
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 
-from lightning_multigrid.host import MisconfigurationException, Trainer
+from lightning_multigrid.host import LRSchedulerConfig, MisconfigurationException, Trainer
 from lightning_multigrid.schedule import EpochLength, Place, Plan, Step, exact
 from lightning_multigrid.training.checkpoints.continuation import State
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
-from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler
-from lightning_multigrid.training.script.lr_stages import epochs_before, is_plateau
-from lightning_multigrid.training.trainer.added import log_values
+from lightning_multigrid.training.script.lr_stages import epochs_before, has_stages, is_plateau
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
 
 
-class BaselineLR:
-    """Keeps the script's schedulers at the baseline's epochs, and scales the LR within optimizer steps.
+class _ClockedScheduler:
+    """A scheduler, after what it is ticked in the script, and how often it has been ticked.
 
-    Outside of `Optimizer.step`, `param_groups` hold the baseline's LR: for schedulers, callbacks, checkpoints, and
-    whatever a script computes or writes. `by_hand` says that a script writes LRs that go by this run.
+    With manual optimization, the script ticks it by calls of `step`. A call within a training step stands for as many
+    calls as the step stands for mini-batches of the baseline, any other for itself. What is less than a tick is kept.
     """
+
+    def __init__(self, config: LRSchedulerConfig) -> None:
+        self.config, self.scheduler = config, config.scheduler
+        self.interval: str = config.interval
+        self.frequency = config.frequency
+        self.ticks = Fraction(0)
+
+    def ticks_within(self, last: bool, share: Fraction, batches: int, given: bool) -> Fraction:
+        """Returns the ticks of a call, with arguments if `given`, within a step that stands for this `share`."""
+        # In the last step of its epoch, a script may step a scheduler of epochs.
+        of_epochs, name = self.interval == "epoch", type(self.scheduler).__name__
+        if given:
+            raise MisconfigurationException(
+                f"The script called `step` of {name} with arguments in a mini-batch, so nothing says whether they "
+                "count the mini-batches of this run. Call it without arguments, or in `on_train_epoch_end`. A "
+                "scheduler that needs a count, as timm's `step_update` does, needs automatic optimization: call it in "
+                "`lr_scheduler_step`, where `self.global_step` counts the baseline's steps."
+            )
+        if of_epochs and (batches == 1 < share or (not last and has_stages(self.scheduler))):
+            raise MisconfigurationException(
+                f"The script called `step` of {name} in a mini-batch, but did not say so when the training was "
+                'planned. If it does after each mini-batch, let `configure_optimizers` return `{"scheduler": ..., '
+                '"interval": "step"}`; if after each epoch, call `step()` in `on_train_epoch_end`.'
+            )
+        if not last:
+            self.interval = "step"  # scripts need not say so to Lightning, but this call does
+        return share if self.interval == "step" else Fraction(1)
+
+
+class BaselineLR:
+    """Keeps the script's schedulers at the baseline's epochs, and scales the LR within optimizer steps (`LRInStep`)."""
 
     def __init__(self, plan: Plan, trainer: Trainer, by_hand: bool = False) -> None:
         self._plan, self._trainer, self._module = plan, trainer, trainer.lightning_module
         configs = trainer.lr_scheduler_configs  # those of a plateau wait for a metric, and have no clock
-        self._schedulers = [ClockedScheduler(config) for config in configs if not is_plateau(config)]
+        self._schedulers = [_ClockedScheduler(config) for config in configs if not is_plateau(config)]
         self._epoch = plan.baseline_length  # in which the schedulers count: the checkpoint's, if there is one
         begins = plan.step(Place(epochs_before(trainer), 0)).baseline_epoch
         for clocked in self._schedulers:  # as Lightning's: those of a second `fit` begin with it
@@ -83,7 +111,7 @@ class BaselineLR:
 
         return stepped
 
-    def _by_hand(self, clocked: ClockedScheduler, step: Callable[..., Any]) -> Callable[..., Any]:
+    def _by_hand(self, clocked: _ClockedScheduler, step: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(step)
         def call(*arguments: Any, **named: Any) -> None:
             before = math.floor(clocked.ticks)
@@ -93,7 +121,7 @@ class BaselineLR:
 
         return call
 
-    def _ticks_of_call(self, clocked: ClockedScheduler, given: bool) -> Fraction:
+    def _ticks_of_call(self, clocked: _ClockedScheduler, given: bool) -> Fraction:
         if self._within and self._trainer.training:
             last, batches = self._trainer.is_last_batch, self._plan.batches_per_epoch
             return clocked.ticks_within(last, Fraction(self._epoch.batches, batches), batches, given)
@@ -107,7 +135,6 @@ class BaselineLR:
         self._prepare(first)
 
     def check(self, step: Step) -> None:
-        """A step begins: refuses parameter groups that can't be scaled."""
         self._within, self._goes_on = True, False
         if step.starts_update:
             self._in_step.used = None
@@ -118,15 +145,7 @@ class BaselineLR:
                     "has none. Give the optimizer a number as `lr`, or the callback `lr_scaling='none'`."
                 )
 
-    def go_on(self, step: Step, following: Step) -> None:
-        """A step has ended: logs the LR that it had, and makes the LR of the following one."""
-
-        def in_use() -> dict[str, float]:
-            used = self._in_step.used
-            return {"multigrid/lr": float(self.baseline_lr * step.lr_scale if used is None else used)}
-
-        # To read an LR on a GPU, Python would wait for it: that is done only where it is logged.
-        log_values(self._trainer, in_use)
+    def go_on(self, following: Step) -> None:
         self._goes_on = following.place.batch != 0
         if not self._goes_on:
             self._in_step.may_be_written = True
@@ -135,6 +154,11 @@ class BaselineLR:
     def end(self) -> None:
         """An epoch has ended, so its LR may be written by hand."""
         self._within, self._in_step.may_be_written = False, True
+
+    def in_use(self, step: Step) -> float:
+        """The LR of the last update, or of this step if it makes none."""
+        used = self._in_step.used
+        return float(self.baseline_lr * step.lr_scale if used is None else used)
 
     @property
     def baseline_lr(self) -> float | Tensor:
@@ -157,7 +181,7 @@ class BaselineLR:
                 self._tick(clocked, tick, partial(self._module.lr_scheduler_step, clocked.scheduler, None))
                 clocked.ticks = Fraction(tick)
 
-    def _tick(self, clocked: ClockedScheduler, tick: int, step: Callable[[], Any]) -> None:
+    def _tick(self, clocked: _ClockedScheduler, tick: int, step: Callable[[], Any]) -> None:
         at = self._epoch.after_ticks(tick, clocked.interval, clocked.frequency)
         # Lightning ticks before it counts the epoch, and after it has counted the optimizer step.
         steps = self._epoch.ticks(at, "step", frequency=1)
@@ -179,7 +203,6 @@ class BaselineLR:
         }
 
     def make_ordinary(self, checkpoint: dict[str, Any]) -> None:
-        """Makes a checkpoint fit for trainings without the callback."""
         # Lightning writes a checkpoint wherever SLURM's signal finds it, also in the middle of an update.
         own = {(id(noted.group), noted.name): noted.value for noted in self._in_step.before}
         for optimizer, state in zip(self._trainer.optimizers, checkpoint.get("optimizer_states", ()), strict=False):

@@ -20,10 +20,9 @@ class LRInStep:
 
     Before and after an update, and within the closure that `step` is given (where `training_step`, clipping and most
     hooks run), the groups hold the very objects that the script and its schedulers have put there: the baseline's
-    values. Tensors also stay the same objects, and are changed in place. An error in an update leaves the baseline's.
+    values. An error in an update leaves the baseline's.
 
-    With `decays`, the weight decay of groups whose optimizer takes it from the weights themselves is also scaled. An
-    optimizer may hold others that update for it, as `Lookahead` and SAM do.
+    With `decays`, the weight decay of groups whose optimizer takes it from the weights themselves is also scaled.
 
     If a number of a group was written since `note`, `refuse` is called with its name, what it was and what it is, even
     if both are equal; but not between two epochs (`may_be_written`). None allows it everywhere.
@@ -43,7 +42,6 @@ class LRInStep:
         self._scaled: list[_Noted] = []  # and as what
 
     def start(self, changes: Changes) -> None:
-        """Changes `step` of the optimizers, which `changes` undo."""
         for one in self._optimizers:
             # Not torch's hooks: they don't run after an error, and not at all for a class that torch hasn't wrapped.
             # Schedulers of torch replace `step` on the instance in the same way.
@@ -56,12 +54,10 @@ class LRInStep:
                 ) from error
 
     def note(self) -> None:
-        """Notes the numbers of each group, after what may change them."""
         groups = self._groups().values()
         self._noted = [_Noted(group, name) for group in groups for name in group if _is_number(name, group[name])]
 
     def check(self) -> None:
-        """Calls `refuse` if a number of a group was written where it may not be."""
         if self.may_be_written or self._refuse is None:
             return
         groups = self._groups()

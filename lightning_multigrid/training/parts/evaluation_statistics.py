@@ -1,7 +1,6 @@
 """Precise BatchNorm: running statistics over the training data instead of a moving average of recent mini-batches.
 
-In multigrid training that average mixes the grids of the short cycle. This module re-estimates the statistics with the
-current weights, on the baseline's grid: mean and variance of all values that a layer sees, on all ranks.
+In multigrid training that average mixes the grids of the short cycle. Here all values are of the baseline's grid.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,10 +24,8 @@ from lightning_multigrid.norm import (
 )
 from lightning_multigrid.reports import STATISTICS, Account
 from lightning_multigrid.schedule import Place
-from lightning_multigrid.training.mini_batches import after_hooks, error_text, without_trace
-from lightning_multigrid.training.rehearsal.batches import arrived, small_batches
+from lightning_multigrid.training.mini_batches import after_hooks, arrived, error_text, small_batches, without_trace
 from lightning_multigrid.training.rehearsal.copies import clone_of, dry_step
-from lightning_multigrid.training.trainer.added import add_callback
 from lightning_multigrid.training.trainer.changes import Changes
 
 _TRIED = 2  # clips of a first try: BatchNorm needs more than one value per channel
@@ -38,14 +35,13 @@ _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 class PopulationEstimate:
     """Re-estimates a module's running statistics in the middle of its training, and changes nothing else.
 
-    It runs dry steps on a clone of the module, which has its own parameters and finds the Trainer where the last step
-    found it. So weights, metrics, logs, buffers, gradients, LRs and all random state stay as they are, and what a step
-    moves itself, such as a teacher that follows by momentum, moves in the clone. Each mini-batch is seen with the
-    module's weights. Each time it makes a loader, with new workers.
+    It runs dry steps on a clone, with the module's weights, which finds the Trainer where the last step found it. What
+    a step moves itself, such as a teacher that follows by momentum, moves in the clone.
     """
 
     def __init__(self, training: MultigridLoader, batches: int, trainer: Trainer) -> None:
-        self._training, self._trainer, self._module = training, trainer, trainer.lightning_module
+        self._training, self._batches = training, batches
+        self._trainer, self._module = trainer, trainer.lightning_module
         if isinstance(training.template.dataset, StreamSamples):
             raise MisconfigurationException(
                 "`precise_bn_batches` reads clips of the pass again, which an iterable dataset can't give. Leave it "
@@ -56,18 +52,14 @@ class PopulationEstimate:
                 f"`precise_bn_batches` needs a copy of the module, but {type(trainer.strategy).__name__} shards it. "
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
-        self._batches = batches
-        self._try()
-
-    def _try(self) -> None:
-        """Tries a step, and refuses a module in whose step no BatchNorm layer can be watched."""
-        shape = replace(self._training.sampler.plan.schedule.baseline.shape, clips=_TRIED)
+        # A first try refuses a module in whose step no BatchNorm layer can be watched.
+        shape = replace(training.sampler.plan.schedule.baseline.shape, clips=_TRIED)
         why = "no BatchNorm layer is reached"
         try:
             # These clips need no other rank.
             with self._observing({}, 0) as (clone, moments), sub_batches(_TRIED, of=_TRIED, world=1):
-                made = small_batches(self._training, [shape])
-                self._run(clone, arrived(self._trainer, clone, made, shape), 1)
+                made = small_batches(training, [shape])
+                self._run(clone, arrived(trainer, clone, made, shape), 1)
             if any(moments.values()):
                 return
         except Exception as error:  # whatever a user's model may raise
@@ -78,10 +70,7 @@ class PopulationEstimate:
         )
 
     def write(self, last: Place, modes: Mapping[str, bool]) -> None:
-        """Sets statistics of the layers that train (`modes`, by name) to the population's.
-
-        The clips are of the pass over the data in which the last step began.
-        """
+        """Sets statistics of the layers that train (`modes`), by clips of the pass in which the last step began."""
         sampler, world = self._training.sampler, self._trainer.world_size
         number, schedule = sampler.number_of(sampler.plan.step(last)), sampler.plan.schedule
         groups = sub_batches(schedule.sub_batch, of=schedule.baseline.shape.clips, world=world)
@@ -139,13 +128,12 @@ class EvaluationStatistics(Callback):
         self._training: list[bool] = []  # whether each of them was in training mode when the last step ended
 
     def start(self, changes: Changes) -> None:
-        add_callback(self._trainer, self, changes)
+        changes.add_callback(self._trainer, self)
 
     def begin(self) -> None:
         self._parts = [*self._module.named_modules()]
 
     def ended(self, place: Place) -> None:
-        """Notes that a step has ended."""
         # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.
         if self._estimate is not None or self._trainer.world_size > 1:  # else nothing will be written
             self._training = [part.training for _, part in self._parts]
@@ -156,7 +144,7 @@ class EvaluationStatistics(Callback):
         self._write()
 
     def finish(self) -> None:
-        """The training has ended, and its last checkpoint is not written yet."""
+        # The last checkpoint is not written yet.
         if not self._averages and self._written != self._last:
             self._write()
 

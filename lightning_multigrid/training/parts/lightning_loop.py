@@ -3,7 +3,7 @@
 import sys
 from typing import Any, NoReturn
 
-from lightning_multigrid.host import MisconfigurationException, Trainer, tell
+from lightning_multigrid.host import MisconfigurationException, Trainer, callbacks_of, tell
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader, StreamSamples
 from lightning_multigrid.schedule import Plan, Step
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
@@ -12,17 +12,16 @@ from lightning_multigrid.training.trainer.changes import Changes
 
 
 class LightningLoop:
-    """Gives Lightning the loader and the length of the plan, and notices when it does something else.
-
-    That may be a new version of Lightning, or another callback. `source` is what the script gave as its loader, and
-    `seen` what it sees while Lightning iterates `loader`.
-    """
+    """Gives Lightning the loader and the length of the plan, and notices when it does something else."""
 
     def __init__(self, plan: Plan, trainer: Trainer, source: Any, loader: MultigridLoader, seen: ScriptLoader) -> None:
         self._plan, self._trainer, self._changes = plan, trainer, Changes()
+        # What the script gave, what Lightning iterates, and what the script sees meanwhile.
         self._source, self._loader, self._seen = source, loader, seen
         self._optimizers = list(trainer.optimizers)
         self._first: Step | None = None  # of the epoch, or of the rest of it
+        self._stopping = [] if plan.schedule.is_baseline else callbacks_of(trainer, "EarlyStopping")
+        self._last_phase = len(plan.schedule.phases) - 1
 
     def start(self, changes: Changes) -> None:
         trainer, self._changes = self._trainer, changes
@@ -62,7 +61,6 @@ class LightningLoop:
         self._first = first
 
     def check(self, step: Step) -> None:
-        """Refuses a step for which Lightning, or a callback, has not done as planned."""
         trainer = self._trainer
         if trainer.optimizers != self._optimizers:
             refuse_other(trainer, "has", "those that `configure_optimizers` returned", "other optimizers now")
@@ -73,6 +71,13 @@ class LightningLoop:
                 batches = min(batches, int(trainer.num_training_batches))
             self._check("plans an epoch of this many mini-batches:", batches, trainer.num_training_batches)
             self._check("iterates", self._seen, trainer.train_dataloader)
+
+    def hold_patience(self, step: Step) -> None:
+        """Lets the patience of `EarlyStopping` count from the last phase on, as coarse grids may hold metrics still."""
+        # With -2, one validation stops no run, even if the patience is 0. A checkpoint then means up to two validations
+        # more in a training without the callback.
+        for stopping in self._stopping:
+            stopping.wait_count = max(0, stopping.wait_count) if step.phase == self._last_phase else -2
 
     def _check(self, does: str, planned: Any, found: Any) -> None:
         if planned is not found and planned != found:

@@ -3,22 +3,16 @@
 from contextlib import ExitStack
 from typing import Any
 
-from typing_extensions import override
-
 from lightning_multigrid.host import Callback, Trainer
 from lightning_multigrid.norm import BatchNorm, make_groups, sub_batches
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import Plan, Step
-from lightning_multigrid.training.trainer.added import add_callback
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.torch_internals import graph_for_each_grid
 
 
 class OnGrid(Callback):
-    """Brings a model to the grid of each step. Whatever runs between two steps finds it on the baseline's grid.
-
-    As the first callback, it puts the grid back before others have their turn after a step.
-    """
+    """Brings a model to the grid of each step. Whatever runs between two steps finds it on the baseline's grid."""
 
     def __init__(self, plan: Plan, trainer: Trainer, following: Following) -> None:
         self._plan, self._trainer, self._following = plan, trainer, following
@@ -26,8 +20,7 @@ class OnGrid(Callback):
         self._in_step = ExitStack()  # what is undone when a step ends
 
     def start(self, changes: Changes) -> None:
-        """Lets `torch.compile` make a graph for each grid."""
-        add_callback(self._trainer, self, changes, first=True)
+        changes.add_callback(self._trainer, self, first=True)  # after a step, others find the baseline's grid
         grids = self._plan.schedule.grids_of_statistics
         graphs = 2 * len(grids) + 8  # for training, for validation, and for what else a script may do
         if self._trainer.world_size > 1 and any(shape.clips < sub_batch for shape, sub_batch in grids):
@@ -44,15 +37,12 @@ class OnGrid(Callback):
     def set(self, step: Step) -> None:
         self._in_step.close()
         batches, world = step.baseline_batches, self._trainer.world_size
-        self._in_step.enter_context(
-            sub_batches(step.sub_batch, step.shape.clips, baseline_batches=batches, world=world)
-        )
+        groups = sub_batches(step.sub_batch, step.shape.clips, baseline_batches=batches, world=world)
+        self._in_step.enter_context(groups)
         self._following.set_grid(step.shape.frames, step.shape.size)
 
-    @override
-    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
-        self.restore()
-
-    def restore(self) -> None:
+    def restore(self, *_: Any, **__: Any) -> None:
         self._in_step.close()
         self._following.restore()
+
+    on_train_batch_end = restore

@@ -1,15 +1,17 @@
 """What is said of a run while it lasts, and when it ends."""
 
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any
 
+import torch
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, Trainer, tell_above_bar
 from lightning_multigrid.reports import CHECKPOINTS, REST, START, VALIDATION, RunReport
 from lightning_multigrid.schedule import Step
-from lightning_multigrid.training.trainer.added import add_callback, log_values
 from lightning_multigrid.training.trainer.changes import Changes
+from lightning_multigrid.training.trainer.lightning_internals import step_is_logged
 
 
 class Reporting(Callback):
@@ -23,7 +25,7 @@ class Reporting(Callback):
         self._trainer, self._report = trainer, report
 
     def start(self, changes: Changes) -> None:
-        add_callback(self._trainer, self, changes)
+        changes.add_callback(self._trainer, self)
         bar: Any = self._trainer.progress_bar_callback
         if bar is not None:
             if self._trainer.is_global_zero:
@@ -45,11 +47,22 @@ class Reporting(Callback):
         shape = step.shape
         values: dict[str, float] = {"clips": shape.clips, "frames": shape.frames, "size": shape.size}
         values |= {"lr_scale": step.lr_scale, "phase": step.phase + 1}
-        log_values(self._trainer, lambda: {f"multigrid/{name}": value for name, value in values.items()})
+        self._log(lambda: {f"multigrid/{name}": value for name, value in values.items()})
 
-    def ended(self, step: Step, following: Step) -> None:
-        times = self._report.ended(step, following)
-        log_values(self._trainer, lambda: self._report.scalars(times, self._trainer.world_size))
+    def ended(self, step: Step, following: Step, lr: Callable[[], float]) -> None:
+        times, world = self._report.ended(step, following), self._trainer.world_size
+        # To read an LR on a GPU, Python would wait for it: that is done only where it is logged.
+        self._log(lambda: {**self._report.scalars(times, world), "multigrid/lr": lr()})
+
+    def _log(self, values: Callable[[], Mapping[str, float]]) -> None:
+        """Logs values in steps that loggers get, and at the end of an epoch, where callbacks may monitor them."""
+        trainer = self._trainer
+        # In other steps, logging would cost more than all the rest of the callback.
+        seen = step_is_logged(trainer) or trainer.is_last_batch or trainer.should_stop
+        if (seen or trainer.fast_dev_run) and not trainer.barebones:  # type: ignore[attr-defined]
+            # As tensors of the CPU: Lightning would send numbers to the device, and wait for it.
+            tensors = {name: torch.tensor(float(value)) for name, value in values().items()}
+            trainer.lightning_module.log_dict(tensors, batch_size=1)
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -64,11 +77,7 @@ class Reporting(Callback):
     def _others_are_done(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         self._report.account.turn(START if trainer.sanity_checking else REST)
 
-    on_train_batch_end = on_validation_end = _others_are_done
-
-    @override
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._others_are_done(trainer)
+    on_train_batch_end = on_validation_end = on_train_epoch_end = _others_are_done
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

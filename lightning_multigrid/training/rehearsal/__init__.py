@@ -1,6 +1,1 @@
-"""The grids are tried on a script before its first step: is each one taken, and does it mean the same there?
-
-Begin with `check_grids.py`, which has the order of things. `trial.py` notes what is seen of a dry step on a clone of
-the module; `copies.py` makes the clone, also for `precise_bn_batches`. `batches.py` makes its mini-batch of a sample
-of the dataset. `rules.py` and `counted.py` judge. Each of these imports only those that are named after it.
-"""
+"""The grids are tried on a script before its first step. Begin with `check_grids.py`, which has the order of things."""

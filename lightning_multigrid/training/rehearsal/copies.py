@@ -14,18 +14,26 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_multigrid.host import DummyLogger, LightningDataModule, LightningModule, Trainer
+from lightning_multigrid.host import DummyLogger, LightningDataModule, LightningModule, Trainer, is_a
 from lightning_multigrid.loading import LONG, held_by
 from lightning_multigrid.training.mini_batches import run_step
 from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer, optimizer_overrides
-from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules
+
+
+class TrainerView:
+    """Answers as a Trainer, or a part of one, but for its overrides. Nothing that is set on it reaches the Trainer."""
+
+    def __init__(self, trainer: Any, **overrides: Any) -> None:
+        vars(self).update(overrides, _trainer=trainer)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_trainer"], name)
 
 
 def _clone(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
-    """Copies a module, which has no Trainer then. It shares the tensors and arrays of datasets, which may be all data.
+    """Copies a module, but shares the tensors and arrays of datasets, and the elements of containers of over 1000.
 
-    It also shares the elements of containers of over 1000. `memo` has replacements for parts, by their `id`. Everything
-    else is the copy's own; a tensor that was computed is its value.
+    `memo` has replacements for parts, by their `id`. A tensor that was computed is its value.
     """
     held = [*held_by(module, Trainer, TrainerView)]
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
@@ -51,19 +59,16 @@ def _clone(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
 def clone_of(
     module: LightningModule, trainer: Trainer, losses: list[Tensor] | None = None, **overrides: Any
 ) -> Iterator[LightningModule]:
-    """Gives a copy with a view of the Trainer: nobody hears what it logs, and its optimizers don't move it.
-
-    `overrides` are further ones of the view. What `manual_backward` gets goes to `losses`.
-    """
+    """Gives a copy with a view of the Trainer: nobody hears what it logs, and its optimizers don't move it."""
     view = TrainerView(trainer, barebones=True, progress_bar_callback=None)  # it logs nothing
     memo: dict[int, Any] = {id(trainer): view}
     try:
         copied = _clone(module, memo)
-        vars(view).update(
-            _stand_ins(trainer, [] if losses is None else losses, memo), lightning_module=copied, **overrides
-        )
-        for part in lightning_modules(copied):
-            part.trainer = view
+        stand_ins = _stand_ins(trainer, [] if losses is None else losses, memo)
+        vars(view).update(stand_ins, lightning_module=copied, **overrides)
+        for part in copied.modules():
+            if is_a(part, "LightningModule"):
+                part.trainer = view  # type: ignore[assignment]
         yield copied
     finally:
         vars(view).clear()  # what the copy and its view hold of each other
@@ -79,16 +84,13 @@ def dry_step(trainer: Trainer, clone: LightningModule, batch: Any, index: int = 
 
 
 def fill(clone: nn.Module) -> None:
-    """Gives parameters of one number alone, which training has not filled yet, many numbers.
-
-    So what they multiply can be seen, and the places of a table be told apart. Gains of a norm stay.
-    """
+    """Gives parameters of one number alone many: what they multiply can be seen, and places in a table told apart."""
     for parameter in clone.parameters():
         if not parameter.is_floating_point() or parameter.numel() < 2:
             continue
         with torch.no_grad():
             first = parameter.reshape(-1)[0]
-            if (parameter == first).all() and (parameter.ndim > 1 or first == 0):
+            if (parameter == first).all() and (parameter.ndim > 1 or first == 0):  # gains of a norm stay
                 inputs = parameter.numel() / len(parameter)  # of a row, as in an initialisation
                 ramp = torch.linspace(1, 2, parameter.numel()).square()  # uneven, so that it is not taken for places
                 parameter.copy_(ramp.view_as(parameter) / inputs**0.5)
@@ -117,7 +119,7 @@ def _stand_ins(trainer: Trainer, losses: list[Tensor], memo: dict[int, Any]) -> 
     """What a copy's view has instead: optimizers and schedulers that hold still, and loggers that nobody reads."""
 
     def backward(loss: Tensor, optimizer: Any, *arguments: Any, **named: Any) -> None:
-        losses.append(loss.detach())
+        losses.append(loss.detach())  # what `manual_backward` gets
         # In a thread of its own, where nothing watches the operations: they are not part of the step forward.
         with ThreadPoolExecutor(1) as thread:
             thread.submit(loss.backward, *arguments, **named).result()

@@ -13,8 +13,7 @@ from lightning_multigrid.host import LightningModule, Trainer
 from lightning_multigrid.norm import BatchNorm
 from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.mini_batches import sizes_of_clips, tensors_in, without_trace
-from lightning_multigrid.training.rehearsal.batches import Made, arrived, copied
+from lightning_multigrid.training.mini_batches import Made, arrived, copied, tensors_in, without_trace
 from lightning_multigrid.training.rehearsal.copies import clone_of, dry_step, fill
 from lightning_multigrid.training.rehearsal.counted import Met, TracedValues
 from lightning_multigrid.training.trainer.torch_internals import forget_hooks
@@ -25,7 +24,7 @@ class Trial:
     """What was seen of a step on a copy."""
 
     grid: BatchShape  # of the step
-    arrived: Sequence[int] | None = None  # numbers of elements of the clips; None if a hook of the mini-batch failed
+    arrived: Sequence[int] | None = None  # numbers of elements of clips and images; None if a hook failed
     layer: str = ""  # the innermost one that did not return, if there was an error
     error: Exception | None = None
     met: Met = field(default_factory=dict)  # what met the clips without being made of them
@@ -34,17 +33,8 @@ class Trial:
     of_clips: dict[int, list[float]] = field(default_factory=dict)  # the losses of each step, by its clips
 
 
-def try_step(
-    module: LightningModule,
-    trainer: Trainer,
-    baseline: BatchShape,
-    made: Made,
-    *grids: BatchShape,
-) -> Trial:
-    """Tries the hooks of a mini-batch, and a step, on a new clone of a module, on one grid after the other.
-
-    Returns what was seen on the last grid, or on the first that fails. With one grid alone, it is a first step.
-    """
+def try_step(module: LightningModule, trainer: Trainer, baseline: BatchShape, made: Made, *grids: BatchShape) -> Trial:
+    """Tries hooks and steps on a new clone, on one grid after another; returns what was seen of the last one tried."""
     trial = Trial(grids[0])
     if any(made[grid] is None for grid in grids):  # of a `collate_fn` that drops samples: Lightning skips it
         return trial
@@ -60,7 +50,7 @@ def try_step(
                 losses.clear()
                 with without_trace(trainer, module.device), torch.no_grad():
                     batch = arrived(trainer, clone, made, grid)
-                trial.arrived = sizes_of_clips(batch)
+                trial.arrived = [tensor.numel() for tensor in tensors_in(batch) if tensor.ndim in (4, 5)]
                 following.set_grid(grid.frames, grid.size)
                 own = copied(batch)  # a step may write to it
                 traced = TracedValues(tensors_in(own), lambda: trial.layer)

@@ -23,7 +23,7 @@ _OWN_WARMUP = re.compile("(num_)?warm_?up(_steps)?")
 
 
 def with_held(optimizer: Any) -> list[Any]:
-    """Returns an optimizer and those that it holds, which may update for it."""
+    """Returns an optimizer and those that it holds, which may update for it, as in `Lookahead` and SAM."""
     found = [optimizer]
     for one in found:
         for value in vars(one).values() if hasattr(one, "__dict__") else ():

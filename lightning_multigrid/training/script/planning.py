@@ -1,7 +1,4 @@
-"""The plan of a training: from what a script says, and from the arguments of `MultigridCallback`.
-
-`fit` and the command `plan` make the same one.
-"""
+"""The plan of a training: from what a script says, and from the arguments of `MultigridCallback`."""
 
 import math
 from dataclasses import replace
@@ -48,8 +45,7 @@ def make_plan(
             "epochs. Make them equal, or leave the schedule to be inferred."
         )
     refuse_hidden(schedule, module, trainer.optimizers)
-    of_epoch = trainer.accumulate_grad_batches, recipe.epoch.batches
-    return Plan(schedule, recipe.clips, seed, world, *of_epoch)
+    return Plan(schedule, recipe.clips, seed, world, trainer.accumulate_grad_batches, recipe.epoch.batches)
 
 
 def check_steps(plan: Plan, data: object = None) -> None:

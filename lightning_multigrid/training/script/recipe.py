@@ -53,30 +53,23 @@ def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch:
     )
 
 
-def _plain_batches(loader: Any) -> BatchSampler | None:
-    """Returns what makes the mini-batches of a loader, if it does so as torch's own `BatchSampler`."""
-    batches = getattr(loader, "batch_sampler", None)
-    if not isinstance(batches, BatchSampler):
-        return None
-    kind = type(batches)
-    return batches if kind.__module__.startswith(_PLAIN_LOADERS) or kind.__iter__ is BatchSampler.__iter__ else None
+def _iterates_as(thing: Any, kind: Any) -> bool:
+    return type(thing).__iter__ is kind.__iter__ or type(thing).__module__.startswith(_PLAIN_LOADERS)
 
 
 def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = None) -> DataLoader[Any]:
     """Returns the user's training loader, over a map-style dataset; refuses one that can't be rebuilt."""
     if not isinstance(loaders, DataLoader):
-        needs = (
-            f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {type(loaders).__name__}. "
-        )
+        needs = f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {type(loaders).__name__}."
         if type(loaders).__module__.startswith("webdataset."):
             raise TypeError(
-                f"{needs}Give `DataLoader(dataset, batch_size=...)` of the same dataset, without `.batched`."
+                f"{needs} Give `DataLoader(dataset, batch_size=...)` of the same dataset, without `.batched`."
             )
         raise TypeError(
-            f"{needs}A grid is made of the samples of a dataset: give the loader of a dataset, also of an "
+            f"{needs} A grid is made of the samples of a dataset: give the loader of a dataset, also of an "
             "`IterableDataset`, and no list of loaders. Combine datasets with `torch.utils.data.ConcatDataset`."
         )
-    if type(loaders).__iter__ is not DataLoader.__iter__ and not type(loaders).__module__.startswith(_PLAIN_LOADERS):
+    if not _iterates_as(loaders, DataLoader):
         raise TypeError(
             f"MultigridCallback makes a loader of its own, but {type(loaders).__name__} iterates in its own way, which "
             "would be lost. Use a plain `torch.utils.data.DataLoader`, which is all that exact resuming needs."
@@ -86,10 +79,10 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
             f"The loader has `batch_size=None`: each sample of {type(loaders.dataset).__name__} is a whole mini-batch. "
             "Let it return one clip, and give the `DataLoader` a `batch_size`."
         )
-    batches = _plain_batches(loaders)
-    if batches is None:
+    batches = loaders.batch_sampler
+    if not isinstance(batches, BatchSampler) or not _iterates_as(batches, BatchSampler):
         raise TypeError(
-            f"MultigridCallback plans the mini-batches itself, but {type(loaders.batch_sampler).__name__} has batches "
+            f"MultigridCallback plans the mini-batches itself, but {type(batches).__name__} has batches "
             "of its own. Let a `sampler` yield the same indices one by one. `docs/script.md` in the repository says "
             "more."
         )

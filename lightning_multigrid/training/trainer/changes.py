@@ -5,6 +5,8 @@ from functools import partial
 from types import new_class
 from typing import Any, cast
 
+from lightning_multigrid.host import Callback, Trainer
+
 
 class Changes(ExitStack):
     """A stack of temporary changes. `close` undoes them in reverse order, and carries on if undoing one fails."""
@@ -16,11 +18,20 @@ class Changes(ExitStack):
         setattr(owner, name, value)
         self.callback(undo)
 
-    def subclass(self, owner: Any, members: dict[str, Any]) -> None:
-        """Gives one object other methods and properties, by a subclass: copies and pickles of it are the class's.
+    def add_callback(self, trainer: Trainer, callback: Callback, first: bool = False) -> None:
+        """Adds a callback to the Trainer, as the last or the first one, until `close`."""
+        host: Any = trainer
+        # Lightning may be iterating over the list, and would call a callback again if another one came before it.
+        host.callbacks = [callback, *host.callbacks] if first else [*host.callbacks, callback]
 
-        For what no attribute can say: a property, and what a checkpoint would save as an attribute.
-        """
+        def remove() -> None:
+            # Lightning may be iterating over the list: if it became shorter, Lightning would skip a callback.
+            host.callbacks = [other for other in host.callbacks if other is not callback]
+
+        self.callback(remove)
+
+    def subclass(self, owner: Any, members: dict[str, Any]) -> None:
+        """Gives an object methods that no checkpoint saves, by a subclass: copies and pickles of it are the class's."""
         own = type(owner)
         self.callback(setattr, owner, "__class__", own)
 

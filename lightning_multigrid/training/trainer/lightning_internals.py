@@ -16,10 +16,9 @@ from typing import Any, cast
 
 import torch
 
-from lightning_multigrid.host import LightningModule, Trainer, TrainerFn, callbacks_of
+from lightning_multigrid.host import LightningModule, Trainer, TrainerFn, callbacks_of, is_a
 from lightning_multigrid.schedule import Place, Plan
 from lightning_multigrid.training.trainer.changes import Changes
-from lightning_multigrid.training.trainer.trainer_view import lightning_modules
 
 
 def training_source(trainer: Trainer) -> Any:
@@ -76,8 +75,7 @@ def loader_seen_as(trainer: Trainer, loader: Any, seen: Any) -> Any:
 def reload_every(trainer: Trainer, epochs: int) -> None:
     """Makes Lightning request its loaders anew every `epochs` epochs: 0 is never, -1 at the next opportunity.
 
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._should_reload_train_dl`): the attribute is public and read
-    in each epoch, but the Trainer's argument refuses -1.
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_should_reload_train_dl`): the Trainer's argument refuses -1.
     """
     trainer.reload_dataloaders_every_n_epochs = epochs  # type: ignore[attr-defined]
 
@@ -85,8 +83,7 @@ def reload_every(trainer: Trainer, epochs: int) -> None:
 def limit_loop(trainer: Trainer, plan: Plan, changes: Changes) -> None:
     """Gives Lightning the plan's numbers of steps instead of the script's, until `changes` are undone.
 
-    Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `_TrainingEpochLoop.max_steps` and `min_steps`): the
-    Trainer's own are read-only.
+    Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `max_steps`, `min_steps`): the Trainer's are read-only.
     """
     steps = trainer.fit_loop.epoch_loop
     changes.set_attribute(trainer, "limit_train_batches", 1.0)
@@ -97,10 +94,7 @@ def limit_loop(trainer: Trainer, plan: Plan, changes: Changes) -> None:
 
 
 def add_steps_elsewhere(trainer: Trainer, number: int, changes: Changes) -> None:
-    """Lets a limit of steps be this many higher, as Lightning counts steps that other devices have taken.
-
-    Lightning 2.5.3 to 2.6.6: see `limit_loop`.
-    """
+    """Raises a limit by steps of other devices, which Lightning counts: Lightning 2.5.3 to 2.6.6, see `limit_loop`."""
     if trainer.max_steps != -1:
         changes.set_attribute(trainer.fit_loop.epoch_loop, "max_steps", trainer.max_steps + number)
 
@@ -116,8 +110,7 @@ def batch_index(trainer: Trainer) -> int:
 def step_is_logged(trainer: Trainer) -> bool:
     """Whether Lightning hands what this step logs on to the loggers.
 
-    Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `_TrainingEpochLoop._batches_that_stepped`): this counter
-    decides, and the public `global_step` counts the steps of all optimizers.
+    Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `_batches_that_stepped`): no public counter is equal.
     """
     step, every = trainer.fit_loop.epoch_loop._batches_that_stepped + 1, trainer.log_every_n_steps  # type: ignore[attr-defined]
     return bool(every > 0 and step % every == 0)
@@ -156,8 +149,7 @@ def slurms_checkpoint(trainer: Trainer) -> set[str]:
 def requeue_signals(trainer: Trainer) -> set[int]:
     """Returns the signal at which Lightning requeues a job of SLURM, if it may come.
 
-    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/signal_connector.py`): only strategies of several devices say publicly
-    in which environment they are.
+    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/signal_connector.py`): on one device no public name says it.
     """
     number = getattr(trainer._accelerator_connector.cluster_environment, "requeue_signal", None)
     return set() if number is None else {number}
@@ -166,8 +158,7 @@ def requeue_signals(trainer: Trainer) -> set[int]:
 def handle_from_now_on(trainer: Trainer, number: int, handler: Callable[[int, Any], Any]) -> None:
     """Sets the handler of a signal, also for the time after `fit`.
 
-    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/signal_connector.py`): at the end of `fit` it restores the handlers
-    of all signals that it found at the beginning.
+    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/signal_connector.py`): when `fit` ends, it restores those it found.
     """
     signal.signal(number, handler)
     trainer._signal_connector._original_handlers[number] = handler
@@ -180,7 +171,8 @@ def attach(trainer: Trainer, module: LightningModule, changes: Changes) -> None:
     through the strategy, and answers `estimated_stepping_batches` only in this state. Where nothing says how long it
     trains, it sets 1000 epochs (`loops/utilities.py`, `_parse_loop_limits`).
     """
-    for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *lightning_modules(module)):
+    modules = [part for part in module.modules() if is_a(part, "LightningModule")]
+    for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *modules):
         changes.callback(vars(owner).update, dict(vars(owner)))
         changes.callback(vars(owner).clear)  # comes before `update`
     trainer.state.fn = TrainerFn.FITTING
@@ -232,10 +224,7 @@ def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> Light
 
 
 def optimizer_overrides(optimizers: list[Any]) -> dict[str, Any]:
-    """Overrides for a view of a strategy, so that `LightningModule.optimizers()` returns these optimizers.
-
-    Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.optimizers`).
-    """
+    """Overrides of a strategy, for `LightningModule.optimizers()` of Lightning 2.5.3 to 2.6.6 (`core/module.py`)."""
     return {"_lightning_optimizers": optimizers}
 
 

@@ -32,8 +32,7 @@ def scheduler_parts(scheduler: Any, start: int = 0, end: float = math.inf) -> li
 def version_of(tensor: Tensor) -> int:
     """Returns a number that grows with each change in place of a tensor, without waiting for its device.
 
-    torch 2.6 to 2.15 (`torch/_C/_VariableFunctions.pyi`, `Tensor._version`): the notes on autograd speak of it, but it
-    has no public name.
+    torch 2.6 to 2.15 (`torch/_C/_VariableFunctions.pyi`, `Tensor._version`): only the notes on autograd speak of it.
     """
     return tensor._version
 
@@ -47,10 +46,7 @@ def asks_for_mini_batch(frame: FrameType) -> bool:
 
 
 def awaits_mini_batch(frame: FrameType | None) -> bool:
-    """Whether what runs in a frame, as a handler of a signal is given it, is the `next` of a `DataLoader`.
-
-    torch 2.6 to 2.15: see `asks_for_mini_batch`.
-    """
+    """Whether a frame runs within the `next` of a `DataLoader`: torch 2.6 to 2.15, see `asks_for_mini_batch`."""
     while frame is not None and not asks_for_mini_batch(frame):
         frame = frame.f_back
     return frame is not None
@@ -70,8 +66,7 @@ def graph_for_each_grid(graphs: int) -> Iterator[None]:
     By itself it makes the second graph of a function for any shape: that one is slow to make (minutes for a small CNN)
     and to run. And with more graphs than its limit it runs the function eagerly. `dynamic=True` of the script stays.
 
-    torch 2.6 to 2.15 (`_dynamo/config.py`): there is no public setting. The names are those of 2.6, which later
-    versions keep as aliases.
+    torch 2.6 to 2.15 (`_dynamo/config.py`): no setting is public. Later versions keep these names of 2.6 as aliases.
     """
     from torch._dynamo import config
 
