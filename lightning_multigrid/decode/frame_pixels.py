@@ -37,15 +37,20 @@ class Box(NamedTuple):
     def of(box: "Box | None", height: int, width: int) -> "Box":
         """Checks a box of a frame of `height` x `width` pixels. None is the whole frame."""
         box = Box(0, 0, height, width) if box is None else Box(*box)
-        empty = not box.height or not box.width
-        if min(box) < 0 or empty or box.top + box.height > height or box.left + box.width > width:
+        if min(box) < 0 or 0 in box[2:] or box.top + box.height > height or box.left + box.width > width:
             raise ValueError(f"`box` must lie within the frame of {height} x {width} pixels, got {box}.")
         return box
 
 
 def orientation_of(frame: VideoFrame) -> Orientation:
     """How to show a decoded frame, as the `ffmpeg` program does; a ValueError for anything but quarter turns."""
-    if (matrix := _side_data(frame).get("DISPLAYMATRIX")) is None:
+    side_data: Any  # typed as if it held motion vectors only
+    try:
+        side_data = frame.side_data
+    except ValueError:  # PyAV (18.1) gives none, as it doesn't know a kind: EXIF
+        others = (f"sidedata=delete:{kind}" for kind in range(_KINDS) if kind != _MATRIX)
+        side_data = filtered(frame, *others).side_data
+    if (matrix := side_data.get("DISPLAYMATRIX")) is None:
         return Orientation()
     a, b, _, c, d, *_ = struct.unpack("9i", bytes(matrix))  # x' = a x + c y, y' = b x + d y
     turn = round(math.degrees(math.atan2(b * math.hypot(a, c), a * math.hypot(b, d)))) % 360
@@ -54,14 +59,6 @@ def orientation_of(frame: VideoFrame) -> Orientation:
     if turn % 180:
         return Orientation(transposed=True, upside_down=b < 0, mirrored=c < 0)
     return Orientation(transposed=False, upside_down=d < 0, mirrored=a < 0)
-
-
-def _side_data(frame: VideoFrame) -> Any:  # typed as if it held motion vectors only
-    """The side data of a frame; its display matrix alone if PyAV (18.1) gives none, as it doesn't know a kind: EXIF."""
-    try:
-        return frame.side_data
-    except ValueError:
-        return filtered(frame, *(f"sidedata=delete:{kind}" for kind in range(_KINDS) if kind != _MATRIX)).side_data
 
 
 def filtered(frame: VideoFrame, *filters: str) -> VideoFrame:

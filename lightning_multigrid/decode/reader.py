@@ -24,7 +24,7 @@ from lightning_multigrid.decode.frame_pixels import (
 from lightning_multigrid.decode.frame_table import FrameTable, Orientation, checksum, kind_of
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.own_table import own_table
-from lightning_multigrid.decode.packets import decode_packets, needed_packets
+from lightning_multigrid.decode.packets import decode_packets, grouped, needed_packets
 from lightning_multigrid.decode.plane_file import PlaneFile, is_plane_file
 from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
@@ -151,9 +151,7 @@ class VideoReader(Video):
         held = self._held
         yield from [(index, held[index]) for index in wanted if index in held]
         wanted = [index for index in wanted if index not in held]
-        groups: dict[int, list[int]] = {}
-        for index, entry in zip(wanted, self.table.entries[wanted].tolist(), strict=True):
-            groups.setdefault(entry, []).append(index)
+        groups = grouped(wanted, self.table.entries[wanted])
         if isinstance(self.file.bytes, RemoteFile):
             self.file.bytes.will_read(self._spans(groups))
         for entry, members in groups.items():
@@ -201,9 +199,7 @@ class VideoReader(Video):
                     value = checksum(frame)
                     yield from [(index, frame) for index in sorted(missing) if table.checksums[index] == value]
             return
-        of_packet: dict[int, list[int]] = {}
-        for index, packet in zip(missing, table.packets[[*missing]].tolist(), strict=True):
-            of_packet.setdefault(packet, []).append(index)
+        of_packet = grouped(missing, table.packets[[*missing]])
         new = attempt == "by a new decoder"
         if new:
             self.file.release()
