@@ -93,7 +93,6 @@ class FrameFolder(Video):
 
 
 def _images(path: str) -> list[str]:
-    """The names of the images in a folder, in their order."""
     try:
         with os.scandir(path) as entries:
             names = [entry.name for entry in entries if is_frame(entry.name) and entry.is_file()]

@@ -53,6 +53,7 @@ class FullDecode(Video):
         self._durations, self._keys = array("q"), array("q")  # 0 where none is known; numbers of the keyframes' packets
         self._concealed = self._refused = 0
         self._end = 0.0  # seconds at which the last of the file's streams ends
+        self._seconds = _SECONDS + _SECONDS_PER_BYTE * self.file.bytes.size
         with ExitStack() as opened, self.file.faults():
             opened.callback(self.file.close)
             self._container, self._stream = self.file.open()
@@ -97,9 +98,8 @@ class FullDecode(Video):
             start, whole = self._container.start_time or 0, self._container.duration or 0
             declared, lasted = (whole - max(0, start)) / av.time_base, self._end - start / av.time_base
             if self._end > 0 and lasted < min(_SHARE * declared, declared - _LACK):  # no stream is as long
-                raise VideoError(
-                    self.file.path, f"cut short: it lasts {lasted:.1f} s of the {declared:.1f} s that it declares"
-                )
+                seconds = f"{lasted:.1f} s of the {declared:.1f} s that it declares"
+                raise VideoError(self.file.path, f"cut short: it lasts {seconds}")
             if not self._times:
                 raise refusal or VideoError(self.file.path, "holds no frame that can be decoded")
         first, tick = self._times[0], self._stream.time_base or Fraction(0)
@@ -115,19 +115,17 @@ class FullDecode(Video):
         return packet.stream_index == self._stream.index
 
     def _add(self, packet: Packet[Any]) -> None:
-        """Notes a packet, and where the file holds it in one piece."""
-        count = len(self._sizes)
-        give_number(packet, count)
-        position = -1
+        give_number(packet, len(self._sizes))
+        position = -1  # unless the file holds it in one piece
         if packet.pos is not None and packet.pos >= 0:
             found = self.file.bytes.read(packet.pos, packet.size + _WINDOW).find(bytes(packet))
             position = packet.pos + found if found >= 0 else -1
+        if packet.is_keyframe:
+            self._keys.append(len(self._sizes))
         self._positions.append(position)
         self._sizes.append(packet.size)
         self._clock.append(_UNKNOWN if packet.dts is None else packet.dts)
         self._durations.append(max(0, packet.duration or 0))
-        if packet.is_keyframe:
-            self._keys.append(count)
 
     def _see(self, frame: VideoFrame) -> None:
         count = number_of(frame)
@@ -152,10 +150,6 @@ class FullDecode(Video):
         self._checksums.append(checksum(frame))
         self._times.append(_UNKNOWN if frame.pts is None else frame.pts)
         self._concealed += frame.is_corrupt
-
-    @property
-    def _seconds(self) -> float:
-        return _SECONDS + _SECONDS_PER_BYTE * self.file.bytes.size
 
     def counted(self) -> tuple[int, float]:
         """Counts by what the container states, or else by all of its packets.

@@ -61,17 +61,14 @@ class PlaneHead(NamedTuple):
 
     @property
     def band(self) -> int:
-        """Bytes of a band."""
-        return _ROWS * self.width * 3 // 2 + _CHECK
+        return _ROWS * self.width * 3 // 2 + _CHECK  # bytes
 
     @property
     def bands(self) -> int:
-        """Of a frame."""
-        return -(-self.height // _ROWS)
+        return -(-self.height // _ROWS)  # of a frame
 
     @property
     def is_possible(self) -> bool:
-        """Whether there are such files."""
         even = self.height % 2 == self.width % 2 == 0
         sizes = even and self.height > 0 < self.width and self.height * self.width <= MAX_PIXELS and self.frames > 0
         colours = self.matrix < 2**8 and 0 < self.ticks < 2**31 and 0 < self.per < 2**31
@@ -121,8 +118,8 @@ class PlaneWriter:
         clock = first.time_base
         assert clock is not None
         rate = float((len(times) - 1) / ((times[-1] - times[0]) * clock)) if len(times) > 1 else usual
-        size, colours = (first.height, first.width), int(first.colorspace)
-        head = PlaneHead(len(times), *size, colours, clock.numerator, clock.denominator, rate, start, last)
+        frames = len(times), first.height, first.width, int(first.colorspace)
+        head = PlaneHead(*frames, clock.numerator, clock.denominator, rate, start, last)
         text = made_from.encode()
         data = np.array(times, "<i8").tobytes() + text + _HEAD.pack(_MAGIC, len(text), *head)
         self._file.write(data + xxhash.xxh3_64_digest(data))
@@ -217,12 +214,9 @@ class PlaneFile(Video):
             frame, band = divmod(wrong[0], head.bands)
             rows = f"{band * _ROWS} to {(band + 1) * _ROWS - 1} of frame {frame}"
             raise VideoError(self.file.path, f"damaged: rows {rows} are not those written. {_WAY_OUT}")
-        luma, half = data[:, : _ROWS * head.width], head.width // 2
+        luma, half = data[:, : _ROWS * head.width].reshape(len(frames), -1, head.width), head.width // 2
         chroma = data[:, _ROWS * head.width : used].reshape(len(frames), count, 2, _ROWS // 2, half)
-        return (
-            luma.reshape(len(frames), -1, head.width),
-            chroma.swapaxes(1, 2).reshape(len(frames), 2, -1, half),
-        )
+        return luma, chroma.swapaxes(1, 2).reshape(len(frames), 2, -1, half)
 
     def _frame(self, luma: Any, chroma: Any) -> VideoFrame:
         """Frames one below the other, as one frame."""

@@ -31,7 +31,6 @@ from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import RemoteFile, StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
 
-_ATTEMPTS = "at once", "by a new decoder", "from the start"
 _HELD_BYTES = 1 << 26  # most of the frames that a reader which makes its own table keeps: small files are decoded once
 
 
@@ -156,7 +155,7 @@ class VideoReader(Video):
             self.file.bytes.will_read(self._spans(groups))
         for entry, members in groups.items():
             missing = set(members)
-            for attempt in _ATTEMPTS:
+            for attempt in ("at once", "by a new decoder", "from the start"):
                 with closing(self._decoded(attempt, entry, missing)) as decoded:
                     for index, frame in decoded:
                         missing.remove(index)

@@ -73,8 +73,7 @@ class TableStore:
     def find(self, path: str) -> FrameTable | None:
         """Returns the table of a video; None if there is none, or one that can't be read, which is then rejected.
 
-        Raises:
-            VideoError: If the video is known to be broken.
+        A `VideoError` if the video is known to be broken.
         """
         try:
             files = self._files(path, state_of(path))
@@ -98,9 +97,7 @@ class TableStore:
     def make(self, path: str) -> bool:
         """Makes the table of a video, unless another process has by now; returns whether it did.
 
-        Raises:
-            VideoError: If the video is broken.
-            OutputError: If the table can't be written.
+        A `VideoError` if the video is broken, an `OutputError` if the table can't be written.
         """
         if self.find(path) is not None:
             return False

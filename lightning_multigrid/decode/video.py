@@ -19,33 +19,19 @@ _AHEAD = Fraction(10)  # seconds; as FFmpeg's program has it, a larger step of a
 
 
 class Video:
-    """A video, open until `close` or the end of a `with`: T frames of H x W pixels. Its length is its number of frames.
+    """A video, open until `close` or the end of a `with`: T frames of H x W pixels. Its length is that in frames."""
 
-    Attributes:
-        height: H, of a frame as it is shown.
-        width: W, of a frame as it is shown.
-        rate: Mean frames per second, 0.0 if unknown.
-        start: Seconds from the file's start, which may be that of its sound, to the first frame.
-        last: Seconds that the last frame is shown, as its packet says; 0.0 if unknown.
-        orientation: How to show a frame that iteration yields.
-        damage: What was found damaged.
-        slow_because: Why its clips are read slowly, for the end of a sentence; empty if they aren't.
-        table_does_not_fit: Whether frames of an undamaged file had to be looked for in all of it.
-        joined: Whether it may be recordings put together as they are (`cat a.ts b.ts`), each with its own clock.
-        lacks: What is not there, by what the container itself says.
-    """
-
-    height: int
-    width: int
-    rate: float
-    start: float = 0.0
-    last: float = 0.0
-    orientation = Orientation()
-    damage = Damage()
-    slow_because: str = ""
-    table_does_not_fit: bool = False
-    joined: bool = False
-    lacks: str = ""
+    height: int  # H, of a frame as it is shown
+    width: int  # W, of a frame as it is shown
+    rate: float  # mean frames per second, 0.0 if unknown
+    start: float = 0.0  # seconds from the file's start, which may be that of its sound, to the first frame
+    last: float = 0.0  # seconds that the last frame is shown, as its packet says; 0.0 if unknown
+    orientation = Orientation()  # how to show a frame that iteration yields
+    damage = Damage()  # what was found damaged
+    slow_because: str = ""  # why its clips are read slowly, for the end of a sentence; empty if they aren't
+    table_does_not_fit: bool = False  # whether frames of an undamaged file had to be looked for in all of it
+    joined: bool = False  # whether it may be recordings put together (`cat a.ts b.ts`), each with its own clock
+    lacks: str = ""  # what is not there, by what the container itself says
 
     def __enter__(self: _Own) -> _Own:
         return self
@@ -112,9 +98,7 @@ class FrameClock:
 
     A frame without a time follows `usual` seconds after the one before, and so does one at which the times of the file
     begin anew, as where recordings were put one after another.
-
-    The file gives times in units of `tick` seconds (None if it gives none), and `usual` seconds of a frame; `joined`
-    says whether it may be one of recordings that were put together as they are, each with its own clock.
+    The file gives times in units of `tick` seconds (None if it gives none); `joined` is that of the `Video`.
 
     >>> clock = FrameClock(tick=Fraction(1, 25), usual=Fraction(1, 25), base=Fraction(1, 25))
     >>> [clock.ticks(time) for time in (10, 11, 11, 15, None, 0, 1)]

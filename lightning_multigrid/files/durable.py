@@ -86,7 +86,6 @@ def write_csv(path: StrPath, rows: Iterable[Sequence[str]]) -> None:
 
 
 def _sync(folder: str) -> None:
-    """Waits until the names in a folder are on the disk, where the file system can do that."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -98,10 +97,7 @@ def _sync(folder: str) -> None:
 
 
 def remove_partial(folder: str) -> None:
-    """Removes files that a killed process left unfinished in a folder and below it, a day ago or longer.
-
-    What another process is writing stays. Links are not followed.
-    """
+    """Removes what a killed process left unfinished in a folder and below it, a day ago or longer; follows no links."""
     for inner, _, names in os.walk(folder):
         for name in names:
             if name.startswith(_PREFIX) and _SUFFIX in name:

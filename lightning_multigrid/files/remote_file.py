@@ -52,16 +52,12 @@ class FileState(NamedTuple):
 
 
 class RemoteFile:
-    """A file at a URL, open for reading; an OSError if there is none, or the server doesn't answer.
-
-    Attributes:
-        size: Its bytes.
-    """
+    """A file at a URL, open for reading; an OSError if there is none, or the server doesn't answer."""
 
     def __init__(self, url: str) -> None:
         self._url, self._state = url, state_of(url)
         self._held: list[tuple[int, bytes]] = []
-        self.size = self._state.size
+        self.size = self._state.size  # bytes
 
     def close(self) -> None:
         self._held.clear()
@@ -123,10 +119,7 @@ def pieces_of(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def open_input(path: StrPath, *, whole: bool = False) -> InputFile | RemoteFile:
-    """Opens a file on a disk or at a URL; an OSError if that can't be done.
-
-    If the `whole` of it is needed, what is at a URL is copied to a disk first.
-    """
+    """Opens a file on a disk, or at a URL, from which it is copied if the `whole` is needed; an OSError if it can't."""
     if not is_url(path):
         return InputFile(path)
     return _local_copy(str(path)) if whole else RemoteFile(str(path))
@@ -141,10 +134,7 @@ def state_of(path: StrPath) -> FileState:
 
 
 def _local_copy(url: str) -> InputFile:
-    """Copies a file to the folder for temporary files; the copy has no name, and is gone when nobody has it open.
-
-    The last one stays open, as a video is often read several times in a row.
-    """
+    """Copies a file to the folder for temporary files; the copy has no name, and is gone when nobody has it open."""
     process = _process()
     process.forget(url)
     state = state_of(url)
@@ -163,15 +153,13 @@ def _local_copy(url: str) -> InputFile:
                 raise OSError(errno.EIO, "it has changed while it was copied")
             if process.copy is not None:
                 os.close(process.copy[2])
+            # The last one stays open, as a video is often read several times in a row.
             process.copy = url, state, os.dup(copy.fileno())
     return InputFile(os.dup(process.copy[2]))
 
 
 def read_remote(url: str) -> bytes:
-    """Returns what is in a list at a URL; an OSError if it can't be read.
-
-    It starts `python -m lightning_multigrid.files`, as this process may be about to fork.
-    """
+    """Returns what is in a list at a URL, by another process, as this one may fork; an OSError if it can't be read."""
     modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", __package__, url]
     run = subprocess.run(command, check=False, capture_output=True, env=os.environ | modules)
@@ -221,7 +209,6 @@ class _Process:
         return found
 
     def forget(self, url: str) -> None:
-        """Asks for a file anew when it is read next."""
         self._known.pop(url, None)
 
     def _system(self, url: str) -> Any:

@@ -52,7 +52,6 @@ class MaxPool(nn.Module):
             self.pool = nn.MaxPool2d(kernel[1:], stride[1:], padding[1:])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Takes and returns B x C x T x H x W."""
         clips, channels, frames, height, width = x.shape
         pooled: Tensor
         if self._in_time:
@@ -117,7 +116,6 @@ class NonLocal(nn.Module):
         self.pool = MaxPool((1, 2, 2))  # of the positions to gather from
 
     def forward(self, x: Tensor) -> Tensor:
-        """Takes and returns B x C x T x H x W."""
         keys = self.pool(x)
         theta = self.conv_theta(x).flatten(2).transpose(1, 2)  # B x N x C
         phi = self.conv_phi(keys).flatten(2).transpose(1, 2)  # B x M x C, and so is g

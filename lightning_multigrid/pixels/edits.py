@@ -1,7 +1,6 @@
 """RandAugment and random erasing of all clips of a mini-batch together, each clip by its own seed.
 
-The host draws what is done to each clip. The device does it in as many operations for many clips as for a few: clips
-that get the same one are neighbours while it is done.
+The host draws what is done to each clip. While the device does it, clips that get the same are neighbours.
 
 Legend: B clips, T frames, S size of a mini-batch; pixels are from 0 (black) to 1 (white).
 """
@@ -10,6 +9,7 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,24 +108,19 @@ def _recoloured(name: str, clips: Tensor, strength: float) -> Tensor:
     from torchvision.transforms.v2 import functional
 
     planes = clips.unsqueeze(-3)  # channels of a frame change apart from each other
-    recoloured: Tensor
-    if name == "posterize":
-        recoloured = functional.posterize(planes, bits=8 - round(4 * strength))
-    elif name == "solarize":
-        recoloured = functional.solarize(planes, threshold=1 - strength)
-    else:
-        recoloured = functional.autocontrast(planes) if name == "autocontrast" else functional.equalize(planes)
+    given: dict[str, dict[str, Any]] = {
+        "posterize": {"bits": 8 - round(4 * strength)},
+        "solarize": {"threshold": 1 - strength},
+    }
+    recoloured: Tensor = getattr(functional, name)(planes, **given.get(name, {}))
     return recoloured.squeeze(-3)
 
 
 def draw_rectangle(draws: Random, probability: float, size: int) -> tuple[int, int, int, int]:
-    """Draws the rectangle of a clip that is erased: top, bottom, left, right; an empty one with 1 - `probability`.
-
-    As in torchvision: 2 to 33 % of a frame, with sides of a ratio from 0.3 to 3.3.
-    """
+    """Draws the rectangle of a clip that is erased: top, bottom, left, right; an empty one with 1 - `probability`."""
     if draws.random() >= probability:
         return 0, 0, 0, 0
-    for _ in range(10):
+    for _ in range(10):  # as in torchvision
         area, ratio = draws.uniform(0.02, 0.33) * size * size, math.exp(draws.uniform(math.log(0.3), math.log(3.3)))
         height, width = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if height < size and width < size:
