@@ -160,10 +160,9 @@ class VideoBatch(Sequence[Any]):
 
     A sequence of two, so that scripts unpack it and Lightning finds the batch size; not a tuple, because the clips are
     made when they are asked for. They are all views at once, B V x 3 x T x S x S with the views of a video next to
-    each other. The labels are those of each view's video; without labels, its path. `chunks` are the same clips, a few
-    at a time. The attribute `labels` is B or B x C, None in prediction; `indices` is B, int64; `per_video` is V.
-    `paths` and `stretches`, in s, have an entry for each video; `left_out` has those of videos that can't be read, by
-    their indices.
+    each other. The labels are those of each view's video; without labels, its path. The attribute `labels` is B or
+    B x C, None in prediction; `indices` is B, int64; `per_video` is V. `paths` and `stretches`, in s, have an entry for
+    each video; `left_out` has those of videos that can't be read, by their indices.
     """
 
     def __init__(

@@ -115,13 +115,9 @@ def _in_order(path: str, names: Sequence[str]) -> list[str]:
         after_points = (len(digits) for before, digits in zip(parts[2::2], parts[3::2], strict=False) if before == ".")
         decimals.setdefault(tuple(after_points), name)
         if (other := numbers.setdefault(number, name)) != name or len(alike) > 1:
-            two = " and ".join([*alike.values()] if len(alike) > 1 else [other, name])
-            raise VideoError(
-                path, f"holds frames of several videos, by names such as {two}. Give each video a folder of its own"
-            )
+            such = f"by names such as {' and '.join([*alike.values()] if len(alike) > 1 else [other, name])}"
+            raise VideoError(path, f"holds frames of several videos, {such}. Give each video a folder of its own")
     if len(decimals) > 1:
-        two = " and ".join([*decimals.values()][:2])
-        raise VideoError(
-            path, f"has images such as {two}, whose order is not clear: fill up what follows the point with zeros"
-        )
+        images = f"images such as {' and '.join([*decimals.values()][:2])}"
+        raise VideoError(path, f"has {images}, whose order is not clear: fill up what follows the point with zeros")
     return [numbers[key] for key in sorted(numbers)]

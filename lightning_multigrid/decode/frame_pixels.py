@@ -41,6 +41,17 @@ class Box(NamedTuple):
             raise ValueError(f"`box` must lie within the frame of {height} x {width} pixels, got {box}.")
         return box
 
+    def stored(self, turn: Orientation, height: int, width: int) -> "Box":
+        """Where a box of a shown frame of `height` x `width` pixels lies in the stored frame."""
+        top = height - self.top - self.height if turn.upside_down else self.top
+        left = width - self.left - self.width if turn.mirrored else self.left
+        return Box(left, top, self.width, self.height) if turn.transposed else self._replace(top=top, left=left)
+
+    def chroma(self) -> "Box":
+        """The samples of chroma, of half the height and width, that cover the box."""
+        top, left, bottom, right = self.top // 2, self.left // 2, self.top + self.height, self.left + self.width
+        return Box(top, left, (bottom + 1) // 2 - top, (right + 1) // 2 - left)
+
 
 def orientation_of(frame: VideoFrame) -> Orientation:
     """How to show a decoded frame, as the `ffmpeg` program does; a ValueError for anything but quarter turns."""
@@ -73,13 +84,6 @@ def filtered(frame: VideoFrame, *filters: str) -> VideoFrame:
     return made
 
 
-def stored(box: Box, turn: Orientation, height: int, width: int) -> Box:
-    """Where a box of a shown frame of `height` x `width` pixels lies in the stored frame."""
-    top = height - box.top - box.height if turn.upside_down else box.top
-    left = width - box.left - box.width if turn.mirrored else box.left
-    return Box(left, top, box.width, box.height) if turn.transposed else Box(top, left, box.height, box.width)
-
-
 def show(clip: Tensor, turn: Orientation) -> Tensor:
     """Turns stored frames, T x H x W x 3, to be shown."""
     if turn.transposed:
@@ -101,12 +105,6 @@ def yuv_format(frame: VideoFrame, frames: int, box: Box) -> YuvFormat | None:
     if any(plane.line_size < 0 for plane in frame.planes):  # stored upside down, as AMV does
         return None
     return YuvFormat(frames, box.height, box.width, box.top % 2, box.left % 2, matrix, is_full_range(frame))
-
-
-def chroma_box(box: Box) -> Box:
-    """The samples of chroma, of half the height and width, that cover a box."""
-    top, left, bottom, right = box.top // 2, box.left // 2, box.top + box.height, box.left + box.width
-    return Box(top, left, (bottom + 1) // 2 - top, (right + 1) // 2 - left)
 
 
 def rgb_frame(frame: VideoFrame, height: int, width: int) -> VideoFrame:

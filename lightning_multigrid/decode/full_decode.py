@@ -265,14 +265,12 @@ def make_table(path: StrPath) -> FrameTable:
 
 
 def _find_entries(file: VideoFile, table: FrameTable, keys: Sequence[int]) -> Integers:
-    """The entry of each frame, -1 where none is found. See `README.md`.
-
-    The next keyframe takes over after the last packet that is shown before it.
-    """
+    """The entry of each frame, -1 where none is found. See `README.md`."""
     frames_of = grouped(range(len(table)), table.packets)
     starts = [0, *(key for key in keys if key and key in frames_of)]
     latest = np.maximum.accumulate(table.packets)  # the last packet of all that is shown up to each frame
     firsts = {start: frames_of[start][0] for start in starts[1:]}
+    # The next keyframe takes over after the last packet that is shown before it.
     ends = [max(start - 1, int(latest[first - 1]) if first else 0) for start, first in firsts.items()]
     entries, before, spare = np.full(len(table), -1), 0, _RETRIES * len(table.sizes)
     for start, end in zip(starts, [*ends, len(table.sizes) - 1], strict=True):

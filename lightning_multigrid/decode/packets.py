@@ -23,17 +23,14 @@ _MOST_PIXELS = 1 << 20  # of the decoders of a thread, one frame of each: a doze
 _AT_ONCE = 1 << 18  # packets that lie within this many bytes of the file are read at once, with what lies between them
 _PADDING = 64  # FFmpeg's AV_INPUT_BUFFER_PADDING_SIZE
 
-Decoded = tuple[int, VideoFrame]
-"""The number of a packet, and a frame that was decoded from it."""
-
 
 def decode_packets(
     file: VideoFile, table: FrameTable, numbers: Sequence[int], *, new: bool = True, references_only: bool = False
-) -> Iterator[Decoded]:
-    """Decodes some packets (ascending), by a `new` decoder or one that this thread has used.
+) -> Iterator[tuple[int, VideoFrame]]:
+    """Decodes some packets (ascending) to frames, each with the number of its packet.
 
-    An error of FFmpeg ends a packet, not the decoding. With `references_only` frames are left out to which no other one
-    refers, as far as FFmpeg knows.
+    The decoder is a `new` one, or one that this thread has used. With `references_only` frames are left out to which no
+    other one refers, as far as FFmpeg knows.
     """
     codec = (None if new else of_thread.decoders.pop(table.coding, None)) or _bare_decoder(table.coding)
     if references_only:
@@ -101,14 +98,11 @@ def _bare_decoder(coding: Coding) -> VideoCodecContext:
 
 
 class _OfThread(threading.local):
-    """What each thread has: decoders, as to open one costs as much as some packets, and a scaler, of megabytes.
-
-    Only what has its checksum is taken from these decoders.
-    """
+    """What each thread has: decoders, as to open one costs as much as some packets, and a scaler, of megabytes."""
 
     def __init__(self) -> None:
         self.scaler = VideoReformatter()
-        self.decoders: dict[Coding, VideoCodecContext] = {}
+        self.decoders: dict[Coding, VideoCodecContext] = {}  # only what has its checksum is taken from them
 
     def put(self, coding: Coding, codec: VideoCodecContext) -> None:
         codec.flush_buffers()

@@ -19,6 +19,7 @@ import operator
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from fractions import Fraction
 from typing import Any, BinaryIO, NamedTuple
 
@@ -29,7 +30,7 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange
 from torch import Tensor
 
-from lightning_multigrid.decode.frame_pixels import MATRICES, Box, chroma_box, plane_pixels, rgb_frame
+from lightning_multigrid.decode.frame_pixels import MATRICES, Box, plane_pixels, rgb_frame
 from lightning_multigrid.decode.frame_table import MAX_PIXELS, seconds_of
 from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
@@ -126,19 +127,14 @@ class PlaneWriter:
 
 
 class PlaneFile(Video):
-    """A file of planes. A `VideoError` if it is not one, or cut short, or its end is damaged.
-
-    `made_from` says from which video it was prepared, and how.
-    """
+    """A file of planes. A `VideoError` if it is not one, or cut short, or its end is damaged."""
 
     def __init__(self, path: StrPath) -> None:
         self.file = VideoFile(os.fspath(path))
-        try:
-            with self.file.faults():
-                self._read_end()
-        except BaseException:
-            self.file.close()
-            raise
+        with ExitStack() as opened, self.file.faults():
+            opened.callback(self.file.close)
+            self._read_end()
+            opened.pop_all()
         self.rate, self.start, self.last = self._head.rate, self._head.start, self._head.last
         self.height, self.width = self._head.height, self._head.width
 
@@ -178,7 +174,7 @@ class PlaneFile(Video):
         data = np.empty(format.nbytes, np.uint8)
         luma, chroma = format.planes(data)
         rows, columns = _within(box)
-        half_rows, half_columns = _within(chroma_box(box), _ROWS // 2)
+        half_rows, half_columns = _within(box.chroma(), _ROWS // 2)
         for part, y, half in self._parts(indices, box):
             luma[part] = y[:, rows, columns]
             chroma[part] = half[:, :, half_rows, half_columns]
@@ -244,6 +240,7 @@ class PlaneFile(Video):
         self._times = np.frombuffer(end, "<i8", head.frames)
         if not bool((self._times[1:] > self._times[:-1]).all()):
             raise VideoError(self.file.path, f"damaged: its times do not ascend. {_WAY_OUT}")
+        # From which video it was prepared, and how.
         self.made_from = end[8 * head.frames : -least].decode("utf-8", "replace")
 
 

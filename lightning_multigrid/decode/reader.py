@@ -10,17 +10,7 @@ from av.video.frame import VideoFrame
 from torch import Tensor
 
 from lightning_multigrid.decode.frame_folder import FrameFolder
-from lightning_multigrid.decode.frame_pixels import (
-    Box,
-    Pixels,
-    chroma_box,
-    filtered,
-    plane_pixels,
-    rgb_frame,
-    show,
-    stored,
-    yuv_format,
-)
+from lightning_multigrid.decode.frame_pixels import Box, Pixels, filtered, plane_pixels, rgb_frame, show, yuv_format
 from lightning_multigrid.decode.frame_table import FrameTable, Orientation, checksum, kind_of
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.own_table import own_table
@@ -113,7 +103,7 @@ class VideoReader(Video):
         """Reads a clip as RGB, or if `yuv` and its frames allow that, as they are stored."""
         places = places_of(indices, len(self), self.file.path)
         shown, turn = Box.of(box, self.height, self.width), self.table.orientation
-        box_stored = stored(shown, turn, self.height, self.width)
+        box_stored = shown.stored(turn, self.height, self.width)
         height, width = self.table.stored_height, self.table.square_width
         kind: tuple[object, ...] = ()
         format: YuvFormat | None = None
@@ -131,7 +121,7 @@ class VideoReader(Video):
                         clip = np.empty(own.nbytes, np.uint8)
                         luma, chroma = own.planes(clip)
                         targets = luma, chroma[:, 0], chroma[:, 1]
-                        parts = shown, chroma_box(shown), chroma_box(shown)
+                        parts = shown, shown.chroma(), shown.chroma()
                     kind, format = own_kind, own
                 # RGB is square, and scaled to the size of the first frame if it has another.
                 planes = (frame if format is not None else rgb_frame(frame, height, width)).planes
@@ -171,12 +161,11 @@ class VideoReader(Video):
                 if self.table.damage:
                     raise VideoError(self.file.path, f"damaged: {frame_of} is decoded differently each time")
                 self.table_does_not_fit = True
-                way = "Remove it, and run `{} prepare`" if self._own else "Run `{} index`"
-                raise TableError(
-                    self.file.path,
-                    f"changed: {frame_of} is not the one that was found when the file was decoded first. "
-                    f"{way.format('lightning-multigrid')} again",
+                what = f"{frame_of} is not the one that was found when the file was decoded first"
+                way = ("Remove it, and run `{} prepare`" if self._own else "Run `{} index`").format(
+                    "lightning-multigrid"
                 )
+                raise TableError(self.file.path, f"changed: {what}. {way} again")
 
     def _spans(self, groups: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, int]]:
         """Where the packets lie that frames are decoded from, [start, end) in the file: of each entry, in one piece."""

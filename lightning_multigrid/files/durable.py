@@ -96,6 +96,17 @@ def _sync(folder: str) -> None:
         os.close(descriptor)
 
 
+def make_folder(folder: str) -> None:
+    """Makes a folder, without what `remove_partial` removes; an `OutputError` if no file can be added to it."""
+    with output_errors(folder):
+        os.makedirs(folder, exist_ok=True)
+        tried = temporary_name(folder)
+        with open(tried, "xb"):
+            pass
+        os.remove(tried)
+    remove_partial(folder)
+
+
 def remove_partial(folder: str) -> None:
     """Removes what a killed process left unfinished in a folder and below it, a day ago or longer; follows no links."""
     for inner, _, names in os.walk(folder):

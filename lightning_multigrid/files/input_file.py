@@ -35,8 +35,7 @@ class InputFile:
             os.close(self._descriptor)
         self._descriptor = -1
 
-    def __del__(self) -> None:
-        self.close()
+    __del__ = close
 
     def read(self, position: int, size: int) -> bytes:
         """Returns the bytes at a place, fewer where the file ends; an OSError if they can't be read."""

@@ -31,7 +31,8 @@ _CONNECT, _SILENCE, _LONGEST = 10.0, 30.0, 120.0  # seconds for a connection, be
 _WAITS = 0.5, 1.0, 2.0  # seconds before a request is made again
 _PASSING = {408, 425, 429}  # statuses that may be others a moment later, beside those from 500 on
 _PIECE = 1 << 22  # bytes of a request while a whole file is copied
-_GAP, _WIDEST_GAP = 1 << 20, 1 << 24  # bytes between two pieces that are read along: always, and to make them fewer
+# Bytes between two pieces that are read along, as a request costs more: always, and to make the pieces fewer.
+_GAP, _WIDEST_GAP = 1 << 20, 1 << 24
 _PIECES = 3  # requests for a clip, unless its pieces lie further apart
 _MOST_HELD = 1 << 28  # bytes of a clip
 _LARGEST_TEXT = 1 << 30  # bytes of a list
@@ -98,8 +99,6 @@ class RemoteFile:
 
 def pieces_of(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Joins spans [start, end) of a file to the pieces that are asked for: at most three, unless gaps are wide.
-
-    Small gaps are read along, as a request costs more.
 
     >>> pieces_of([(0, 10), (20, 30), (5_000_000, 5_000_010)])
     [(0, 30), (5000000, 5000010)]

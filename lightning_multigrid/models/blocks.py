@@ -1,7 +1,6 @@
 """The parts of the paper's models: stem, bottleneck, non-local block, stage, head.
 
-Modules have PySlowFast's names (`s2.pathway0_res0.branch2.a`), so that published weights fit. Nothing depends on the
-shape of a clip, as the head pools globally.
+Modules have PySlowFast's names (`s2.pathway0_res0.branch2.a`). No shape depends on that of a clip: the head pools it.
 
 Legend: B clips, C channels, T frames, H W pixels; N = T H W positions of a non-local block, M <= N of its keys.
 """
@@ -158,10 +157,7 @@ def bottlenecks(
     stride: int,
     nonlocal_after: Mapping[int, NonLocal] | None = None,
 ) -> dict[str, nn.Module]:
-    """One stage of one pathway: a bottleneck for each temporal kernel, the first with the spatial stride.
-
-    `nonlocal_after` maps the index of a bottleneck, from 0, to the non-local block that follows.
-    """
+    """One stage of one pathway: a bottleneck for each temporal kernel, the first with the spatial stride."""
     chain: dict[str, nn.Module] = {}
     for index, kernel in enumerate(temporal_kernels):
         chain[f"res{index}"] = Bottleneck(in_channels, out_channels, kernel, stride)

@@ -75,8 +75,6 @@ def _names(name: str, pathways: int, last_block: Mapping[int, int]) -> dict[str,
 def name_tables(names: Iterable[str]) -> dict[str, dict[str, str]]:
     """For each naming, a table from its name of a tensor to ours. Names without a counterpart are left out.
 
-    The first naming is the model's own, which is PySlowFast's if the model is one of ours.
-
     >>> name_tables(["head.projection.weight"])["Caffe2"]
     {'pred_w': 'head.projection.weight'}
     """
