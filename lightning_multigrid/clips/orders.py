@@ -66,8 +66,6 @@ def balance_sampler(labels: Sequence[int] | Tensor, **ranks: int) -> OrderSample
 class RepeatedOrder:
     """The order of a pass in which each visit of one of `length` videos gives `repeats` clips, one after the other.
 
-    A pass visits every video once, so it has `repeats` times as many clips as the dataset has videos.
-
     >>> RepeatedOrder(seed=1, length=3, repeats=2)(number=0)
     [1, 1, 2, 2, 0, 0]
     """

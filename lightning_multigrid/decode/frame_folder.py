@@ -18,8 +18,7 @@ from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.files import FRAME_SUFFIXES, is_frame, on_disk
 
-# The formats that Pillow may read, whatever the name of a file: some of its others run programs.
-_FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
+_FORMATS = ("BMP", "JPEG", "PNG", "WEBP")  # whatever the name of a file: some others of Pillow's run programs
 _TICK = Fraction(1, 90_000)  # seconds; rates of videos are multiples of it, or nearly
 _DIGITS = re.compile("([0-9]+)")
 

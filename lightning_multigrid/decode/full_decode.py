@@ -110,8 +110,7 @@ class FullDecode(Video):
 
     def _is_of_video(self, packet: Packet[Any]) -> bool:
         if packet.pts is not None and packet.time_base:
-            end = float((packet.pts + (packet.duration or 0)) * packet.time_base)
-            self._end = max(self._end, end)
+            self._end = max(self._end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
         return packet.stream_index == self._stream.index
 
     def _add(self, packet: Packet[Any]) -> None:

@@ -31,7 +31,7 @@ from av.video.reformatter import ColorRange
 from torch import Tensor
 
 from lightning_multigrid.decode.frame_pixels import MATRICES, Box, plane_pixels, rgb_frame
-from lightning_multigrid.decode.frame_table import MAX_PIXELS, seconds_of
+from lightning_multigrid.decode.frame_table import MAX_PIXELS
 from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import PLANES_SUFFIX, RemoteFile, StrPath
@@ -148,11 +148,8 @@ class PlaneFile(Video):
         for index in range(len(self)):
             luma, chroma = self._planes([index], 0, self._head.bands)
             frame = self._frame(luma[:, : self.height], chroma[:, :, : self.height // 2])
-            frame.pts, frame.time_base = int(self._times[index]), Fraction(self._head.ticks, self._head.per)
+            frame.pts, frame.time_base = int(self.times[index]), Fraction(self._head.ticks, self._head.per)
             yield frame
-
-    def time_of(self, frame: int) -> float:
-        return seconds_of(frame, len(self), self._times, self.rate, self.last)
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         box = Box.of(box, self.height, self.width)
@@ -237,8 +234,8 @@ class PlaneFile(Video):
         end = end[-size:]
         if not fits or xxhash.xxh3_64_digest(end[:-_CHECK]) != end[-_CHECK:]:
             raise VideoError(self.file.path, f"damaged: its end does not fit the file. {_WAY_OUT}")
-        self._times = np.frombuffer(end, "<i8", head.frames)
-        if not bool((self._times[1:] > self._times[:-1]).all()):
+        self.times = np.frombuffer(end, "<i8", head.frames)
+        if not bool((self.times[1:] > self.times[:-1]).all()):
             raise VideoError(self.file.path, f"damaged: its times do not ascend. {_WAY_OUT}")
         # From which video it was prepared, and how.
         self.made_from = end[8 * head.frames : -least].decode("utf-8", "replace")

@@ -73,7 +73,7 @@ class VideoReader(Video):
                 "is copied from its URL for each clip, as its container lets no packet be read alone: `prepare` it"
             )
             self.file = VideoFile(self.file.path, whole=True)
-        self.table, self.damage = table, table.damage
+        self.table, self.damage, self.times, self.last = table, table.damage, table.times, table.last
         self.rate, self.start, self.height, self.width = table.rate, table.start, table.height, table.width
 
     def __len__(self) -> int:
@@ -131,9 +131,6 @@ class VideoReader(Video):
                         target[place] = pixels
         data = torch.from_numpy(clip)
         return show(data, turn) if format is None else format.view(data)
-
-    def time_of(self, frame: int) -> float:
-        return self.table.time_of(frame)
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the frames `wanted`, each with its number. Hands out only what is as the table says."""

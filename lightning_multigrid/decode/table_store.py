@@ -18,7 +18,7 @@ from lightning_multigrid import __version__
 from lightning_multigrid.decode.frame_table import MADE_BY, FrameTable
 from lightning_multigrid.decode.full_decode import make_table
 from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.files import StrPath, make_folder, new_file, of_videos, output_errors, path_argument, state_of
+from lightning_multigrid.files import StrPath, begin_in, new_file, of_videos, output_errors, path_argument, state_of
 
 _SUFFIX = ".table"
 _FORMAT = 1  # part of each name; raise it when tables of before can't be read
@@ -155,7 +155,7 @@ class TableStore:
 
     def begin(self) -> None:
         """Begins to add tables: an `OutputError` if none can be added, so that none is made in vain."""
-        make_folder(str(self.folder))
+        begin_in(str(self.folder))
 
     def _files(self, path: str) -> tuple[str, str, str]:
         """Where a table may be: that of this very file, of any version of FFmpeg, and of this one."""

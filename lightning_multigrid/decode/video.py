@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import TypeVar
 
+import numpy as np
 from av.video.frame import VideoFrame
 from torch import Tensor
 
 from lightning_multigrid.decode.frame_pixels import Box
-from lightning_multigrid.decode.frame_table import Damage, FrameTable, Orientation
+from lightning_multigrid.decode.frame_table import Damage, FrameTable, Integers, Orientation, seconds_of
 from lightning_multigrid.pixels import YuvClip
 
 _Own = TypeVar("_Own", bound="Video")
@@ -31,6 +32,7 @@ class Video:
     slow_because: str = ""  # why its clips are read slowly, for the end of a sentence; empty if they aren't
     table_does_not_fit: bool = False  # whether frames of an undamaged file had to be looked for in all of it
     joined: bool = False  # whether it may be recordings put together (`cat a.ts b.ts`), each with its own clock
+    times: Integers = np.empty(0, np.int64)  # of each frame, in any unit; empty if all are shown equally long
     lacks: str = ""  # what is not there, by what the container itself says
 
     def __enter__(self: _Own) -> _Own:
@@ -51,7 +53,7 @@ class Video:
 
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
-        return frame / self.rate
+        return seconds_of(frame, len(self), self.times, self.rate, self.last)
 
     def counted(self) -> tuple[int, float]:
         """The number of frames and the mean rate, found without decoding all of them."""

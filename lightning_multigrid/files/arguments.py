@@ -7,9 +7,7 @@ from pathlib import Path
 StrPath = str | os.PathLike[str]
 _LONGEST_QUOTE = 80
 
-PLANES_SUFFIX = ".planes"
-"""Of the files of decoded planes that `prepare` writes."""
-
+PLANES_SUFFIX = ".planes"  # of the files of decoded planes that `prepare` writes
 VIDEO_SUFFIXES = (
     *(".3g2", ".3gp", ".asf", ".avi", ".divx", ".dv", ".f4v", ".flv", ".gif", ".m2ts", ".m2v", ".m4v", ".mjpeg"),
     *(".mjpg", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".mxf", ".nut", ".ogv", ".ts", ".vob", ".webm", ".wmv"),

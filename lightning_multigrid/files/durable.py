@@ -96,7 +96,7 @@ def _sync(folder: str) -> None:
         os.close(descriptor)
 
 
-def make_folder(folder: str) -> None:
+def begin_in(folder: str) -> None:
     """Makes a folder, without what `remove_partial` removes; an `OutputError` if no file can be added to it."""
     with output_errors(folder):
         os.makedirs(folder, exist_ok=True)

@@ -65,7 +65,7 @@ class MaxPool(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution."""
+    """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride (sides are rounded up), then 1 x 1 x 1 convolution."""
 
     def __init__(self, in_channels: int, out_channels: int, temporal_kernel: int, stride: int) -> None:
         super().__init__()
@@ -90,7 +90,6 @@ class Bottleneck(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Takes B x C x T x H x W, returns B x `out_channels` x T x H / stride x W / stride, rounded up."""
         return self.relu(self.branch1_bn(self.branch1(x)) + self.branch2(x))  # type: ignore[no-any-return]
 
 

@@ -20,8 +20,7 @@ from torch.nn import functional as F
 
 from lightning_multigrid.pixels.yuv import to_device
 
-MAGNITUDES = 31
-"""Of RandAugment, from 0 to 30."""
+MAGNITUDES = 31  # of RandAugment, from 0 to 30
 _MOVES = ("shear x", "shear y", "translate x", "translate y", "rotate")
 _BLENDS = ("brightness", "colour", "contrast", "sharpness")
 _OTHERS = ("posterize", "solarize", "autocontrast", "equalize")

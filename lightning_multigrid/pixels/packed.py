@@ -17,8 +17,7 @@ from torch import Tensor
 
 from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat, colours, to_device, weights
 
-# Most values of crops that are made at once: 128 MiB of float32, and several times that on the way.
-_MOST_VALUES = 1 << 25
+_MOST_VALUES = 1 << 25  # of crops that are made at once: 128 MiB of float32, and several times that on the way
 
 
 @dataclass(frozen=True)
