@@ -65,7 +65,7 @@ class MaxPool(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride (sides are rounded up), then 1 x 1 x 1 convolution."""
+    """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution; sides round up."""
 
     def __init__(self, in_channels: int, out_channels: int, temporal_kernel: int, stride: int) -> None:
         super().__init__()
