@@ -159,10 +159,8 @@ class VideoReader(Video):
                     raise VideoError(self.file.path, f"damaged: {frame_of} is decoded differently each time")
                 self.table_does_not_fit = True
                 what = f"{frame_of} is not the one that was found when the file was decoded first"
-                way = ("Remove it, and run `{} prepare`" if self._own else "Run `{} index`").format(
-                    "lightning-multigrid"
-                )
-                raise TableError(self.file.path, f"changed: {what}. {way} again")
+                way = "Remove it, and run `{} prepare`" if self._own else "Run `{} index`"
+                raise TableError(self.file.path, f"changed: {what}. {way.format('lightning-multigrid')} again")
 
     def _spans(self, groups: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, int]]:
         """Where the packets lie that frames are decoded from, [start, end) in the file: of each entry, in one piece."""

@@ -20,7 +20,7 @@ _AHEAD = Fraction(10)  # seconds; as FFmpeg's program has it, a larger step of a
 
 
 class Video:
-    """A video, open until `close` or the end of a `with`: T frames of H x W pixels. Its length is that in frames."""
+    """A video, open until `close` or the end of a `with`: T frames of H x W pixels. Its length is T."""
 
     height: int  # H, of a frame as it is shown
     width: int  # W, of a frame as it is shown
@@ -99,8 +99,8 @@ class FrameClock:
     """When frames are shown, in ticks of `base` seconds from the first: as the file says, but never two at once.
 
     A frame without a time follows `usual` seconds after the one before, and so does one at which the times of the file
-    begin anew, as where recordings were put one after another.
-    The file gives times in units of `tick` seconds (None if it gives none); `joined` is that of the `Video`.
+    begin anew, as where recordings were put one after another. The file gives times in units of `tick` seconds (None if
+    it gives none); `joined` is that of the `Video`.
 
     >>> clock = FrameClock(tick=Fraction(1, 25), usual=Fraction(1, 25), base=Fraction(1, 25))
     >>> [clock.ticks(time) for time in (10, 11, 11, 15, None, 0, 1)]

@@ -118,7 +118,7 @@ def pieces_of(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def open_input(path: StrPath, *, whole: bool = False) -> InputFile | RemoteFile:
-    """Opens a file on a disk, or at a URL, from which it is copied if the `whole` is needed; an OSError if it can't."""
+    """Opens a file on a disk, or at a URL, copied to a disk first if the `whole` is needed; an OSError if it can't."""
     if not is_url(path):
         return InputFile(path)
     return _local_copy(str(path)) if whole else RemoteFile(str(path))
