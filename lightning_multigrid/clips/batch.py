@@ -19,17 +19,14 @@ from lightning_multigrid.pixels import PackedCrops, YuvClip, to_device
 
 @dataclass(frozen=True)
 class BrokenVideo:
-    """A video that can't be read, perhaps tried as a `substitute`; or a damaged or `slow` one that is `used_anyway`.
-
-    `index` is its place in the dataset.
-    """
+    """A video that can't be read, perhaps tried as a `substitute`; or a damaged or `slow` one that is `used_anyway`."""
 
     path: str
     reason: str
     substitute: bool = False
     used_anyway: bool = False
     slow: bool = False
-    index: int = field(default=-1, compare=False)
+    index: int = field(default=-1, compare=False)  # its place in the dataset
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,6 @@ class Stretch(Video):
         return self._time(self._frames.start + frame)
 
     def _time(self, frame: int) -> float:
-        """The same of a frame of the video."""
         return self.video.start + self.video.time_of(frame)
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:

@@ -29,11 +29,8 @@ class BalancedOrder:
     def __init__(self, seed: int, labels: Sequence[int] | Tensor) -> None:
         given = torch.as_tensor(labels)
         found, counts = given.unique(return_counts=True)  # type: ignore[no-untyped-call]
-        ends, by_label = counts.cumsum(0).tolist(), given.argsort(stable=True)
-        self._videos: dict[int, Tensor] = {
-            label: by_label[end - count : end]
-            for label, count, end in zip(found.tolist(), counts.tolist(), ends, strict=True)
-        }
+        of_classes = torch.split(given.argsort(stable=True), counts.tolist())
+        self._videos: dict[int, Tensor] = dict(zip(found.tolist(), of_classes, strict=True))
         self.seed = seed
         self._length = len(given)
 
@@ -45,7 +42,6 @@ class BalancedOrder:
         return order
 
     def _of_class(self, label: int, number: int, rounds: int) -> Tensor:
-        """The videos of a class in the rounds of a pass."""
         videos = self._videos[label]
         if len(videos) < rounds:
             times = ceil(rounds / len(videos))
@@ -69,8 +65,6 @@ def balance_sampler(labels: Sequence[int] | Tensor, **ranks: int) -> OrderSample
 @dataclass(frozen=True)
 class RepeatedOrder:
     """The order of a pass in which each visit of one of `length` videos gives `repeats` clips, one after the other.
-
-    A pass visits every video once, so it has `repeats` times as many clips as the dataset has videos.
 
     >>> RepeatedOrder(seed=1, length=3, repeats=2)(number=0)
     [1, 1, 2, 2, 0, 0]

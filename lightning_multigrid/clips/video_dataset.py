@@ -104,18 +104,12 @@ class VideoDataset(Dataset[Clip]):
             frames, box, moved = share_frames(grids)
             shared = read(frames, box)
             crops = [cut_out(shared, grid) for grid in moved]
-        return [
+        clips = []
+        for request, grid, crop in zip(requests, grids, crops, strict=True):
             # Another seed than the grid's, or what is drawn on the device would follow the stride and the start.
-            Clip(
-                crop,
-                request.size,
-                grid.flip,
-                self._labels_seen(row, grid, video),
-                row,
-                seed=derive_seed(request.seed, 3),
-            )
-            for request, grid, crop in zip(requests, grids, crops, strict=True)
-        ]
+            seed, labels = derive_seed(request.seed, 3), self._labels_seen(row, grid, video)
+            clips.append(Clip(crop, request.size, grid.flip, labels, row, seed=seed))
+        return clips
 
     def _grid(self, request: ClipRequest, video: Stretch) -> SourceGrid:
         length, frame = self.sampling.length(video), (video.height, video.width)
@@ -137,10 +131,7 @@ class VideoDataset(Dataset[Clip]):
 
 @dataclass(eq=False)
 class ViewDataset(Dataset[Clip]):
-    """The videos of a manifest, each with the views that evaluation takes of it: the same each time.
-
-    The arguments are those of `VideoDataset`, and the views of each video.
-    """
+    """The videos of a manifest, each with the `views` that evaluation takes of it: the same each time."""
 
     manifest: Manifest
     sampling: ClipSampling

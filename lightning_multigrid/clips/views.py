@@ -128,15 +128,11 @@ def share_frames(grids: Sequence[SourceGrid]) -> tuple[list[int], Box, tuple[Sou
     boxes = [grid.box for grid in grids]
     top, left = min(box.top for box in boxes), min(box.left for box in boxes)
     bottom, right = max(box.top + box.height for box in boxes), max(box.left + box.width for box in boxes)
-    moved = tuple(
-        replace(
-            grid,
-            indices=tuple(place[index] for index in grid.indices),
-            box=Box(grid.box.top - top, grid.box.left - left, grid.box.height, grid.box.width),
-        )
-        for grid in grids
-    )
-    return frames, Box(top, left, bottom - top, right - left), moved
+    moved = []
+    for grid in grids:
+        box = grid.box._replace(top=grid.box.top - top, left=grid.box.left - left)
+        moved.append(replace(grid, indices=tuple(place[index] for index in grid.indices), box=box))
+    return frames, Box(top, left, bottom - top, right - left), tuple(moved)
 
 
 def cut_out(pixels: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
@@ -164,10 +160,9 @@ class VideoBatch(Sequence[Any]):
 
     A sequence of two, so that scripts unpack it and Lightning finds the batch size; not a tuple, because the clips are
     made when they are asked for. They are all views at once, B V x 3 x T x S x S with the views of a video next to
-    each other. The labels are those of each view's video; without labels, its path. `chunks` are the same clips, a few
-    at a time. The attribute `labels` is B or B x C, None in prediction; `indices` is B, int64; `per_video` is V.
-    `paths` and `stretches`, in s, have an entry for each video; `left_out` has those of videos that can't be read, by
-    their indices.
+    each other. The labels are those of each view's video; without labels, its path. The attribute `labels` is B or
+    B x C, None in prediction; `indices` is B, int64; `per_video` is V. `paths` and `stretches`, in s, have an entry for
+    each video; `left_out` has those of videos that can't be read, by their indices.
     """
 
     def __init__(
@@ -205,7 +200,6 @@ class VideoBatch(Sequence[Any]):
         return self._resample(list(self._crops()), self._batch.size)
 
     def _crops(self) -> Iterator[Tensor | YuvClip]:
-        """The crops of all views of the first video, T x h x w x 3 each, then those of the next."""
         for crop, views in zip(self._batch.crops(), self._batch.views, strict=True):
             for view in views:
                 yield cut_out(crop, view)

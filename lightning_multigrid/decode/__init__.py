@@ -4,7 +4,6 @@ Begin with its `README.md`, then `frame_table.py` (what is known of a file), `fu
 and `reader.py` (frames by their numbers).
 """
 
-from lightning_multigrid.decode.frame_clock import FrameClock
 from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import Box, is_full_range
 from lightning_multigrid.decode.frame_table import Damage, FrameTable, Orientation
@@ -13,7 +12,7 @@ from lightning_multigrid.decode.own_table import append_table, own_table
 from lightning_multigrid.decode.plane_file import PlaneFile, PlaneWriter, is_plane_file, planes_bytes
 from lightning_multigrid.decode.reader import TableError, VideoReader, open_video, open_whole, read_frames
 from lightning_multigrid.decode.table_store import Done, TableStore
-from lightning_multigrid.decode.video import Video
+from lightning_multigrid.decode.video import FrameClock, Video
 from lightning_multigrid.decode.video_file import BrokenVideosError, VideoError, VideoFile
 
 __all__ = ["Box", "BrokenVideosError", "Damage", "Done", "FrameClock", "FrameFolder", "FrameTable", "FullDecode"]

@@ -18,8 +18,7 @@ from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.files import FRAME_SUFFIXES, is_frame, on_disk
 
-# The formats that Pillow may read, whatever the name of a file: some of its others run programs.
-_FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
+_FORMATS = ("BMP", "JPEG", "PNG", "WEBP")  # whatever the name of a file: some others of Pillow's run programs
 _TICK = Fraction(1, 90_000)  # seconds; rates of videos are multiples of it, or nearly
 _DIGITS = re.compile("([0-9]+)")
 
@@ -93,7 +92,6 @@ class FrameFolder(Video):
 
 
 def _images(path: str) -> list[str]:
-    """The names of the images in a folder, in their order."""
     try:
         with os.scandir(path) as entries:
             names = [entry.name for entry in entries if is_frame(entry.name) and entry.is_file()]
@@ -116,13 +114,9 @@ def _in_order(path: str, names: Sequence[str]) -> list[str]:
         after_points = (len(digits) for before, digits in zip(parts[2::2], parts[3::2], strict=False) if before == ".")
         decimals.setdefault(tuple(after_points), name)
         if (other := numbers.setdefault(number, name)) != name or len(alike) > 1:
-            two = " and ".join([*alike.values()] if len(alike) > 1 else [other, name])
-            raise VideoError(
-                path, f"holds frames of several videos, by names such as {two}. Give each video a folder of its own"
-            )
+            such = f"by names such as {' and '.join([*alike.values()] if len(alike) > 1 else [other, name])}"
+            raise VideoError(path, f"holds frames of several videos, {such}. Give each video a folder of its own")
     if len(decimals) > 1:
-        two = " and ".join([*decimals.values()][:2])
-        raise VideoError(
-            path, f"has images such as {two}, whose order is not clear: fill up what follows the point with zeros"
-        )
+        images = f"images such as {' and '.join([*decimals.values()][:2])}"
+        raise VideoError(path, f"has {images}, whose order is not clear: fill up what follows the point with zeros")
     return [numbers[key] for key in sorted(numbers)]

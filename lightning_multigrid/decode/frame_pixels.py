@@ -37,15 +37,31 @@ class Box(NamedTuple):
     def of(box: "Box | None", height: int, width: int) -> "Box":
         """Checks a box of a frame of `height` x `width` pixels. None is the whole frame."""
         box = Box(0, 0, height, width) if box is None else Box(*box)
-        empty = not box.height or not box.width
-        if min(box) < 0 or empty or box.top + box.height > height or box.left + box.width > width:
+        if min(box) < 0 or 0 in box[2:] or box.top + box.height > height or box.left + box.width > width:
             raise ValueError(f"`box` must lie within the frame of {height} x {width} pixels, got {box}.")
         return box
+
+    def stored(self, turn: Orientation, height: int, width: int) -> "Box":
+        """Where a box of a shown frame of `height` x `width` pixels lies in the stored frame."""
+        top = height - self.top - self.height if turn.upside_down else self.top
+        left = width - self.left - self.width if turn.mirrored else self.left
+        return Box(left, top, self.width, self.height) if turn.transposed else self._replace(top=top, left=left)
+
+    def chroma(self) -> "Box":
+        """The samples of chroma, of half the height and width, that cover the box."""
+        top, left, bottom, right = self.top // 2, self.left // 2, self.top + self.height, self.left + self.width
+        return Box(top, left, (bottom + 1) // 2 - top, (right + 1) // 2 - left)
 
 
 def orientation_of(frame: VideoFrame) -> Orientation:
     """How to show a decoded frame, as the `ffmpeg` program does; a ValueError for anything but quarter turns."""
-    if (matrix := _side_data(frame).get("DISPLAYMATRIX")) is None:
+    side_data: Any  # typed as if it held motion vectors only
+    try:
+        side_data = frame.side_data
+    except ValueError:  # PyAV (18.1) gives none, as it doesn't know a kind: EXIF
+        others = (f"sidedata=delete:{kind}" for kind in range(_KINDS) if kind != _MATRIX)
+        side_data = filtered(frame, *others).side_data
+    if (matrix := side_data.get("DISPLAYMATRIX")) is None:
         return Orientation()
     a, b, _, c, d, *_ = struct.unpack("9i", bytes(matrix))  # x' = a x + c y, y' = b x + d y
     turn = round(math.degrees(math.atan2(b * math.hypot(a, c), a * math.hypot(b, d)))) % 360
@@ -54,14 +70,6 @@ def orientation_of(frame: VideoFrame) -> Orientation:
     if turn % 180:
         return Orientation(transposed=True, upside_down=b < 0, mirrored=c < 0)
     return Orientation(transposed=False, upside_down=d < 0, mirrored=a < 0)
-
-
-def _side_data(frame: VideoFrame) -> Any:  # typed as if it held motion vectors only
-    """The side data of a frame; its display matrix alone if PyAV (18.1) gives none, as it doesn't know a kind: EXIF."""
-    try:
-        return frame.side_data
-    except ValueError:
-        return filtered(frame, *(f"sidedata=delete:{kind}" for kind in range(_KINDS) if kind != _MATRIX)).side_data
 
 
 def filtered(frame: VideoFrame, *filters: str) -> VideoFrame:
@@ -74,13 +82,6 @@ def filtered(frame: VideoFrame, *filters: str) -> VideoFrame:
     made = graph.pull()
     assert isinstance(made, VideoFrame)
     return made
-
-
-def stored(box: Box, turn: Orientation, height: int, width: int) -> Box:
-    """Where a box of a shown frame of `height` x `width` pixels lies in the stored frame."""
-    top = height - box.top - box.height if turn.upside_down else box.top
-    left = width - box.left - box.width if turn.mirrored else box.left
-    return Box(left, top, box.width, box.height) if turn.transposed else Box(top, left, box.height, box.width)
 
 
 def show(clip: Tensor, turn: Orientation) -> Tensor:
@@ -104,12 +105,6 @@ def yuv_format(frame: VideoFrame, frames: int, box: Box) -> YuvFormat | None:
     if any(plane.line_size < 0 for plane in frame.planes):  # stored upside down, as AMV does
         return None
     return YuvFormat(frames, box.height, box.width, box.top % 2, box.left % 2, matrix, is_full_range(frame))
-
-
-def chroma_box(box: Box) -> Box:
-    """The samples of chroma, of half the height and width, that cover a box."""
-    top, left, bottom, right = box.top // 2, box.left // 2, box.top + box.height, box.left + box.width
-    return Box(top, left, (bottom + 1) // 2 - top, (right + 1) // 2 - left)
 
 
 def rgb_frame(frame: VideoFrame, height: int, width: int) -> VideoFrame:

@@ -162,10 +162,7 @@ class FrameTable:
 
 
 def _is_possible(table: FrameTable) -> bool:
-    """Whether all values can be those of a video, so that what decoders are given is bounded.
-
-    Each number leads to a packet; whether that is the right one, checksums say.
-    """
+    """Whether all values can be those of a video, so that what decoders are given is bounded."""
     coding, frames, packets = table.coding, len(table.packets), len(table.sizes)
     texts = table.made_by, table.codec, table.made_from, table.lacks, coding.decoder, coding.tag
     counts = table.stored_height, table.stored_width, coding.width, coding.height, coding.bits, *coding.colours

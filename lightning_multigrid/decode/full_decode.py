@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -17,12 +16,11 @@ import numpy as np
 from av.packet import Packet
 from av.video.frame import VideoFrame
 
-from lightning_multigrid.decode.frame_clock import FrameClock
 from lightning_multigrid.decode.frame_pixels import orientation_of
 from lightning_multigrid.decode.frame_table import MADE_BY, WIDEST, Coding, Damage, FrameTable, Integers, checksum
 from lightning_multigrid.decode.own_table import own_table
-from lightning_multigrid.decode.packets import decode_packets, give_number, needed_packets, number_of
-from lightning_multigrid.decode.video import Video
+from lightning_multigrid.decode.packets import decode_packets, give_number, grouped, needed_packets, number_of
+from lightning_multigrid.decode.video import FrameClock, Video
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import StrPath
 
@@ -38,23 +36,6 @@ _SHARE, _LACK = 0.9, 1.0  # of the length that a file declares, which it must ha
 _SECONDS, _SECONDS_PER_BYTE, _SEARCH = 600.0, 1e-5, 3
 
 
-@dataclass
-class _Seen:
-    """What was seen of frames and packets, in their orders; a time that isn't known is `_UNKNOWN`."""
-
-    packets: array[int] = field(default_factory=lambda: array("q"))
-    checksums: array[int] = field(default_factory=lambda: array("q"))
-    times: array[int] = field(default_factory=lambda: array("q"))
-    positions: array[int] = field(default_factory=lambda: array("q"))
-    sizes: array[int] = field(default_factory=lambda: array("q"))
-    clock: array[int] = field(default_factory=lambda: array("q"))
-    durations: array[int] = field(default_factory=lambda: array("q"))  # 0 where none is known
-    keys: array[int] = field(default_factory=lambda: array("q"))  # numbers of the keyframes' packets
-    refused: int = 0
-    concealed: int = 0
-    end: float = 0.0  # seconds at which the last of the file's streams ends
-
-
 class FullDecode(Video):
     """A video file that is decoded once, from its beginning, past damage. Iterate it once.
 
@@ -66,7 +47,13 @@ class FullDecode(Video):
 
     def __init__(self, path: StrPath) -> None:
         self.file = VideoFile(os.fspath(path), whole=True)
-        self._seen = _Seen()
+        # What is seen of the frames and of the packets, in their orders; a time that isn't known is `_UNKNOWN`.
+        self._packets, self._checksums, self._times = array("q"), array("q"), array("q")
+        self._positions, self._sizes, self._clock = array("q"), array("q"), array("q")
+        self._durations, self._keys = array("q"), array("q")  # 0 where none is known; numbers of the keyframes' packets
+        self._concealed = self._refused = 0
+        self._end = 0.0  # seconds at which the last of the file's streams ends
+        self._seconds = _SECONDS + _SECONDS_PER_BYTE * self.file.bytes.size
         with ExitStack() as opened, self.file.faults():
             opened.callback(self.file.close)
             self._container, self._stream = self.file.open()
@@ -88,7 +75,7 @@ class FullDecode(Video):
                     packet = next(packets, None)
                 except av.FFmpegError as error:
                     packet, refusal = None, refusal or error  # what follows can't be read
-                    self._seen.refused += 1
+                    self._refused += 1
                 if packet is not None and (not packet.size or not self._is_of_video(packet)):
                     continue
                 if packet is not None:
@@ -98,7 +85,7 @@ class FullDecode(Video):
                     frames = codec.decode(packet)
                 except av.FFmpegError as error:
                     frames, refusal = [], refusal or error
-                    self._seen.refused += 1
+                    self._refused += 1
                 self.file.check_time()
                 for frame in frames:
                     self._see(frame)
@@ -109,44 +96,39 @@ class FullDecode(Video):
                 raise VideoError(self.file.path, "cut short: its last packet is not all there")
             # Some containers declare when they end, counted from 0. Before a clock wraps, FFmpeg counts from below 0.
             start, whole = self._container.start_time or 0, self._container.duration or 0
-            declared, lasted = (whole - max(0, start)) / av.time_base, self._seen.end - start / av.time_base
-            if self._seen.end > 0 and lasted < min(_SHARE * declared, declared - _LACK):  # no stream is as long
-                raise VideoError(
-                    self.file.path, f"cut short: it lasts {lasted:.1f} s of the {declared:.1f} s that it declares"
-                )
-            if not self._seen.times:
+            declared, lasted = (whole - max(0, start)) / av.time_base, self._end - start / av.time_base
+            if self._end > 0 and lasted < min(_SHARE * declared, declared - _LACK):  # no stream is as long
+                seconds = f"{lasted:.1f} s of the {declared:.1f} s that it declares"
+                raise VideoError(self.file.path, f"cut short: it lasts {seconds}")
+            if not self._times:
                 raise refusal or VideoError(self.file.path, "holds no frame that can be decoded")
-        first, tick = self._seen.times[0], self._stream.time_base or Fraction(0)
+        first, tick = self._times[0], self._stream.time_base or Fraction(0)
         if first != _UNKNOWN:  # PyAV 17 lets a file begin with sound before 0, which no player plays
             self.start = float(max(Fraction(0), first * tick - Fraction(max(0, start), av.time_base)))
-        self.last = float(self._seen.durations[self._seen.packets[-1]] * tick)
-        self.damage = Damage(concealed=self._seen.concealed, refused=self._seen.refused)
+        self.last = float(self._durations[self._packets[-1]] * tick)
+        self.damage = Damage(concealed=self._concealed, refused=self._refused)
 
     def _is_of_video(self, packet: Packet[Any]) -> bool:
         if packet.pts is not None and packet.time_base:
-            end = float((packet.pts + (packet.duration or 0)) * packet.time_base)
-            self._seen.end = max(self._seen.end, end)
+            self._end = max(self._end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
         return packet.stream_index == self._stream.index
 
     def _add(self, packet: Packet[Any]) -> None:
-        """Notes a packet, and where the file holds it in one piece."""
-        seen = self._seen
-        count = len(seen.sizes)
-        give_number(packet, count)
-        position = -1
+        give_number(packet, len(self._sizes))
+        position = -1  # unless the file holds it in one piece
         if packet.pos is not None and packet.pos >= 0:
             found = self.file.bytes.read(packet.pos, packet.size + _WINDOW).find(bytes(packet))
             position = packet.pos + found if found >= 0 else -1
-        seen.positions.append(position)
-        seen.sizes.append(packet.size)
-        seen.clock.append(_UNKNOWN if packet.dts is None else packet.dts)
-        seen.durations.append(max(0, packet.duration or 0))
         if packet.is_keyframe:
-            seen.keys.append(count)
+            self._keys.append(len(self._sizes))
+        self._positions.append(position)
+        self._sizes.append(packet.size)
+        self._clock.append(_UNKNOWN if packet.dts is None else packet.dts)
+        self._durations.append(max(0, packet.duration or 0))
 
     def _see(self, frame: VideoFrame) -> None:
-        seen, count = self._seen, number_of(frame)
-        if not seen.times:
+        count = number_of(frame)
+        if not self._times:
             self.orientation = orientation_of(frame)
             bits, colours = frame.format.components[0].bits, len(frame.format.components)
             if bits > 8 and (frame.format.is_rgb or colours < 3):  # thermal cameras use 12 of 16, so it would be black
@@ -159,18 +141,14 @@ class FullDecode(Video):
             self.height, self.width = shown[::-1] if self.orientation.transposed else shown
         # Frames without a display matrix ask for no turn. `side_data` (PyAV 18.1) would keep each frame in memory.
         elif round(frame.rotation / 90) % 4 not in (0, self.orientation.quarter_turns):
-            raise VideoError(self.file.path, f"frame {len(seen.times)} is to be turned differently from the first")
+            raise VideoError(self.file.path, f"frame {len(self._times)} is to be turned differently from the first")
         if not frame.format.is_rgb and frame.colorspace not in _MATRICES:
             matrix = f"colours of the matrix {frame.colorspace} of ITU-T H.273, which FFmpeg can't convert to RGB"
             raise VideoError(self.file.path, f"has {matrix}. Make it BT.709, for instance")
-        seen.packets.append(len(seen.sizes) - 1 if count < 0 else count)
-        seen.checksums.append(checksum(frame))
-        seen.times.append(_UNKNOWN if frame.pts is None else frame.pts)
-        seen.concealed += frame.is_corrupt
-
-    @property
-    def _seconds(self) -> float:
-        return _SECONDS + _SECONDS_PER_BYTE * self.file.bytes.size
+        self._packets.append(len(self._sizes) - 1 if count < 0 else count)
+        self._checksums.append(checksum(frame))
+        self._times.append(_UNKNOWN if frame.pts is None else frame.pts)
+        self._concealed += frame.is_corrupt
 
     def counted(self) -> tuple[int, float]:
         """Counts by what the container states, or else by all of its packets.
@@ -196,11 +174,10 @@ class FullDecode(Video):
 
     def table(self, *, entries: bool) -> FrameTable:
         """The table of a file that was decoded to its end; with `entries`, for which it is decoded once more."""
-        seen, codec = self._seen, self._stream.codec_context
-        rate, tick, times = self.rate, self._stream.time_base, list[int]()
-        if tick and any(time != _UNKNOWN for time in seen.times):
+        codec, rate, tick, times = self._stream.codec_context, self.rate, self._stream.time_base, list[int]()
+        if tick and any(time != _UNKNOWN for time in self._times):
             clock = FrameClock(tick, Fraction(1 / rate) if rate else tick, base=tick, joined=self.joined)
-            times = [clock.ticks(None if time == _UNKNOWN else time) for time in seen.times]
+            times = [clock.ticks(None if time == _UNKNOWN else time) for time in self._times]
             if times[-1] >= 2**63:
                 raise VideoError(self.file.path, "damaged: the times of its frames add up to more than 64 bits hold")
             rate = float((len(times) - 1) / (times[-1] * tick)) if len(times) > 1 else rate
@@ -221,14 +198,14 @@ class FullDecode(Video):
             direct=False,
             damage=self.damage,
             made_from="",
-            packets=np.array(seen.packets),
-            entries=np.zeros(len(seen.packets), np.int64),
-            checksums=np.array(seen.checksums),
+            packets=np.array(self._packets),
+            entries=np.zeros(len(self._packets), np.int64),
+            checksums=np.array(self._checksums),
             times=np.array(times, np.int64),
-            positions=np.array(seen.positions),
-            sizes=np.array(seen.sizes),
+            positions=np.array(self._positions),
+            sizes=np.array(self._sizes),
             droppable=np.empty(0, np.int64),
-            clock=np.array(seen.clock),
+            clock=np.array(self._clock),
             lacks=self._lacks(),
         )
         if entries:
@@ -239,16 +216,16 @@ class FullDecode(Video):
 
     def _lacks(self) -> str:
         """What is missing in a container that FFmpeg reads on in without a word, where a part of it is not there."""
-        seen, kind, size = self._seen, self._container.format.name, self.file.bytes.size
-        if kind == "avi" and _UNKNOWN not in seen.clock:  # its header counts the ticks of its clock, with empty ones
-            step = max(1, int(np.median(np.diff(seen.clock)))) if len(seen.clock) > 1 else 1
-            declared, found = self._stream.frames, max(seen.clock) + step
+        kind, size = self._container.format.name, self.file.bytes.size
+        if kind == "avi" and _UNKNOWN not in self._clock:  # its header counts the ticks of its clock, with empty ones
+            step = max(1, int(np.median(np.diff(self._clock)))) if len(self._clock) > 1 else 1
+            declared, found = self._stream.frames, max(self._clock) + step
             if declared - found > max(2 * step, declared // 100):
                 return f"its header counts {declared // step} frames, it ends after {found // step}"
         elif kind == "gif":  # what FFmpeg can't tell apart is in the last packet
             if not self.file.bytes.read(max(0, size - _WINDOW), _WINDOW).rstrip(b"\0").endswith(b";"):
                 return "it ends without the mark of an end"
-            last, usual = seen.sizes[-1], float(np.median(seen.sizes))
+            last, usual = self._sizes[-1], float(np.median(self._sizes))
             if last > max(10 * usual, size / 10):
                 return f"its last frame has {last} bytes, the others have about {usual:.0f}"
         elif kind == "flv":  # it ends with a tag, and then the tag's length
@@ -256,8 +233,8 @@ class FullDecode(Video):
             fits = 11 < length <= size - 4
             if not fits or int.from_bytes(self.file.bytes.read(size - 3 - length, 3), "big") != length - 11:
                 return "its last tag is not all there"
-        if kind in ("flv", "mpegts") and _UNKNOWN not in seen.times and self._stream.time_base:
-            times = np.sort(np.array(seen.times)) * float(self._stream.time_base)
+        if kind in ("flv", "mpegts") and _UNKNOWN not in self._times and self._stream.time_base:
+            times = np.sort(np.array(self._times)) * float(self._stream.time_base)
             steps = np.diff(times)
             if len(steps) and (longest := steps.max()) > max(_HOLE, 10 * np.median(steps)):
                 return f"it has no frame for {longest:.1f} s from {times[steps.argmax()] - times[0]:.1f} s on"
@@ -266,11 +243,11 @@ class FullDecode(Video):
     def _with_entries(self, table: FrameTable) -> FrameTable:
         """The table with its entries, and without a container if a decoder finds as many of them so."""
         tables = [table]
-        if min(self._seen.positions) >= 0:
+        if min(self._positions) >= 0:
             tables.insert(0, replace(table, direct=True, clock=table.clock[:0]))
         best, most = table, -1
         for tried in tables:
-            entries = _find_entries(self.file, tried, self._seen.keys)
+            entries = _find_entries(self.file, tried, self._keys)
             if (found := int((entries >= 0).sum())) > most:
                 best, most = replace(tried, entries=np.maximum(entries, 0)), found
             if most == len(table):
@@ -287,14 +264,12 @@ def make_table(path: StrPath) -> FrameTable:
 
 
 def _find_entries(file: VideoFile, table: FrameTable, keys: Sequence[int]) -> Integers:
-    """The entry of each frame, -1 where none is found. See `README.md`.
-
-    The next keyframe takes over after the last packet that is shown before it.
-    """
-    frames_of = _frames_of(table)
+    """The entry of each frame, -1 where none is found. See `README.md`."""
+    frames_of = grouped(range(len(table)), table.packets)
     starts = [0, *(key for key in keys if key and key in frames_of)]
     latest = np.maximum.accumulate(table.packets)  # the last packet of all that is shown up to each frame
     firsts = {start: frames_of[start][0] for start in starts[1:]}
+    # The next keyframe takes over after the last packet that is shown before it.
     ends = [max(start - 1, int(latest[first - 1]) if first else 0) for start, first in firsts.items()]
     entries, before, spare = np.full(len(table), -1), 0, _RETRIES * len(table.sizes)
     for start, end in zip(starts, [*ends, len(table.sizes) - 1], strict=True):
@@ -321,15 +296,8 @@ def _find_droppable(file: VideoFile, table: FrameTable) -> Integers:
     tried = max(of_entry, key=len)[::-1][::_APART]
     made = replace(table, droppable=droppable)
     needed = needed_packets(made, int(table.entries[tried[0]]), table.packets[tried].tolist())
-    same = _same_frames(file, table, needed, _frames_of(table))
+    same = _same_frames(file, table, needed, grouped(range(len(table)), table.packets))
     return droppable if np.isin(tried, same).all() else droppable[:0]
-
-
-def _frames_of(table: FrameTable) -> dict[int, list[int]]:
-    frames_of: dict[int, list[int]] = defaultdict(list)
-    for frame, packet in enumerate(table.packets.tolist()):
-        frames_of[packet].append(frame)
-    return frames_of
 
 
 def _same_frames(

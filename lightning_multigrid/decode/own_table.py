@@ -1,7 +1,4 @@
-"""The frame table that a prepared video holds itself, in a box after all others.
-
-So it needs none elsewhere, and says itself what it was made from. Players skip the box (`uuid`; ISO/IEC 14496-12, 4.2).
-"""
+"""The frame table that a prepared video holds itself, in a box after all others, which players skip."""
 
 import os
 import struct
@@ -12,7 +9,7 @@ from uuid import UUID
 from lightning_multigrid.decode.frame_table import FrameTable
 from lightning_multigrid.files import InputFile, RemoteFile
 
-_KIND = b"uuid" + UUID("8d1f0a52-3c7e-4f6b-9a40-6b1e52d7c913").bytes
+_KIND = b"uuid" + UUID("8d1f0a52-3c7e-4f6b-9a40-6b1e52d7c913").bytes  # ISO/IEC 14496-12, 4.2
 _HEAD = struct.Struct(">I20s")
 _SIZE = struct.Struct(">I")  # of the box, once more at its end: it is found from there
 _LARGEST = 1 << 27  # bytes, of a video of days

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import add
 from typing import Any
@@ -15,26 +16,23 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
-from lightning_multigrid.decode.frame_table import Coding, FrameTable
+from lightning_multigrid.decode.frame_table import Coding, FrameTable, Integers
 from lightning_multigrid.decode.video_file import DECODER_OPTIONS, VideoFile
 
 _MOST_PIXELS = 1 << 20  # of the decoders of a thread, one frame of each: a dozen of 340 x 256, which take some 30 MB
 _AT_ONCE = 1 << 18  # packets that lie within this many bytes of the file are read at once, with what lies between them
 _PADDING = 64  # FFmpeg's AV_INPUT_BUFFER_PADDING_SIZE
 
-Decoded = tuple[int, VideoFrame]
-"""The number of a packet, and a frame that was decoded from it."""
-
 
 def decode_packets(
     file: VideoFile, table: FrameTable, numbers: Sequence[int], *, new: bool = True, references_only: bool = False
-) -> Iterator[Decoded]:
-    """Decodes some packets (ascending), by a `new` decoder or one that this thread has used.
+) -> Iterator[tuple[int, VideoFrame]]:
+    """Decodes some packets (ascending) to frames, each with the number of its packet.
 
-    An error of FFmpeg ends a packet, not the decoding. With `references_only` frames are left out to which no other one
-    refers, as far as FFmpeg knows.
+    The decoder is a `new` one, or one that this thread has used. With `references_only` frames are left out to which no
+    other one refers, as far as FFmpeg knows.
     """
-    codec = _bare_decoder(table.coding) if new else of_thread.take(table.coding)
+    codec = (None if new else of_thread.decoders.pop(table.coding, None)) or _bare_decoder(table.coding)
     if references_only:
         codec.skip_frame = "NONREF"
     packets = (_from_file if table.direct else _from_container)(file, table, numbers)
@@ -51,6 +49,14 @@ def decode_packets(
     finally:
         if not references_only:
             of_thread.put(table.coding, codec)
+
+
+def grouped(frames: Iterable[int], numbers: Integers) -> dict[int, list[int]]:
+    """The frames that have the same number, of a packet or an entry, by this number."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for frame, number in zip(frames, numbers.tolist(), strict=True):
+        groups[number].append(frame)
+    return groups
 
 
 def needed_packets(table: FrameTable, entry: int, wanted: Collection[int]) -> list[int]:
@@ -92,23 +98,17 @@ def _bare_decoder(coding: Coding) -> VideoCodecContext:
 
 
 class _OfThread(threading.local):
-    """What each thread has: decoders, as to open one costs as much as some packets, and a scaler, of megabytes.
-
-    Only what has its checksum is taken from these decoders.
-    """
+    """What each thread has: decoders, as to open one costs as much as some packets, and a scaler, of megabytes."""
 
     def __init__(self) -> None:
         self.scaler = VideoReformatter()
-        self._decoders: dict[Coding, VideoCodecContext] = {}
-
-    def take(self, coding: Coding) -> VideoCodecContext:
-        return self._decoders.pop(coding, None) or _bare_decoder(coding)
+        self.decoders: dict[Coding, VideoCodecContext] = {}  # only what has its checksum is taken from them
 
     def put(self, coding: Coding, codec: VideoCodecContext) -> None:
         codec.flush_buffers()
-        self._decoders[coding] = codec  # at the end, so that the first is the least recently used
-        while len(self._decoders) > 1 and sum(coding.width * coding.height for coding in self._decoders) > _MOST_PIXELS:
-            del self._decoders[next(iter(self._decoders))]
+        self.decoders[coding] = codec  # at the end, so that the first is the least recently used
+        while len(self.decoders) > 1 and sum(coding.width * coding.height for coding in self.decoders) > _MOST_PIXELS:
+            del self.decoders[next(iter(self.decoders))]
 
 
 of_thread = _OfThread()

@@ -19,6 +19,7 @@ import operator
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from fractions import Fraction
 from typing import Any, BinaryIO, NamedTuple
 
@@ -29,8 +30,8 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange
 from torch import Tensor
 
-from lightning_multigrid.decode.frame_pixels import MATRICES, Box, chroma_box, plane_pixels, rgb_frame
-from lightning_multigrid.decode.frame_table import MAX_PIXELS, seconds_of
+from lightning_multigrid.decode.frame_pixels import MATRICES, Box, plane_pixels, rgb_frame
+from lightning_multigrid.decode.frame_table import MAX_PIXELS
 from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import PLANES_SUFFIX, RemoteFile, StrPath
@@ -61,17 +62,14 @@ class PlaneHead(NamedTuple):
 
     @property
     def band(self) -> int:
-        """Bytes of a band."""
-        return _ROWS * self.width * 3 // 2 + _CHECK
+        return _ROWS * self.width * 3 // 2 + _CHECK  # bytes
 
     @property
     def bands(self) -> int:
-        """Of a frame."""
-        return -(-self.height // _ROWS)
+        return -(-self.height // _ROWS)  # of a frame
 
     @property
     def is_possible(self) -> bool:
-        """Whether there are such files."""
         even = self.height % 2 == self.width % 2 == 0
         sizes = even and self.height > 0 < self.width and self.height * self.width <= MAX_PIXELS and self.frames > 0
         colours = self.matrix < 2**8 and 0 < self.ticks < 2**31 and 0 < self.per < 2**31
@@ -121,27 +119,22 @@ class PlaneWriter:
         clock = first.time_base
         assert clock is not None
         rate = float((len(times) - 1) / ((times[-1] - times[0]) * clock)) if len(times) > 1 else usual
-        size, colours = (first.height, first.width), int(first.colorspace)
-        head = PlaneHead(len(times), *size, colours, clock.numerator, clock.denominator, rate, start, last)
+        frames = len(times), first.height, first.width, int(first.colorspace)
+        head = PlaneHead(*frames, clock.numerator, clock.denominator, rate, start, last)
         text = made_from.encode()
         data = np.array(times, "<i8").tobytes() + text + _HEAD.pack(_MAGIC, len(text), *head)
         self._file.write(data + xxhash.xxh3_64_digest(data))
 
 
 class PlaneFile(Video):
-    """A file of planes. A `VideoError` if it is not one, or cut short, or its end is damaged.
-
-    `made_from` says from which video it was prepared, and how.
-    """
+    """A file of planes. A `VideoError` if it is not one, or cut short, or its end is damaged."""
 
     def __init__(self, path: StrPath) -> None:
         self.file = VideoFile(os.fspath(path))
-        try:
-            with self.file.faults():
-                self._read_end()
-        except BaseException:
-            self.file.close()
-            raise
+        with ExitStack() as opened, self.file.faults():
+            opened.callback(self.file.close)
+            self._read_end()
+            opened.pop_all()
         self.rate, self.start, self.last = self._head.rate, self._head.start, self._head.last
         self.height, self.width = self._head.height, self._head.width
 
@@ -155,11 +148,8 @@ class PlaneFile(Video):
         for index in range(len(self)):
             luma, chroma = self._planes([index], 0, self._head.bands)
             frame = self._frame(luma[:, : self.height], chroma[:, :, : self.height // 2])
-            frame.pts, frame.time_base = int(self._times[index]), Fraction(self._head.ticks, self._head.per)
+            frame.pts, frame.time_base = int(self.times[index]), Fraction(self._head.ticks, self._head.per)
             yield frame
-
-    def time_of(self, frame: int) -> float:
-        return seconds_of(frame, len(self), self._times, self.rate, self.last)
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         box = Box.of(box, self.height, self.width)
@@ -181,7 +171,7 @@ class PlaneFile(Video):
         data = np.empty(format.nbytes, np.uint8)
         luma, chroma = format.planes(data)
         rows, columns = _within(box)
-        half_rows, half_columns = _within(chroma_box(box), _ROWS // 2)
+        half_rows, half_columns = _within(box.chroma(), _ROWS // 2)
         for part, y, half in self._parts(indices, box):
             luma[part] = y[:, rows, columns]
             chroma[part] = half[:, :, half_rows, half_columns]
@@ -217,12 +207,9 @@ class PlaneFile(Video):
             frame, band = divmod(wrong[0], head.bands)
             rows = f"{band * _ROWS} to {(band + 1) * _ROWS - 1} of frame {frame}"
             raise VideoError(self.file.path, f"damaged: rows {rows} are not those written. {_WAY_OUT}")
-        luma, half = data[:, : _ROWS * head.width], head.width // 2
+        luma, half = data[:, : _ROWS * head.width].reshape(len(frames), -1, head.width), head.width // 2
         chroma = data[:, _ROWS * head.width : used].reshape(len(frames), count, 2, _ROWS // 2, half)
-        return (
-            luma.reshape(len(frames), -1, head.width),
-            chroma.swapaxes(1, 2).reshape(len(frames), 2, -1, half),
-        )
+        return luma, chroma.swapaxes(1, 2).reshape(len(frames), 2, -1, half)
 
     def _frame(self, luma: Any, chroma: Any) -> VideoFrame:
         """Frames one below the other, as one frame."""
@@ -247,9 +234,10 @@ class PlaneFile(Video):
         end = end[-size:]
         if not fits or xxhash.xxh3_64_digest(end[:-_CHECK]) != end[-_CHECK:]:
             raise VideoError(self.file.path, f"damaged: its end does not fit the file. {_WAY_OUT}")
-        self._times = np.frombuffer(end, "<i8", head.frames)
-        if not bool((self._times[1:] > self._times[:-1]).all()):
+        self.times = np.frombuffer(end, "<i8", head.frames)
+        if not bool((self.times[1:] > self.times[:-1]).all()):
             raise VideoError(self.file.path, f"damaged: its times do not ascend. {_WAY_OUT}")
+        # From which video it was prepared, and how.
         self.made_from = end[8 * head.frames : -least].decode("utf-8", "replace")
 
 

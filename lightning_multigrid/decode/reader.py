@@ -10,28 +10,17 @@ from av.video.frame import VideoFrame
 from torch import Tensor
 
 from lightning_multigrid.decode.frame_folder import FrameFolder
-from lightning_multigrid.decode.frame_pixels import (
-    Box,
-    Pixels,
-    chroma_box,
-    filtered,
-    plane_pixels,
-    rgb_frame,
-    show,
-    stored,
-    yuv_format,
-)
+from lightning_multigrid.decode.frame_pixels import Box, Pixels, filtered, plane_pixels, rgb_frame, show, yuv_format
 from lightning_multigrid.decode.frame_table import FrameTable, Orientation, checksum, kind_of
 from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.own_table import own_table
-from lightning_multigrid.decode.packets import decode_packets, needed_packets
+from lightning_multigrid.decode.packets import decode_packets, grouped, needed_packets
 from lightning_multigrid.decode.plane_file import PlaneFile, is_plane_file
 from lightning_multigrid.decode.video import Video, places_of
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import RemoteFile, StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
 
-_ATTEMPTS = "at once", "by a new decoder", "from the start"
 _HELD_BYTES = 1 << 26  # most of the frames that a reader which makes its own table keeps: small files are decoded once
 
 
@@ -84,7 +73,7 @@ class VideoReader(Video):
                 "is copied from its URL for each clip, as its container lets no packet be read alone: `prepare` it"
             )
             self.file = VideoFile(self.file.path, whole=True)
-        self.table, self.damage = table, table.damage
+        self.table, self.damage, self.times, self.last = table, table.damage, table.times, table.last
         self.rate, self.start, self.height, self.width = table.rate, table.start, table.height, table.width
 
     def __len__(self) -> int:
@@ -114,7 +103,7 @@ class VideoReader(Video):
         """Reads a clip as RGB, or if `yuv` and its frames allow that, as they are stored."""
         places = places_of(indices, len(self), self.file.path)
         shown, turn = Box.of(box, self.height, self.width), self.table.orientation
-        box_stored = stored(shown, turn, self.height, self.width)
+        box_stored = shown.stored(turn, self.height, self.width)
         height, width = self.table.stored_height, self.table.square_width
         kind: tuple[object, ...] = ()
         format: YuvFormat | None = None
@@ -132,7 +121,7 @@ class VideoReader(Video):
                         clip = np.empty(own.nbytes, np.uint8)
                         luma, chroma = own.planes(clip)
                         targets = luma, chroma[:, 0], chroma[:, 1]
-                        parts = shown, chroma_box(shown), chroma_box(shown)
+                        parts = shown, shown.chroma(), shown.chroma()
                     kind, format = own_kind, own
                 # RGB is square, and scaled to the size of the first frame if it has another.
                 planes = (frame if format is not None else rgb_frame(frame, height, width)).planes
@@ -143,22 +132,17 @@ class VideoReader(Video):
         data = torch.from_numpy(clip)
         return show(data, turn) if format is None else format.view(data)
 
-    def time_of(self, frame: int) -> float:
-        return self.table.time_of(frame)
-
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the frames `wanted`, each with its number. Hands out only what is as the table says."""
         held = self._held
         yield from [(index, held[index]) for index in wanted if index in held]
         wanted = [index for index in wanted if index not in held]
-        groups: dict[int, list[int]] = {}
-        for index, entry in zip(wanted, self.table.entries[wanted].tolist(), strict=True):
-            groups.setdefault(entry, []).append(index)
+        groups = grouped(wanted, self.table.entries[wanted])
         if isinstance(self.file.bytes, RemoteFile):
             self.file.bytes.will_read(self._spans(groups))
         for entry, members in groups.items():
             missing = set(members)
-            for attempt in _ATTEMPTS:
+            for attempt in ("at once", "by a new decoder", "from the start"):
                 with closing(self._decoded(attempt, entry, missing)) as decoded:
                     for index, frame in decoded:
                         missing.remove(index)
@@ -174,12 +158,9 @@ class VideoReader(Video):
                 if self.table.damage:
                     raise VideoError(self.file.path, f"damaged: {frame_of} is decoded differently each time")
                 self.table_does_not_fit = True
+                what = f"{frame_of} is not the one that was found when the file was decoded first"
                 way = "Remove it, and run `{} prepare`" if self._own else "Run `{} index`"
-                raise TableError(
-                    self.file.path,
-                    f"changed: {frame_of} is not the one that was found when the file was decoded first. "
-                    f"{way.format('lightning-multigrid')} again",
-                )
+                raise TableError(self.file.path, f"changed: {what}. {way.format('lightning-multigrid')} again")
 
     def _spans(self, groups: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, int]]:
         """Where the packets lie that frames are decoded from, [start, end) in the file: of each entry, in one piece."""
@@ -201,9 +182,7 @@ class VideoReader(Video):
                     value = checksum(frame)
                     yield from [(index, frame) for index in sorted(missing) if table.checksums[index] == value]
             return
-        of_packet: dict[int, list[int]] = {}
-        for index, packet in zip(missing, table.packets[[*missing]].tolist(), strict=True):
-            of_packet.setdefault(packet, []).append(index)
+        of_packet = grouped(missing, table.packets[[*missing]])
         new = attempt == "by a new decoder"
         if new:
             self.file.release()

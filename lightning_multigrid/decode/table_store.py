@@ -18,17 +18,7 @@ from lightning_multigrid import __version__
 from lightning_multigrid.decode.frame_table import MADE_BY, FrameTable
 from lightning_multigrid.decode.full_decode import make_table
 from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.files import (
-    FileState,
-    StrPath,
-    new_file,
-    of_videos,
-    output_errors,
-    path_argument,
-    remove_partial,
-    state_of,
-    temporary_name,
-)
+from lightning_multigrid.files import StrPath, begin_in, new_file, of_videos, output_errors, path_argument, state_of
 
 _SUFFIX = ".table"
 _FORMAT = 1  # part of each name; raise it when tables of before can't be read
@@ -73,11 +63,10 @@ class TableStore:
     def find(self, path: str) -> FrameTable | None:
         """Returns the table of a video; None if there is none, or one that can't be read, which is then rejected.
 
-        Raises:
-            VideoError: If the video is known to be broken.
+        A `VideoError` if the video is known to be broken.
         """
         try:
-            files = self._files(path, state_of(path))
+            files = self._files(path)
         except (OSError, ValueError):  # who opens the video says why
             return None
         for file in files:
@@ -98,9 +87,7 @@ class TableStore:
     def make(self, path: str) -> bool:
         """Makes the table of a video, unless another process has by now; returns whether it did.
 
-        Raises:
-            VideoError: If the video is broken.
-            OutputError: If the table can't be written.
+        A `VideoError` if the video is broken, an `OutputError` if the table can't be written.
         """
         if self.find(path) is not None:
             return False
@@ -120,7 +107,7 @@ class TableStore:
 
     def add(self, path: str, made: FrameTable | str) -> None:
         """Adds the table of a video, or why it is broken; an `OutputError` if it can't be written."""
-        own, everywhere, by_this = self._files(path, state_of(path))
+        own, everywhere, by_this = self._files(path)
         if isinstance(made, str):
             reason = json.dumps(made).encode()
             self._write(own, _BROKEN + reason + xxh3_64_digest(reason))
@@ -135,7 +122,7 @@ class TableStore:
         The table stays for another video of the same name and size.
         """
         with suppress(OSError, ValueError):
-            self._write(self._files(path, state_of(path))[0], b"")
+            self._write(self._files(path)[0], b"")
 
     def known(self, paths: Iterable[str]) -> Done:
         """Looks for the tables of videos; those of files that can't be read are missing."""
@@ -158,7 +145,7 @@ class TableStore:
         known: list[bool | str] = []
         for path in paths:
             try:
-                own, *shared = self._files(path, state_of(path))
+                own, *shared = self._files(path)
                 known.append(self.find(path) is not None if os.path.exists(own) else any(map(os.path.exists, shared)))
             except VideoError as error:
                 known.append(error.reason)
@@ -168,16 +155,11 @@ class TableStore:
 
     def begin(self) -> None:
         """Begins to add tables: an `OutputError` if none can be added, so that none is made in vain."""
-        with output_errors(folder := str(self.folder)):
-            os.makedirs(folder, exist_ok=True)
-            tried = temporary_name(folder)
-            with open(tried, "xb"):
-                pass
-            os.remove(tried)
-        remove_partial(folder)
+        begin_in(str(self.folder))
 
-    def _files(self, path: str, state: FileState) -> tuple[str, str, str]:
+    def _files(self, path: str) -> tuple[str, str, str]:
         """Where a table may be: that of this very file, of any version of FFmpeg, and of this one."""
+        state = state_of(path)
         video = f"{_FORMAT}\0{path.removeprefix(os.path.join(self.root, ''))}\0{state.size}"
         of_file = f"{_FORMAT}\0{path}\0{state.size}\0{state.changed}\0{_BY}"
         own, everywhere, by_this = map(self._file, (of_file, video, f"{video}\0{MADE_BY}"))
@@ -194,7 +176,7 @@ class TableStore:
                 part.write(data)
 
 
-def _state(path: str) -> FileState:
+def _state(path: str) -> tuple[int, int]:
     try:
         return state_of(path)
     except (OSError, ValueError) as error:

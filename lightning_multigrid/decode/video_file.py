@@ -88,14 +88,12 @@ class VideoFile:
         self.check_reads()
 
     def check_reads(self) -> None:
-        """Raises the error of a read, if there was one: FFmpeg took it for the end of the file."""
-        if self._failures:
+        if self._failures:  # FFmpeg took it for the end of the file
             error = self._failures.pop()
             self._failures.clear()
             raise VideoError(self.path, _reason(error)) from error
 
     def check_time(self) -> None:
-        """Raises a `VideoError` after `until`."""
         if self.until < math.inf and time.thread_time() > self.until:
             raise VideoError(self.path, f"takes too long to decode, for a file of {self.bytes.size} bytes")
 
@@ -111,7 +109,6 @@ class VideoFile:
         return self._opened
 
     def release(self) -> None:
-        """Closes the container that was opened last."""
         if self._opened is not None:
             self._opened[0].close()
         self._opened = None
@@ -146,9 +143,8 @@ class VideoFile:
             if codec is None:
                 raise VideoError(self.path, "holds video that this FFmpeg has no decoder for")
             if codec.width * codec.height > MAX_PIXELS:
-                raise VideoError(
-                    self.path, f"declares frames of {codec.width} x {codec.height} pixels, more than {MAX_PIXELS}"
-                )
+                pixels = f"{codec.width} x {codec.height} pixels, more than {MAX_PIXELS}"
+                raise VideoError(self.path, f"declares frames of {pixels}")
             codec.thread_count = 1  # a loader has workers; FFmpeg's own threads would cost more than they gain
             codec.options = DECODER_OPTIONS
             codec.flags |= Flags.copy_opaque  # frames say from which packet they are

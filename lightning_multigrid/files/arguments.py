@@ -7,9 +7,7 @@ from pathlib import Path
 StrPath = str | os.PathLike[str]
 _LONGEST_QUOTE = 80
 
-PLANES_SUFFIX = ".planes"
-"""Of the files of decoded planes that `prepare` writes."""
-
+PLANES_SUFFIX = ".planes"  # of the files of decoded planes that `prepare` writes
 VIDEO_SUFFIXES = (
     *(".3g2", ".3gp", ".asf", ".avi", ".divx", ".dv", ".f4v", ".flv", ".gif", ".m2ts", ".m2v", ".m4v", ".mjpeg"),
     *(".mjpg", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".mxf", ".nut", ".ogv", ".ts", ".vob", ".webm", ".wmv"),
@@ -58,10 +56,7 @@ def at_home(path: str) -> str:
 
 
 def path_argument(name: str, value: StrPath) -> str:
-    """Returns the argument `name` as text: a TypeError if it is not a path, a ValueError if no file can be named so.
-
-    A leading `~/` is the user's home folder.
-    """
+    """Returns the argument `name` as text: a TypeError if it is not a path, a ValueError if no file can be named so."""
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(path, str):
         raise TypeError(f"`{name}` must be a path (str or os.PathLike), got {value!r}.")
@@ -81,9 +76,6 @@ def is_frame(name: str) -> bool:
 
 
 def cache_folder() -> Path:
-    """The folder for what the package can write again: LIGHTNING_MULTIGRID_CACHE, or one among the user's caches.
-
-    This is `~/.cache/lightning-multigrid` (under XDG_CACHE_HOME if set) on Linux, `~/Library/Caches/...` on macOS.
-    """
+    """The folder for what the package can write again: LIGHTNING_MULTIGRID_CACHE, or one among the user's caches."""
     caches = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.environ.get("LIGHTNING_MULTIGRID_CACHE") or f"{caches}/lightning-multigrid").expanduser()

@@ -86,7 +86,6 @@ def write_csv(path: StrPath, rows: Iterable[Sequence[str]]) -> None:
 
 
 def _sync(folder: str) -> None:
-    """Waits until the names in a folder are on the disk, where the file system can do that."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -97,11 +96,19 @@ def _sync(folder: str) -> None:
         os.close(descriptor)
 
 
-def remove_partial(folder: str) -> None:
-    """Removes files that a killed process left unfinished in a folder and below it, a day ago or longer.
+def begin_in(folder: str) -> None:
+    """Makes a folder, without what `remove_partial` removes; an `OutputError` if no file can be added to it."""
+    with output_errors(folder):
+        os.makedirs(folder, exist_ok=True)
+        tried = temporary_name(folder)
+        with open(tried, "xb"):
+            pass
+        os.remove(tried)
+    remove_partial(folder)
 
-    What another process is writing stays. Links are not followed.
-    """
+
+def remove_partial(folder: str) -> None:
+    """Removes what a killed process left unfinished in a folder and below it, a day ago or longer; follows no links."""
     for inner, _, names in os.walk(folder):
         for name in names:
             if name.startswith(_PREFIX) and _SUFFIX in name:

@@ -10,23 +10,15 @@ from lightning_multigrid.files.arguments import StrPath
 
 
 def on_disk(path: StrPath) -> str:
-    """The path of a file, in the form of Unicode that the disk has: a list may be in another, as after an unpacking.
-
-    macOS takes apart what other systems write as one character. Where there is no such file, the path stays.
-    """
+    """The path of a file, in the form of Unicode that the disk has: a list may be in another, as after an unpacking."""
     path = os.fspath(path)
+    # macOS takes apart what other systems write as one character.
     forms = (path, normalize("NFC", path), normalize("NFD", path))
     return next(filter(os.path.lexists, forms), path)
 
 
 class InputFile:
-    """An ordinary file, open for reading; an OSError if it is not.
-
-    A descriptor instead of a path is closed with it.
-
-    Attributes:
-        size: Its bytes when it was opened.
-    """
+    """An ordinary file, open for reading; an OSError if it is not. A descriptor instead of a path is closed with it."""
 
     _descriptor = -1
 
@@ -36,15 +28,14 @@ class InputFile:
         found = os.fstat(self._descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not an ordinary file")
-        self.size = found.st_size
+        self.size = found.st_size  # bytes, when it was opened
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
 
-    def __del__(self) -> None:
-        self.close()
+    __del__ = close
 
     def read(self, position: int, size: int) -> bytes:
         """Returns the bytes at a place, fewer where the file ends; an OSError if they can't be read."""
@@ -52,25 +43,20 @@ class InputFile:
         return os.pread(self._descriptor, min(size, left), position) if left > 0 else b""
 
     def stream(self) -> BufferedReader:
-        """Returns the file as a stream, which is closed on its own."""
-        return open(os.dup(self._descriptor), "rb")
+        return open(os.dup(self._descriptor), "rb")  # closed on its own
 
 
 class Cursor:
-    """A file with a current position, as PyAV reads it; FFmpeg sees `name` as its name.
-
-    An error ends the file and is added to `failures`: PyAV would raise it later, perhaps for another file.
-    """
+    """A file with a current position, as PyAV reads it; FFmpeg sees `name` as its name."""
 
     def __init__(self, file: InputFile, name: str, failures: list[OSError]) -> None:
         self.name = name
         self._file, self._position, self._failures = file, 0, failures
 
     def read(self, count: int) -> bytes:
-        """Returns this many bytes, fewer only where the file ends."""
         try:
             data = self._file.read(self._position, count)
-        except OSError as error:
+        except OSError as error:  # PyAV would raise it later, perhaps for another file
             self._failures.append(error)
             return b""
         self._position += len(data)

@@ -31,7 +31,8 @@ _CONNECT, _SILENCE, _LONGEST = 10.0, 30.0, 120.0  # seconds for a connection, be
 _WAITS = 0.5, 1.0, 2.0  # seconds before a request is made again
 _PASSING = {408, 425, 429}  # statuses that may be others a moment later, beside those from 500 on
 _PIECE = 1 << 22  # bytes of a request while a whole file is copied
-_GAP, _WIDEST_GAP = 1 << 20, 1 << 24  # bytes between two pieces that are read along: always, and to make them fewer
+# Bytes between two pieces that are read along, as a request costs more: always, and to make the pieces fewer.
+_GAP, _WIDEST_GAP = 1 << 20, 1 << 24
 _PIECES = 3  # requests for a clip, unless its pieces lie further apart
 _MOST_HELD = 1 << 28  # bytes of a clip
 _LARGEST_TEXT = 1 << 30  # bytes of a list
@@ -52,16 +53,12 @@ class FileState(NamedTuple):
 
 
 class RemoteFile:
-    """A file at a URL, open for reading; an OSError if there is none, or the server doesn't answer.
-
-    Attributes:
-        size: Its bytes.
-    """
+    """A file at a URL, open for reading; an OSError if there is none, or the server doesn't answer."""
 
     def __init__(self, url: str) -> None:
         self._url, self._state = url, state_of(url)
         self._held: list[tuple[int, bytes]] = []
-        self.size = self._state.size
+        self.size = self._state.size  # bytes
 
     def close(self) -> None:
         self._held.clear()
@@ -103,8 +100,6 @@ class RemoteFile:
 def pieces_of(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Joins spans [start, end) of a file to the pieces that are asked for: at most three, unless gaps are wide.
 
-    Small gaps are read along, as a request costs more.
-
     >>> pieces_of([(0, 10), (20, 30), (5_000_000, 5_000_010)])
     [(0, 30), (5000000, 5000010)]
     """
@@ -123,10 +118,7 @@ def pieces_of(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def open_input(path: StrPath, *, whole: bool = False) -> InputFile | RemoteFile:
-    """Opens a file on a disk or at a URL; an OSError if that can't be done.
-
-    If the `whole` of it is needed, what is at a URL is copied to a disk first.
-    """
+    """Opens a file on a disk, or at a URL, copied to a disk first if the `whole` is needed; an OSError if it can't."""
     if not is_url(path):
         return InputFile(path)
     return _local_copy(str(path)) if whole else RemoteFile(str(path))
@@ -141,10 +133,7 @@ def state_of(path: StrPath) -> FileState:
 
 
 def _local_copy(url: str) -> InputFile:
-    """Copies a file to the folder for temporary files; the copy has no name, and is gone when nobody has it open.
-
-    The last one stays open, as a video is often read several times in a row.
-    """
+    """Copies a file to the folder for temporary files; the copy has no name, and is gone when nobody has it open."""
     process = _process()
     process.forget(url)
     state = state_of(url)
@@ -163,15 +152,13 @@ def _local_copy(url: str) -> InputFile:
                 raise OSError(errno.EIO, "it has changed while it was copied")
             if process.copy is not None:
                 os.close(process.copy[2])
+            # The last one stays open, as a video is often read several times in a row.
             process.copy = url, state, os.dup(copy.fileno())
     return InputFile(os.dup(process.copy[2]))
 
 
 def read_remote(url: str) -> bytes:
-    """Returns what is in a list at a URL; an OSError if it can't be read.
-
-    It starts `python -m lightning_multigrid.files`, as this process may be about to fork.
-    """
+    """Returns what is in a list at a URL, by another process, as this one may fork; an OSError if it can't be read."""
     modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", __package__, url]
     run = subprocess.run(command, check=False, capture_output=True, env=os.environ | modules)
@@ -221,7 +208,6 @@ class _Process:
         return found
 
     def forget(self, url: str) -> None:
-        """Asks for a file anew when it is read next."""
         self._known.pop(url, None)
 
     def _system(self, url: str) -> Any:

@@ -1,7 +1,6 @@
 """The parts of the paper's models: stem, bottleneck, non-local block, stage, head.
 
-Modules have PySlowFast's names (`s2.pathway0_res0.branch2.a`), so that published weights fit. Nothing depends on the
-shape of a clip, as the head pools globally.
+Modules have PySlowFast's names (`s2.pathway0_res0.branch2.a`). No shape depends on that of a clip: the head pools it.
 
 Legend: B clips, C channels, T frames, H W pixels; N = T H W positions of a non-local block, M <= N of its keys.
 """
@@ -52,7 +51,6 @@ class MaxPool(nn.Module):
             self.pool = nn.MaxPool2d(kernel[1:], stride[1:], padding[1:])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Takes and returns B x C x T x H x W."""
         clips, channels, frames, height, width = x.shape
         pooled: Tensor
         if self._in_time:
@@ -67,7 +65,7 @@ class MaxPool(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution."""
+    """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution; sides round up."""
 
     def __init__(self, in_channels: int, out_channels: int, temporal_kernel: int, stride: int) -> None:
         super().__init__()
@@ -92,7 +90,6 @@ class Bottleneck(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Takes B x C x T x H x W, returns B x `out_channels` x T x H / stride x W / stride, rounded up."""
         return self.relu(self.branch1_bn(self.branch1(x)) + self.branch2(x))  # type: ignore[no-any-return]
 
 
@@ -117,7 +114,6 @@ class NonLocal(nn.Module):
         self.pool = MaxPool((1, 2, 2))  # of the positions to gather from
 
     def forward(self, x: Tensor) -> Tensor:
-        """Takes and returns B x C x T x H x W."""
         keys = self.pool(x)
         theta = self.conv_theta(x).flatten(2).transpose(1, 2)  # B x N x C
         phi = self.conv_phi(keys).flatten(2).transpose(1, 2)  # B x M x C, and so is g
@@ -160,10 +156,7 @@ def bottlenecks(
     stride: int,
     nonlocal_after: Mapping[int, NonLocal] | None = None,
 ) -> dict[str, nn.Module]:
-    """One stage of one pathway: a bottleneck for each temporal kernel, the first with the spatial stride.
-
-    `nonlocal_after` maps the index of a bottleneck, from 0, to the non-local block that follows.
-    """
+    """One stage of one pathway: a bottleneck for each temporal kernel, the first with the spatial stride."""
     chain: dict[str, nn.Module] = {}
     for index, kernel in enumerate(temporal_kernels):
         chain[f"res{index}"] = Bottleneck(in_channels, out_channels, kernel, stride)

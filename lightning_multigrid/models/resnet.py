@@ -74,10 +74,7 @@ def i3d_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
 
 
 def i3d_nl_r50(
-    num_classes: int = 400,
-    *,
-    instantiation: Literal["dot_product", "softmax"] = "dot_product",
-    dropout: float = 0.5,
+    num_classes: int = 400, *, instantiation: Literal["dot_product", "softmax"] = "dot_product", dropout: float = 0.5
 ) -> VideoResNet:
     """I3D-NL R50: I3D with non-local blocks after every other block of res3 and res4, five in all. 35.4 M parameters.
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from lightning_multigrid.models.blocks import WIDTHS, Head, Pathways, bottlenecks, initialize, stem
 
-# The fast pathway is widened by this factor on its way into the slow one.
-_FUSION_RATIO = 2
+_FUSION_RATIO = 2  # by which the fast pathway is widened on its way into the slow one
 _FAST_STEM_KERNEL = 5
 
 

@@ -49,10 +49,8 @@ def read_file(path: str | os.PathLike[str]) -> Any:
                     " as other objects can run code. Save the state dict alone, on a machine that trusts the file."
                 ) from error
             reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
-            raise ValueError(
-                f"{os.fspath(path)} is damaged or not a file of weights: {reason}. Download it again, or name another"
-                " file."
-            ) from error
+            said = f"is damaged or not a file of weights: {reason}. Download it again, or name another file."
+            raise ValueError(f"{os.fspath(path)} {said}") from error
 
 
 def _check_archive(file: BinaryIO) -> None:

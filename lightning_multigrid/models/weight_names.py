@@ -9,7 +9,7 @@ Each table is made from the names of the model at hand, by rules that follow the
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
 # The parts of a bottleneck, by our name: (pytorchvideo, torchvision).
 _BLOCK_PARTS = {
@@ -33,78 +33,47 @@ _CAFFE2_LAYER = {"weight": "w", "bias": "b"}
 _CAFFE2_BN = {"weight": "s", "bias": "b", "running_mean": "rm", "running_var": "riv"}
 
 
-def _pytorchvideo(pathways: int, pooled: int) -> Callable[[str], str | None]:
-    """The rule for a model with this many pathways, and with (1) or without (0) a pool after res2 as its own block."""
-
-    def block(stage: int) -> str:
-        return f"blocks.{stage - 1 if stage <= 2 else stage - 1 + pooled}"
-
-    def pathway(index: str) -> str:
-        return "" if pathways == 1 else f".multipathway_blocks.{index}"
-
-    def rename(name: str) -> str | None:
-        if match := _STEM.fullmatch(name):
-            index, layer, kind = match.groups()
-            return f"{block(1)}{pathway(index)}.{'conv' if layer == 'conv' else 'norm'}.{kind}"
-        if match := _FUSION.fullmatch(name):
-            stage, layer, kind = match.groups()
-            part = "conv_fast_to_slow" if layer == "conv_f2s" else "norm"
-            return f"{block(int(stage))}.multipathway_fusion.{part}.{kind}"
-        if match := _BLOCK.fullmatch(name):
-            stage, index, number, part, kind = match.groups()
-            return f"{block(int(stage))}{pathway(index)}.res_blocks.{number}.{_BLOCK_PARTS[part][0]}.{kind}"
-        if match := _HEAD.fullmatch(name):
-            # With two pathways, their pools are one more block.
-            return f"blocks.{5 + pooled if pathways == 1 else 6}.proj.{match[1]}"
-        return None
-
-    return rename
-
-
-def _torchvision(name: str) -> str | None:
-    """The name of a tensor of the first pathway in an image ResNet."""
+def _names(name: str, pathways: int, last_block: Mapping[int, int]) -> dict[str, str]:
+    """The names of a tensor, by naming, in a model with so many pathways and these last blocks (stage -> block)."""
+    names, index, block, video, image = {"own names": name}, "0", 0, "", ""
+    of_pathway = "" if pathways == 1 else "multipathway_blocks.{}."
     if match := _STEM.fullmatch(name):
         index, layer, kind = match.groups()
-        return f"{layer}1.{kind}" if index == "0" else None
-    if match := _BLOCK.fullmatch(name):
+        video, image = of_pathway.format(index) + ("conv" if layer == "conv" else "norm"), f"{layer}1"
+        caffe2 = "t_" * int(index) + ("conv1" if layer == "conv" else "res_conv1_bn")
+    elif match := _FUSION.fullmatch(name):
+        stage, layer, kind = match.groups()
+        block, video = int(stage) - 1, f"multipathway_fusion.{'norm' if layer == 'bn' else 'conv_fast_to_slow'}"
+        # In Caffe2 it has the name of the block that it follows.
+        followed = "t_pool1" if stage == "1" else f"t_res{stage}_{last_block[int(stage)]}_branch2c_bn"
+        caffe2 = f"{followed}_subsample{'_bn' if layer == 'bn' else ''}"
+    elif match := _BLOCK.fullmatch(name):
         stage, index, number, part, kind = match.groups()
-        return f"layer{int(stage) - 1}.{number}.{_BLOCK_PARTS[part][1]}.{kind}" if index == "0" else None
-    if match := _HEAD.fullmatch(name):
-        return f"fc.{match[1]}"
-    return None
-
-
-def _caffe2(last_block: dict[int, int]) -> Callable[[str], str | None]:
-    """The rule for a model with these last blocks (stage -> block): a fusion has the name of the block it follows."""
-
-    def rename(name: str) -> str | None:
-        if match := _STEM.fullmatch(name):
-            index, layer, kind = match.groups()
-            place = "t_" * int(index) + ("conv1" if layer == "conv" else "res_conv1_bn")
-        elif match := _FUSION.fullmatch(name):
-            stage, layer, kind = match.groups()
-            followed = "t_pool1" if stage == "1" else f"t_res{stage}_{last_block[int(stage)]}_branch2c_bn"
-            place = f"{followed}_subsample" if layer == "conv_f2s" else f"{followed}_subsample_bn"
-        elif match := _BLOCK.fullmatch(name):
-            stage, index, number, part, kind = match.groups()
-            place = f"{'t_' * int(index)}res{stage}_{number}_{part.replace('.', '')}"
-        elif match := _NONLOCAL.fullmatch(name):
-            stage, number, part, kind = match.groups()
-            place = f"nonlocal_conv{stage}_{number}_{part}"
-        elif match := _HEAD.fullmatch(name):
-            place, kind = "pred", match[1]
-        else:
-            return None
-        kinds = _CAFFE2_BN if place.endswith("_bn") else _CAFFE2_LAYER
-        return f"{place}_{kinds[kind]}" if kind in kinds else None
-
-    return rename
+        block, (of_video, of_image) = int(stage) - 1, _BLOCK_PARTS[part]
+        video = f"{of_pathway.format(index)}res_blocks.{number}.{of_video}"
+        image = f"layer{block}.{number}.{of_image}"
+        caffe2 = f"{'t_' * int(index)}res{stage}_{number}_{part.replace('.', '')}"
+    elif match := _NONLOCAL.fullmatch(name):
+        stage, number, part, kind = match.groups()
+        caffe2 = f"nonlocal_conv{stage}_{number}_{part}"
+    elif match := _HEAD.fullmatch(name):
+        # With two pathways, their pools are one more block.
+        kind, block, video, image, caffe2 = match[1], 5 if pathways == 1 else 6, "proj", "fc", "pred"
+    else:
+        return names
+    if video:
+        names["pytorchvideo"] = f"blocks.{block}.{video}.{kind}"
+        names["pytorchvideo, with a pool after res2"] = f"blocks.{block + (1 < block < 6)}.{video}.{kind}"
+    if image and index == "0":
+        names["torchvision"] = f"{image}.{kind}"
+    kinds = _CAFFE2_BN if caffe2.endswith("_bn") else _CAFFE2_LAYER
+    if kind in kinds:
+        names["Caffe2"] = f"{caffe2}_{kinds[kind]}"
+    return names
 
 
 def name_tables(names: Iterable[str]) -> dict[str, dict[str, str]]:
     """For each naming, a table from its name of a tensor to ours. Names without a counterpart are left out.
-
-    The first naming is the model's own, which is PySlowFast's if the model is one of ours.
 
     >>> name_tables(["head.projection.weight"])["Caffe2"]
     {'pred_w': 'head.projection.weight'}
@@ -113,14 +82,9 @@ def name_tables(names: Iterable[str]) -> dict[str, dict[str, str]]:
     blocks = sorted(tuple(map(int, match.groups()[:3])) for name in names if (match := _BLOCK.fullmatch(name)))
     last_block = {stage: number for stage, _, number in blocks}
     pathways = 1 + max((pathway for _, pathway, _ in blocks), default=0)
-    rules: dict[str, Callable[[str], str | None]] = {
-        "own names": lambda name: name,
-        "pytorchvideo": _pytorchvideo(pathways, pooled=0),
-        "pytorchvideo, with a pool after res2": _pytorchvideo(pathways, pooled=1),
-        "torchvision": _torchvision,
-        "Caffe2": _caffe2(last_block),
-    }
-    return {
-        naming: {foreign: name for name in names if (foreign := rule(name)) is not None}
-        for naming, rule in rules.items()
-    }
+    namings = "own names", "pytorchvideo", "pytorchvideo, with a pool after res2", "torchvision", "Caffe2"
+    tables: dict[str, dict[str, str]] = {naming: {} for naming in namings}
+    for name in names:
+        for naming, foreign in _names(name, pathways, last_block).items():
+            tables[naming][foreign] = name
+    return tables

@@ -178,15 +178,11 @@ def _recognise(given: Mapping[str, Tensor], own: Iterable[str]) -> tuple[str, st
     tables = name_tables(own)
     hits: Counter[tuple[str, str]] = Counter()
     for naming, table in tables.items():
-        hits.update((naming, prefix) for name in given for prefix in _prefixes(name, table))
+        for name in given:
+            starts = [0, *(dot.end() for dot in re.finditer(r"\.", name))]  # a prefix is `model.` of `model.fc.bias`
+            hits.update((naming, name[:start]) for start in starts if name[start:] in table)
     naming, prefix = max(hits, key=hits.__getitem__, default=("own names", ""))
     return naming, prefix, tables[naming]
-
-
-def _prefixes(name: str, table: Mapping[str, str]) -> list[str]:
-    """The prefixes, up to a dot, without which the table knows a name: `model.` of `model.fc.bias`."""
-    starts = [0, *(dot.end() for dot in re.finditer(r"\.", name))]
-    return [name[:start] for start in starts if name[start:] in table]
 
 
 def _fit(tensor: Tensor, shape: torch.Size) -> Tensor | None:

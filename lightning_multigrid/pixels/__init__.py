@@ -1,7 +1,7 @@
 """From decoded crops to the clips of a mini-batch, on the device: resampling (Sec. 3.1), colours, augmentation.
 
 It imports NumPy, torch and torchvision, and no other sub-package. Begin with `resample.py` and `augment.py`. Both take
-as many operations for many clips as for a few, on bytes in `packed.py` and on pixels in `edits.py`.
+as many operations for many clips as for a few.
 """
 
 from lightning_multigrid.pixels.augment import Augmentation

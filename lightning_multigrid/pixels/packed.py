@@ -8,7 +8,7 @@ Legend: B clips, T frames, h and w source pixels of one crop, H and W of the blo
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,8 +17,7 @@ from torch import Tensor
 
 from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat, colours, to_device, weights
 
-# Most values of crops that are made at once: 128 MiB of float32, and several times that on the way.
-_MOST_VALUES = 1 << 25
+_MOST_VALUES = 1 << 25  # of crops that are made at once: 128 MiB of float32, and several times that on the way
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,7 @@ Crop: TypeAlias = Tensor | YuvClip  # T x h x w x 3 uint8, or YUV planes
 class PackedCrops:
     """Crops whose bytes lie one after the other in one tensor, or in one each; each crop is a view of them.
 
-    Args:
-        pieces: The bytes, flat uint8: of all crops, or of each.
-        formats: What the bytes of each crop mean.
+    `pieces` are the bytes, flat uint8, of all crops or of each; `formats` say what those of each crop mean.
 
     >>> crops = PackedCrops([torch.zeros(12, dtype=torch.uint8)], [RgbFormat(1, 2, 1), RgbFormat(1, 1, 2)])
     >>> [crop.shape for crop in crops]
@@ -78,7 +75,7 @@ class PackedCrops:
     def blocks(self) -> "Iterator[Block]":
         """The pixels of all crops, in a block for each row of neighbours of one kind that has room."""
         data = self.pieces[0] if len(self.pieces) == 1 else torch.cat(self.pieces)
-        starts = list(accumulate((format.nbytes for format in self.formats), initial=0))
+        starts = np.cumsum([0, *(format.nbytes for format in self.formats)])[:, None]
         sides = [max(side) for side in zip(*((format.height, format.width) for format in self.formats), strict=True)]
         most = max(1, _MOST_VALUES // (3 * self.formats[0].frames * sides[0] * sides[1]))
         for kind, group in groupby(range(len(self)), lambda place: type(self.formats[place])):
@@ -105,9 +102,9 @@ class Block(NamedTuple):
     lefts: Any
 
 
-def _rgb(data: Tensor, starts: Sequence[int], formats: Sequence[RgbFormat]) -> tuple[Any, ...]:
+def _rgb(data: Tensor, starts: Any, formats: Sequence[RgbFormat]) -> tuple[Any, ...]:
     heights, widths = _columns([(format.height, format.width) for format in formats])
-    frames = 3 * heights * widths * np.arange(formats[0].frames) + _column(starts)
+    frames = 3 * heights * widths * np.arange(formats[0].frames) + starts
     rows = 3 * widths * np.minimum(np.arange(heights.max()), heights - 1)
     columns = 3 * np.minimum(np.arange(widths.max()), widths - 1)
     # A place is that of a pixel's red byte; green and blue are next to it.
@@ -115,7 +112,7 @@ def _rgb(data: Tensor, starts: Sequence[int], formats: Sequence[RgbFormat]) -> t
     return pixels.to(torch.float32, memory_format=torch.contiguous_format), heights, widths, 0, 0
 
 
-def _yuv(data: Tensor, starts: Sequence[int], formats: Sequence[YuvFormat]) -> tuple[Any, ...]:
+def _yuv(data: Tensor, starts: Any, formats: Sequence[YuvFormat]) -> tuple[Any, ...]:
     frames = formats[0].frames
     heights, widths, tops, lefts = _columns([(each.height, each.width, each.top, each.left) for each in formats])
     chroma_rows, chroma_columns = (tops + heights + 1) // 2, (lefts + widths + 1) // 2  # `YuvFormat.chroma`
@@ -123,8 +120,8 @@ def _yuv(data: Tensor, starts: Sequence[int], formats: Sequence[YuvFormat]) -> t
     # Luma begins at (`top`, `left`), so that the chroma of any clip is 0.5 times as large.
     rows = widths * np.minimum(np.maximum(np.arange(2 * most_rows) - tops, 0), heights - 1)
     columns = np.minimum(np.maximum(np.arange(2 * most_columns) - lefts, 0), widths - 1)
-    luma = data[_places(heights * widths * np.arange(frames) + _column(starts), rows, columns, data.device)]
-    planes = chroma_rows * chroma_columns * np.arange(2 * frames) + frames * heights * widths + _column(starts)
+    luma = data[_places(heights * widths * np.arange(frames) + starts, rows, columns, data.device)]
+    planes = chroma_rows * chroma_columns * np.arange(2 * frames) + frames * heights * widths + starts
     rows = chroma_columns * np.minimum(np.arange(most_rows), chroma_rows - 1)
     columns = np.minimum(np.arange(most_columns), chroma_columns - 1)
     chroma = data[_places(planes, rows, columns, data.device)]
@@ -147,7 +144,3 @@ def _places(frames: Any, rows: Any, columns: Any, device: torch.device) -> Tenso
 def _columns(rows: Sequence[tuple[int, ...]]) -> Any:
     """A column B x 1 for each number of the rows."""
     return np.array(rows, dtype=np.int64).T[:, :, None]
-
-
-def _column(values: Sequence[int]) -> Any:
-    return np.array(values, dtype=np.int64)[:, None]

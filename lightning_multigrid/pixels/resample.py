@@ -88,14 +88,11 @@ def _rgb(crop: Tensor | YuvClip, flip: bool) -> Tensor:
 
 
 def _resample_block(block: Block, size: int, flips: Sequence[bool], factors: Sequence[float], out: Tensor) -> None:
-    """Resamples the crops of a block to clips B x 3 x T x S x S, and normalises them by three scales and shifts.
-
-    The grid of each clip says where its crop lies in the block, and in which direction it is read.
-    """
+    """Resamples the crops of a block to clips B x 3 x T x S x S, and normalises them by three scales and shifts."""
     frames, device = block.pixels.shape[2], block.pixels.device
     rows, columns = _points(size, block.heights), _points(size, block.widths)
     columns = np.where(np.array(flips)[:, None], block.widths - 1 - columns, columns)
-    # `grid_sample` counts from -1 to 1, from edge to edge of the block.
+    # Where each crop lies in the block: `grid_sample` counts from -1 to 1, from edge to edge of the block.
     y = (2 * (rows + block.tops) + 1) / block.pixels.shape[3] - 1
     x = (2 * (columns + block.lefts) + 1) / block.pixels.shape[4] - 1
     numbers = np.concatenate([x.ravel(), y.ravel(), factors], dtype=np.float32)  # one copy to the device

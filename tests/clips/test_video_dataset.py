@@ -17,7 +17,7 @@ from lightning_multigrid.decode import BrokenVideosError, read_frames
 from lightning_multigrid.files import InputFile
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.pixels import YuvClip, resample_clips
-from lightning_multigrid.pixels.edits import draw_rectangle
+from lightning_multigrid.pixels.augment import draw_rectangle
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.video_list import VideoList
 from tests.helpers.preparing import add_table

@@ -114,7 +114,7 @@ def test_a_table_that_does_not_fit_is_made_again_once_and_stays_for_the_other_vi
 
 @pytest.mark.parametrize("damage", [lambda data: data.replace(b"checksums", b"checkzums"), lambda data: data[:-1]])
 def test_a_damaged_table_is_made_again(store, videos, damage):
-    table = store._files(videos[0], table_store.state_of(videos[0]))[1]
+    table = store._files(videos[0])[1]
     Path(table).write_bytes(damage(Path(table).read_bytes()))
     assert lengths(store, videos) == [None, 6, 7, 8]
     assert store.known(videos).missing == videos[:1]
@@ -244,7 +244,7 @@ def test_a_table_that_may_not_be_read_is_made_again(store, videos, monkeypatch):
 def add(store, paths):
     for _ in range(3):
         for path in paths:
-            store._write(store._files(path, table_store.state_of(path))[1], make_table(path).to_bytes())
+            store._write(store._files(path)[1], make_table(path).to_bytes())
 
 
 def test_writers_at_the_same_time(store, videos):

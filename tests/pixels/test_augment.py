@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from lightning_multigrid import Augmentation, LongCycle, MultigridCallback, VideoDataModule
-from lightning_multigrid.pixels.edits import OPERATIONS, draw_edits, erase, rand_augment
+from lightning_multigrid.pixels.augment import OPERATIONS, draw_edits, erase, rand_augment
 from tests.helpers.operations import Operations
 from tests.helpers.recorder import Recorder
 from tests.helpers.tiny import trainer
