@@ -30,9 +30,16 @@ from lightning_multigrid.cli.data_commands import CORES, check_videos, index_vid
 from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.main import OF_DATA, OF_FILE, OURS
 from lightning_multigrid.cli.mistakes import refuse_other_commands, refuse_other_texts, told
-from lightning_multigrid.cli.plan import count_clips, measure_loader, preview
+from lightning_multigrid.cli.plan import (
+    MIXED,
+    StepSeconds,
+    count_clips,
+    measure_loader,
+    measure_steps,
+    preview,
+    seconds_by_points,
+)
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
-from lightning_multigrid.cli.step_seconds import MIXED, StepSeconds, measure_steps, seconds_by_points
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import at_home, new_file, require
 from lightning_multigrid.reports import comparison_figure, new_figure, plan_figure

@@ -3,23 +3,26 @@
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 from operator import mul
-from statistics import mean
+from statistics import mean, median
 from typing import Any, cast
 
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+from torch.optim import SGD
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.cli.step_seconds import StepSeconds
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.norm import ranks_needed
+from lightning_multigrid.norm import ranks_needed, sub_batches
+from lightning_multigrid.positions import Following
 from lightning_multigrid.prepare import missing_tables, of_videos
-from lightning_multigrid.reports import LRPoint
+from lightning_multigrid.reports import Clock, LRPoint
 from lightning_multigrid.schedule import (
     LR_POWERS,
     BatchShape,
@@ -49,6 +52,9 @@ from lightning_multigrid.training import (
     user_loader,
 )
 from lightning_multigrid.video import MovingShapesDataModule, VideoClassifier, VideoDataModule
+
+MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
+StepSeconds = dict[BatchShape, float]
 
 # Mini-batches of an epoch if their number is not known, and if a rough number is enough, so that LR curves are quick.
 _UNKNOWN_BATCHES = 1000
@@ -246,3 +252,54 @@ def _places(schedule: MultigridSchedule) -> Iterator[tuple[Fraction, float]]:
         # The last point is just before the end, as the next phase starts there.
         share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - _MOMENT)
         yield phase.start_epoch + share * (phase.end_epoch - phase.start_epoch), phase.lr_scale
+
+
+def seconds_by_points(shapes: Sequence[tuple[BatchShape, int]], baseline: BatchShape, seconds: float) -> StepSeconds:
+    """Returns the seconds of a step on each shape, in proportion to its points b t s^2, from those of the baseline."""
+    return {shape: seconds * shape.points / baseline.points for shape, _ in shapes}
+
+
+def measure_steps(
+    module: LightningModule,
+    shapes: Sequence[tuple[BatchShape, int]],
+    device: torch.device,
+    *,
+    precision: str = "32-true",
+    rounds: int = 10,
+) -> StepSeconds:
+    """Returns the seconds of a step (forward, backward, SGD) on each shape: the median of several rounds.
+
+    The shapes take turns, so a machine whose speed drifts favours none of them. The first round, which chooses kernels
+    and takes memory, does not count. Each shape comes with the clips that share BN statistics. Every `precision` that
+    is not mixed is measured at 32 bits. The module is trained, and stays on the device.
+    """
+    module.train().to(device)
+    optimizer = SGD(module.parameters(), lr=1e-6, momentum=0.9)
+    following = Following(module, shapes[0][0].frames, shapes[0][0].size)
+    seconds: dict[BatchShape, list[float]] = {shape: [] for shape, _ in shapes}
+    for _ in range(1 + rounds):
+        for shape, sub_batch in shapes:
+            following.set_grid(shape.frames, shape.size)
+            try:
+                with sub_batches(sub_batch, of=shape.clips):
+                    seconds[shape].append(_step(module, optimizer, shape, device, precision))
+            except torch.OutOfMemoryError as error:
+                raise ValueError(
+                    f"A step on {shape} (clips x frames x size) does not fit into the memory of {device}. Use a "
+                    "smaller `batch_size`, or a `precision` such as `16-mixed`."
+                ) from error
+    return {shape: median(of_shape[1:]) for shape, of_shape in seconds.items()}
+
+
+def _step(module: LightningModule, optimizer: SGD, shape: BatchShape, device: torch.device, precision: str) -> float:
+    clips, clock = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=device), Clock(device)
+    start = clock.now()
+    with torch.autocast(device.type, MIXED.get(precision), enabled=precision in MIXED):
+        logits: Tensor = module(clips)
+        loss = logits.float().square().mean()
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    end = clock.now()
+    clock.wait(end)
+    return clock.seconds(start, end)

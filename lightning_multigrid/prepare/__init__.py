@@ -7,10 +7,9 @@ Begin with `prepare_videos.py` (`prepare` itself, and the list of what it writes
 
 from lightning_multigrid.files import of_videos
 from lightning_multigrid.prepare.check_videos import Look, bytes_of_planes, check, kind_of, look_at
-from lightning_multigrid.prepare.index_before_fit import index_in_subprocess, tables_folder
 from lightning_multigrid.prepare.prepare_videos import Prepared, prepare, write_report
 from lightning_multigrid.prepare.processes import TASK_SECONDS, end_with_parent, usable_cores
-from lightning_multigrid.prepare.tables import index, missing_tables, originals
+from lightning_multigrid.prepare.tables import index, index_in_subprocess, missing_tables, originals, tables_folder
 from lightning_multigrid.prepare.transcode import Encoding, Planes
 
 __all__ = ["TASK_SECONDS", "Encoding", "Look", "Planes", "Prepared"]
