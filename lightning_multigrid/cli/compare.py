@@ -106,10 +106,7 @@ def _is_multigrid(callback: Config) -> bool:
 
 
 def shorten(config: Config, share: float) -> Config | None:
-    """Returns a config whose training has a share of the length: epochs, milestones and warm-up together.
-
-    None if the LR of its model has another clock.
-    """
+    """Returns a config of a share of the length: epochs, milestones, warm-up. None if its LR has another clock."""
     made = copy.deepcopy(config)
     trainer, arguments = made["trainer"], made["model"].get("init_args", {})
     lengths = {name: trainer[name] for name in _LENGTHS if (trainer.get(name) or -1) > 0}
@@ -133,11 +130,8 @@ def _share(comparison: Comparison) -> float:
 
 
 def _validations(folder: Path) -> list[float]:
-    """The shares of the training at which multigrid validates. So does what it is compared with.
-
-    Validations take time, and where `val_check_interval` counts mini-batches, variants by themselves may have more or
-    fewer of them.
-    """
+    """The shares of the training at which multigrid validates. So does what it is compared with."""
+    # Validations take time, and with `val_check_interval` in mini-batches, variants by themselves have more or fewer.
     run = Comparison(folder).runs[MULTIGRID][0]
     shares = [share for _, share, _ in run.validations]
     while shares and run.done < 1 and shares[-1] < 1:  # it was stopped early; others are watched to their end
@@ -146,7 +140,6 @@ def _validations(folder: Path) -> list[float]:
 
 
 def _run(config: Config, folder: Path, variant: str, seed: int, validate_at: list[float] | None) -> None:
-    """Trains a variant with a seed, unless its file is there."""
     name = f"{variant}-{seed}"
     file, own = folder / f"{name}.json", folder / "runs" / name
     described = yaml.safe_dump(config, sort_keys=True)

@@ -7,7 +7,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import groupby
-from math import ceil
 from pathlib import Path
 from shlex import quote
 from shutil import disk_usage
@@ -21,8 +20,8 @@ from rich import filesize
 
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, video_list
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import VIDEO_SUFFIXES, is_url, new_file, quoted, write_csv
-from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, kind_of, look_at, of_videos
+from lightning_multigrid.files import VIDEO_SUFFIXES, is_url, new_file, of_videos, quoted, write_csv
+from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, kind_of, look_at
 from lightning_multigrid.sources import Manifest, ManifestError, class_sizes
 from lightning_multigrid.video import VideoDataModule
 
@@ -77,9 +76,10 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     train, held, cut = hold_out(manifest, kinds) if val is None else (range(len(manifest)), (), 0)
     sources = {"train": source, "val": val} if val is not None else lists
     folder = f"{stem}_checkpoints"
-    clip = _clip(looks)
-    medians = _medians(looks)
+    columns = zip(*((look.frames, look.rate, min(look.height, look.width)) for look in looks), strict=True)
+    medians = [median(column) for column in columns]
     frames, rate, short = (f"{number:,.2f}".rstrip("0").rstrip(".") for number in medians)
+    clip = _clip(looks, *medians[1:])
     values = {
         **clip,
         **_training(len(train), len(held)),
@@ -159,17 +159,12 @@ def _in_yaml(names: str | Sequence[str]) -> str:
 
 
 def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:
-    """Writes a list of the videos in these rows, with the start and end of each stretch in seconds.
-
-    Labels are the names of the classes, or numbers if a name would be read as something else.
-    """
-    written, folder = [("path", "label", "start", "end")], os.path.dirname(os.path.abspath(path))
-    as_names = all(map(_is_name, manifest.classes))
+    written, folder = [["path", "label", "start", "end"]], os.path.dirname(os.path.abspath(path))
+    as_names = all(map(_is_name, manifest.classes))  # else one would be read as something else
     names = manifest.classes if as_names and manifest.classes else [*map(str, range(manifest.num_classes))]
     for row in rows:
-        start, end = manifest.stretch(row)
-        times = str(start) if start else "", "" if math.isinf(end) else str(end)
-        written.append((_from(folder, manifest.path(row)), names[manifest.label(row)], *times))
+        times = [str(seconds) if 0 < seconds < math.inf else "" for seconds in manifest.stretch(row)]
+        written.append([_from(folder, manifest.path(row)), names[manifest.label(row)], *times])
     write_csv(path, written)
 
 
@@ -186,7 +181,6 @@ def _is_name(label: str) -> bool:
 
 
 def _split_text(train: Sequence[int], held: Sequence[int], kinds: Sequence[str]) -> str:
-    """Says how many videos are on either side, also by how they are coded."""
     if not held:
         return f"Training: {of_videos(len(train))}."
     counts = [Counter(kinds[row] for row in rows if kinds) for rows in (train, held)]
@@ -195,15 +189,8 @@ def _split_text(train: Sequence[int], held: Sequence[int], kinds: Sequence[str])
     return f"Training and validation: {len(train):,} and {of_videos(len(held))}{by_kind}."
 
 
-def _medians(looks: Sequence[Look]) -> list[float]:
-    """Of frames, frames per second and short sides."""
-    numbers = [(look.frames, look.rate, min(look.height, look.width)) for look in looks]
-    return [median(column) for column in zip(*numbers, strict=True)]
-
-
-def _clip(looks: Sequence[Look]) -> dict[str, int]:
+def _clip(looks: Sequence[Look], rate: float, short: float) -> dict[str, int]:
     machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
-    _, rate, short = _medians(looks)
     shortest = sorted(look.frames for look in looks)[len(looks) // 10]
     frames = next((number for number in (16, 8, 4) if number <= min(shortest, machine["frames"])), 2)
     return {
@@ -225,9 +212,9 @@ def _training(videos: int, held: int = 0) -> dict[str, Any]:
         )
     if batch == 8 and _STEPS * batch > _EPOCHS * videos:
         batch = 4  # for more steps; BatchNorm of fewer clips is another baseline
-    epochs = max(_LEAST, min(_EPOCHS, ceil(_STEPS * batch / videos)))
-    every = ceil(epochs / _VALIDATIONS)
-    epochs = every * ceil(epochs / every)  # the last one is validated
+    epochs = max(_LEAST, min(_EPOCHS, math.ceil(_STEPS * batch / videos)))
+    every = math.ceil(epochs / _VALIDATIONS)
+    epochs = every * math.ceil(epochs / every)  # the last one is validated
     return {
         **{name: machine[name] for name in ("model", "why_model", "precision", "why_precision")},
         "channels_last": str(machine["channels_last"]).lower(),

@@ -66,7 +66,6 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _page(command: str) -> argparse.ArgumentParser:
-    """The parser of a command of Lightning's with the options that most trainings need, for its help."""
     source = " [PREDICT]" if command == "predict" else ""
     parser = argparse.ArgumentParser(
         usage=f"lightning-multigrid {command}{source} [--config CONFIG] [options]", description=_LIGHTNINGS[command]

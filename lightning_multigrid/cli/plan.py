@@ -19,9 +19,10 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.terminal import say
+from lightning_multigrid.files import of_videos
 from lightning_multigrid.norm import ranks_needed, sub_batches
 from lightning_multigrid.positions import Following
-from lightning_multigrid.prepare import missing_tables, of_videos
+from lightning_multigrid.prepare import missing_tables
 from lightning_multigrid.reports import Clock, LRPoint
 from lightning_multigrid.schedule import (
     LR_POWERS,
@@ -70,10 +71,7 @@ class Preview:
     plan: Plan  # for an assumed number of clips, if it is not known
     counted: bool  # whether the number of clips is known
     lrs: tuple[LRPoint, ...]  # over the training on these devices, `_POINTS_PER_PHASE` per phase
-    lr: float  # the config's, without warm-up and decay
-    configured_world: int  # the devices that the config and its LR are for
-    of_devices: float  # what the LR of the config is multiplied with on these devices
-    lr_rule: str  # how the LR grows with the clips, in words
+    lr_notes: tuple[str, ...]  # how the LR grows with the clips, and what it is on other devices than the config's
 
     @property
     def schedule(self) -> MultigridSchedule:
@@ -92,7 +90,6 @@ class Preview:
         return list(dict([first, *self.schedule.grids_of_statistics]).items())
 
     def table(self, seconds: StepSeconds) -> str:
-        """The plan as text, with step times if the seconds of a step on each shape are known."""
         phases, steps, world = self.schedule.phases, self.steps, self.plan.world
         ends = zip(self.lrs[::_POINTS_PER_PHASE], self.lrs[_POINTS_PER_PHASE - 1 :: _POINTS_PER_PHASE], strict=True)
         columns = {"LR": [" to ".join(dict.fromkeys(f"{point.lr:.3g}" for point in phase)) for phase in ends]}
@@ -136,14 +133,7 @@ class Preview:
                 + ("" if schedule.is_baseline else f" instead of {duration(whole)}, {whole / own:.2f}x faster")
                 + " if all loaders together give these clips/s; validation and start-up come on top."
             )
-        lines.append(self.lr_rule)
-        if self.plan.world != self.configured_world:
-            devices = f"{counted(self.configured_world, 'device')} x {counted(baseline.clips, 'clip')}"
-            lines.append(
-                f"The config is for {devices}, at the LR {self.lr:g}. For {self.plan.world}, as in this table, write "
-                f"the LR {self.lr * self.of_devices:.3g}."
-            )
-        return lines
+        return [*lines, *self.lr_notes]
 
 
 def count_clips(data: VideoDataModule) -> int | None:
@@ -161,12 +151,8 @@ def count_clips(data: VideoDataModule) -> int | None:
 def measure_loader(
     planned: Preview, trainer: Trainer, module: LightningModule, data: VideoDataModule, seconds: StepSeconds
 ) -> str:
-    """Reads mini-batches by the config's workers; says what the training takes on this machine, and what is its limit.
-
-    `count_clips` has counted the videos. `seconds` are those of a step on each shape, measured here. If the loader
-    can't be measured, it says why.
-    """
-    if isinstance(data, MovingShapesDataModule):
+    """Reads mini-batches by the config's workers; says what the training takes on this machine, and what limits it."""
+    if isinstance(data, MovingShapesDataModule):  # of other data, `count_clips` has set them up
         data.prepare_data()
         data.setup("fit")
     loader, plan = data.train_dataloader(), planned.plan
@@ -195,7 +181,6 @@ def preview(
     """Returns what `fit` does on this many devices (`world`); Trainer and module are afterwards as before.
 
     `clips` is the number of videos, `configured_world` that of the devices that the LR of the config is for.
-    Epochs of too few steps, and a scheduler that counts steps of an unknown number, are refused.
     """
     check_parts(callback, "VideoDataset")
     with Changes() as changes:
@@ -222,15 +207,20 @@ def preview(
             quick = replace(plan, batches=_CURVE_BATCHES)
         group = trainer.optimizers[0].param_groups[0]
         configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
-        rule = lr_rule(callback, plan.schedule, trainer.optimizers)
+        notes = [lr_rule(callback, plan.schedule, trainer.optimizers)]
         lr = BaselineLR(quick, trainer)
         lr.start(changes)
         scaling = plan.schedule.lr_scaling
         if world != configured_world and callback.schedule is None and callback.lr_scaling == "auto":
             scaling = auto_lr_scaling(trainer.optimizers)  # a plan of one shape needs none, more devices do
         of_devices = (world / configured_world) ** LR_POWERS[scaling]
-        lrs = tuple(_lr_points(plan.schedule, lr, of_devices))
-        return Preview(plan, clips is not None, lrs, configured, configured_world, of_devices, rule)
+        if world != configured_world:
+            devices = f"{counted(configured_world, 'device')} x {counted(plan.schedule.baseline.shape.clips, 'clip')}"
+            notes.append(
+                f"The config is for {devices}, at the LR {configured:g}. For {world}, as in this table, write "
+                f"the LR {configured * of_devices:.3g}."
+            )
+        return Preview(plan, clips is not None, tuple(_lr_points(plan.schedule, lr, of_devices)), tuple(notes))
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
@@ -240,18 +230,13 @@ def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
 def _lr_points(schedule: MultigridSchedule, lr: BaselineLR, factor: float) -> Iterator[LRPoint]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a scheduler's step before the first of its optimizer
-        for position, scale in _places(schedule):
+        for phase, part in product(schedule.phases, range(_POINTS_PER_PHASE)):
+            # The last point is just before the end, as the next phase starts there.
+            share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - _MOMENT)
+            position = phase.start_epoch + share * (phase.end_epoch - phase.start_epoch)
             lr.go_to(schedule.baseline_epoch(position))
             baseline = factor * float(lr.baseline_lr)
-            yield LRPoint(float(position), baseline * scale, baseline)
-
-
-def _places(schedule: MultigridSchedule) -> Iterator[tuple[Fraction, float]]:
-    """Yields `_POINTS_PER_PHASE` positions of each phase, each with the scale of the LR."""
-    for phase, part in product(schedule.phases, range(_POINTS_PER_PHASE)):
-        # The last point is just before the end, as the next phase starts there.
-        share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - _MOMENT)
-        yield phase.start_epoch + share * (phase.end_epoch - phase.start_epoch), phase.lr_scale
+            yield LRPoint(float(position), baseline * phase.lr_scale, baseline)
 
 
 def seconds_by_points(shapes: Sequence[tuple[BatchShape, int]], baseline: BatchShape, seconds: float) -> StepSeconds:

@@ -12,8 +12,8 @@ from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lightning_multigrid.cli.checkpoint import TRAIN_FROM_IT
 from lightning_multigrid.cli.commands import run
+from lightning_multigrid.cli.mistakes import TRAIN_FROM_IT
 from lightning_multigrid.cli.terminal import say
 
 

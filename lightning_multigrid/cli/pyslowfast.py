@@ -16,7 +16,6 @@ from lightning_multigrid.files import StrPath
 
 
 def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
-    """Returns the values of a config by their dotted names."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {str(name): value}
@@ -166,10 +165,8 @@ def _lr_policy(config: _Config) -> dict[str, Any]:
     ratios = [later / earlier for earlier, later in pairwise(used)]
     by_one_factor = bool(ratios) and all(math.isclose(ratio, ratios[0]) for ratio in ratios)
     if steps[:1] != [0] or len(used) < len(steps) or used[0] != 1 or not by_one_factor:
-        raise config.refuse(
-            "SOLVER.LRS",
-            f"must fall by one factor at each of `SOLVER.STEPS: {steps}`, from 1 at epoch 0. Write a module.",
-        )
+        why = f"must fall by one factor at each of `SOLVER.STEPS: {steps}`, from 1 at epoch 0. Write a module."
+        raise config.refuse("SOLVER.LRS", why)
     return {"schedule": "steps", "milestones": steps[1:], "gamma": ratios[0]}
 
 
@@ -220,13 +217,7 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
         lists = {split: _part("sources.VideoList", source=path, root=prefix) for split, path in lists.items()}
     else:
         config.notes.append("Relative paths in a list start from its folder, in PySlowFast from the working folder.")
-    return {
-        **lists,
-        **config.same("data"),
-        **sampling,
-        "batch_size": batch // max(1, gpus),
-        "test_views": test,
-    }
+    return {**lists, **config.same("data"), **sampling, "batch_size": batch // max(1, gpus), "test_views": test}
 
 
 def _part(name: str, **arguments: Any) -> dict[str, Any]:

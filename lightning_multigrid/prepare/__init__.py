@@ -5,7 +5,6 @@ Begin with `prepare_videos.py` (`prepare` itself, and the list of what it writes
 `processes.py` runs all three.
 """
 
-from lightning_multigrid.files import of_videos
 from lightning_multigrid.prepare.check_videos import Look, bytes_of_planes, check, kind_of, look_at
 from lightning_multigrid.prepare.prepare_videos import Prepared, prepare, write_report
 from lightning_multigrid.prepare.processes import TASK_SECONDS, end_with_parent, usable_cores
@@ -14,4 +13,4 @@ from lightning_multigrid.prepare.transcode import Encoding, Planes
 
 __all__ = ["TASK_SECONDS", "Encoding", "Look", "Planes", "Prepared"]
 __all__ += ["bytes_of_planes", "check", "end_with_parent", "index", "index_in_subprocess", "kind_of", "look_at"]
-__all__ += ["missing_tables", "of_videos", "originals", "prepare", "tables_folder", "usable_cores", "write_report"]
+__all__ += ["missing_tables", "originals", "prepare", "tables_folder", "usable_cores", "write_report"]

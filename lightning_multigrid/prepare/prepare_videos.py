@@ -145,7 +145,6 @@ def prepare(
 
 
 def _refuse_others_files(folder: str, suffix: str) -> None:
-    """Refuses a folder with files of others under the names of ours, or whose list has videos of another store."""
     heads = dict.fromkeys(_OURS, "")
     for name in _OURS:
         with suppress(FileNotFoundError), open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
@@ -170,7 +169,6 @@ def _refuse_others_files(folder: str, suffix: str) -> None:
 
 
 def _check_room(folder: str, needed: int) -> None:
-    """Raises an `OutputError` if the disk of a folder has no room for this many bytes."""
     if needed > (free := shutil.disk_usage(folder).free):
         raise OutputError(
             errno.ENOSPC,
@@ -202,10 +200,7 @@ def names_of(sources: Sequence[str], root: str, suffix: str) -> dict[str, str]:
 
 
 def _made_from(source: str, encoding: Encoding | Planes, images_per_second: float | None) -> str:
-    """What a prepared video is made of and how: its source as it is now, and the settings.
-
-    Which source it is, its name tells: the path below the root, so that another mount changes nothing.
-    """
+    # Which source it is, its name tells: the path below the root, so that another mount changes nothing.
     about: dict[str, object]
     if not is_url(source) and os.path.isdir(source):
         with os.scandir(source) as entries:

@@ -14,8 +14,7 @@ from lightning_multigrid.prepare.processes import TASK_SECONDS, TaskFailure, run
 from lightning_multigrid.sources import Manifest
 
 _FEW = 32  # videos that are done before a program has started
-Videos = Iterable[tuple[str, Iterable[str]]]
-"""Paths of videos, with the root that they are below."""
+_Videos = Iterable[tuple[str, Iterable[str]]]  # their paths, with the root that these are below
 
 
 def originals(manifest: Manifest) -> Iterator[str]:
@@ -29,7 +28,7 @@ def missing_tables(manifest: Manifest) -> list[str]:
     return TableStore(manifest.tables, manifest.root).known(originals(manifest)).missing if manifest.tables else []
 
 
-def index(videos: Videos, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> Done:
+def index(videos: _Videos, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> Done:
     """Makes the frame tables that videos lack, with a bar; stores each in the folder of a `TableStore` at once.
 
     Several processes share the work: each takes the videos in an order of its own, and looks for the table before it
@@ -67,12 +66,10 @@ def _make(task: tuple[TableStore, str]) -> bool:
 
 
 def index_in_subprocess(manifests: Iterable[Manifest], folder: StrPath) -> str:
-    """Makes the frame tables that videos of manifests lack, and stores them in a folder.
+    """As `index`, of manifests: returns a sentence that says what was made; empty if nothing was missing.
 
     It starts `python -m lightning_multigrid.prepare`: processes of the user's own script would run that script again.
     That program also asks which videos at URLs lack a table: this process opens no connection, so that it may fork.
-    Returns a sentence that says what was made; empty if nothing was missing. An `OutputError` if the folder of this
-    `TableStore` can't be written to.
     """
     missing, remote = defaultdict[str, list[str]](list), False
     for manifest in manifests:
@@ -92,11 +89,10 @@ def index_in_subprocess(manifests: Iterable[Manifest], folder: StrPath) -> str:
     modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(command, input=text, check=False, stdout=subprocess.PIPE, env=os.environ | modules)
     if run.returncode:
-        said = f"The program that makes frame tables ended with exit status {run.returncode}."
-        raise OutputError(errno.EIO, said)
+        raise OutputError(errno.EIO, f"The program that makes frame tables ended with exit status {run.returncode}.")
     return run.stdout.decode().splitlines()[-1]
 
 
-def tables_folder() -> str:
-    """Where the frame tables of videos that are not prepared are stored, unless another folder is given."""
-    return str(cache_folder() / "tables")
+def tables_folder(given: object) -> str:
+    """Where the frame tables of videos that are not prepared are stored: in a given folder, or the user's cache."""
+    return given if isinstance(given, str) else str(cache_folder() / "tables")

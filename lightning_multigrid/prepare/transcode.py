@@ -64,7 +64,6 @@ class Encoding:
         return high, wide
 
     def options(self) -> dict[str, str]:
-        """Options of FFmpeg's libx264."""
         return {
             "preset": self.preset,
             # Spend bits where they lower the squared error, not where an eye would want them.
@@ -96,7 +95,6 @@ class Planes:
         Encoding(self.short_side)  # a ValueError for the same values
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Returns the height and width for a video of this size: those of an `Encoding`."""
         return Encoding(self.short_side).size(height, width)
 
 
@@ -129,7 +127,6 @@ def transcode(job: TranscodeJob) -> None:
 
 
 def _store(job: TranscodeJob, file: BinaryIO) -> None:
-    """Writes the planes of all frames."""
     with open_whole(job.source, job.images_per_second) as source:
         planes, rate = PlaneWriter(file), _rate(source)
         for picture in _pictures(job, source, rate):
@@ -138,7 +135,6 @@ def _store(job: TranscodeJob, file: BinaryIO) -> None:
 
 
 def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
-    """Encodes all frames, and writes after them the table of what came out."""
     number = height = width = 0
     # Neither the muxer's version nor the time of day goes into the file.
     container_options = {"fflags": "+bitexact"}
@@ -170,10 +166,7 @@ def _rate(source: Video) -> Fraction:
 
 
 def _pictures(job: TranscodeJob, source: Video, rate: Fraction) -> Iterator[VideoFrame]:
-    """All frames of a source as they are stored: scaled, upright, with their times.
-
-    A `VideoError` at the end if the video is damaged.
-    """
+    """All frames of a source as they are stored: scaled, upright, in time; a `VideoError` after damaged ones."""
     scaler, clock = VideoReformatter(), None
     for frame in source:
         if clock is None:
@@ -198,7 +191,6 @@ def _pictures(job: TranscodeJob, source: Video, rate: Fraction) -> Iterator[Vide
 def _picture(
     scaler: VideoReformatter, frame: VideoFrame, size: tuple[int, int], turn: Orientation, matrix: int | None
 ) -> VideoFrame:
-    """A frame ready to be encoded: of some rows and columns as it is stored, upright, yuv420p of limited range."""
     scaled = scaler.reformat(
         frame,
         width=size[1],

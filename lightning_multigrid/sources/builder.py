@@ -98,7 +98,8 @@ class ManifestBuilder:
         start, end = stretch
         if not 0 <= start < end:
             raise self.error(where, f"a stretch from {start:g} to {end:g} s. Give a start from 0, and an end after it")
-        if not self._is_there(name):
+        folder, base = os.path.split(os.path.join(self._root, name))
+        if self._names_in is not None and normalize("NFC", base) not in self._names_in(folder):
             self._missing += 1
             return
         self._paths += name.encode("utf-8", "surrogateescape")
@@ -109,10 +110,7 @@ class ManifestBuilder:
         self._stretches.extend(stretch)
 
     def build(self, names: Sequence[str] = ()) -> Manifest:
-        """Returns the manifest, once.
-
-        `names` are the classes that labels count if they were not known before; sorted, they are the classes.
-        """
+        """Returns the manifest, once. `names` are what labels count without `classes`; these are then sorted."""
         rows = len(self._path_offsets) - 1
         if not rows and self._missing:
             raise ManifestError(
@@ -175,10 +173,6 @@ class ManifestBuilder:
             )
         return url
 
-    def _is_there(self, name: str) -> bool:
-        folder, base = os.path.split(os.path.join(self._root, name))
-        return self._names_in is None or normalize("NFC", base) in self._names_in(folder)
-
     def _check_labels(self, labels: Sequence[int], where: str | int) -> None:
         for label in labels:
             if not 0 <= label < self._beyond:
@@ -198,7 +192,6 @@ class ManifestBuilder:
 
 
 def _check_root(url: str, *, of_frames: bool, existing_only: bool) -> None:
-    """Refuses a URL as the root if its videos could not be read, or it would mean other ones."""
     if fault := url_fault(url):
         raise ManifestError(f"`root` {quoted(url)} {fault}.")
     if set("?#").intersection(url):

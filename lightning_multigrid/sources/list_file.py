@@ -109,7 +109,6 @@ class ListFile:
             )
 
     def _check_split(self, line: int, name: str, value: str, splits: dict[str, str]) -> None:
-        """Refuses a row of another split than those before, in a column such as `split`; `splits` has theirs."""
         if splits.setdefault(name, value) != value:
             raise self.error(
                 line,
@@ -151,7 +150,6 @@ class Labels:
         self._first: tuple[int, str, type] | None = None  # line, label and kind of the first
 
     def of(self, row: Row) -> list[int]:
-        """The numbers of a row's labels."""
         line, path, label, *_ = row
         if not label:
             return []
@@ -192,7 +190,6 @@ class Labels:
         return label
 
     def _read(self, line: int, label: str) -> Sequence[int | str]:
-        """The labels of a field: numbers or names."""
         if _NUMBERS.fullmatch(label):
             return [int(part) for part in re.findall("[0-9]+", label)]
         if label in self._ids:  # known, or judged in a row before
@@ -265,7 +262,6 @@ def _is_header(names: Sequence[str]) -> bool:
 
 
 def _names_labels(header: Sequence[str]) -> bool:
-    """Whether a header has a column of paths and one of labels."""
     return not any(set(names).isdisjoint(header) for names in (_PATHS, _LABELS))
 
 

@@ -167,8 +167,7 @@ class VideoDataModule(LightningDataModule):
         check_normalisation(mean, std)
         self.sources: dict[Split, Source | None] = {"train": train, "val": val, "test": test, "predict": predict}
         self.num_classes = self._given_num_classes = num_classes
-        self.batch_size = batch_size
-        self.frames, self.size, self.stride = frames, size, stride
+        self.batch_size, self.frames, self.size, self.stride = batch_size, frames, size, stride
         self.clip_sampling = ClipSampling(
             frames, size, stride, sampling, short_side, flip, short_side_sampling, frame_rate
         )
@@ -178,8 +177,7 @@ class VideoDataModule(LightningDataModule):
         self.mean, self.std, self.antialias = mean, std, antialias
         self.pixels, self.repeats, self.balance = pixels, repeats, balance
         self.num_workers, self.prefetch_factor, self.timeout = num_workers, prefetch_factor, timeout
-        self.drop_last = drop_last
-        self.index = index
+        self.drop_last, self.index = drop_last, index
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
         self._just_read: dict[str, dict[Split, Manifest]] = {}  # of a stage, by `prepare_data`, for its `setup`
         self._classes: tuple[str, ...] = ()
@@ -230,10 +228,9 @@ class VideoDataModule(LightningDataModule):
         read = self._just_read.pop(stage, None) or self.manifests(*_SPLITS[stage])
         train = read.get("train")
         self._classes = train.classes if train else ()
-        for split in _SPLITS[stage]:
-            if split not in read:
+        for split, manifest in read.items():
+            if split not in _SPLITS[stage]:
                 continue
-            manifest = read[split]
             if split != "predict":
                 self.num_classes = self._num_classes_of(split, manifest, train)
                 _tell(split, manifest, train, self.num_classes)
@@ -286,7 +283,6 @@ class VideoDataModule(LightningDataModule):
 
     @override
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Resamples crops on the device; then calls the LightningModule's own hook."""
         trainer = self.trainer
         assert trainer is not None, "a loop of one's own calls `resample_clips`, as `ClipBatch` says"
         stage = trainer.state.stage
@@ -299,7 +295,6 @@ class VideoDataModule(LightningDataModule):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the names of the classes, if they are known."""
         return {"classes": list(self._classes)} if self._classes else {}
 
     @override

@@ -104,7 +104,6 @@ class VideoClips(Dataset[tuple[Tensor, Any]]):
         return len(self.manifest)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Any]:
-        """Returns a clip of the baseline's frames and size, and its label."""
         seed = int(torch.randint(2**63 - 1, ())) if self.train else int(index)
         return self.read_clip(ClipRequest(int(index), self.frames, self.size, seed))
 

@@ -288,7 +288,7 @@ def labelled(rows, **arguments):
     builder = ManifestBuilder("list.csv", "/data", **arguments)
     for path, label, *stretch in rows:
         builder.add(path, [label], where="", stretch=tuple(stretch) or (0.0, math.inf))
-    return builder.labelled()
+    return builder.build()
 
 
 @pytest.mark.parametrize(
