@@ -35,15 +35,7 @@ from lightning_multigrid.cli.mistakes import (
     refuse_other_texts,
     told,
 )
-from lightning_multigrid.cli.plan import (
-    MIXED,
-    StepSeconds,
-    count_clips,
-    measure_loader,
-    measure_steps,
-    preview,
-    seconds_by_points,
-)
+from lightning_multigrid.cli.plan import MIXED, count_clips, measure_loader, measure_steps, preview, seconds_by_points
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import at_home, new_file, require
@@ -98,14 +90,13 @@ def plan(
     if plot is not None:
         plan_figure(planned.schedule, planned.lrs).savefig(plot, dpi=150)
         say(f"Drawn to {plot}.", sys.stderr)
-    seconds: StepSeconds = {}
+    shapes, baseline = planned.shapes, planned.schedule.baseline.shape
+    seconds = {} if step_time is None else seconds_by_points(shapes, baseline, step_time)
     if measure:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if cli.precision not in (*MIXED, "32-true"):
             say(f"Steps are measured at 32 bits, and not in `precision: {cli.precision}`.", sys.stderr)
-        seconds = measure_steps(cli.model, planned.shapes, device, precision=cli.precision)
-    elif step_time is not None:
-        seconds = seconds_by_points(planned.shapes, planned.schedule.baseline.shape, step_time)
+        seconds = measure_steps(cli.model, shapes, device, precision=cli.precision)
     say(planned.table(seconds))
     if measure:
         here = clips is None and planned.counted

@@ -164,14 +164,12 @@ def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:
     names = manifest.classes if as_names and manifest.classes else [*map(str, range(manifest.num_classes))]
     for row in rows:
         times = [str(seconds) if 0 < seconds < math.inf else "" for seconds in manifest.stretch(row)]
-        written.append([_from(folder, manifest.path(row)), names[manifest.label(row)], *times])
+        video = manifest.path(row)
+        relative = os.path.relpath(video, folder)
+        if is_url(video) or relative.startswith("..") or relative != relative.strip():  # a list can't say it so
+            relative = video
+        written.append([relative, names[manifest.label(row)], *times])
     write_csv(path, written)
-
-
-def _from(folder: str, path: str) -> str:
-    """A path relative to the folder of a list, if a list can say it so."""
-    relative = os.path.relpath(path, folder)
-    return path if is_url(path) or relative.startswith("..") or relative != relative.strip() else relative
 
 
 def _is_name(label: str) -> bool:

@@ -76,8 +76,7 @@ def prepare(
 
     Raises:
         BrokenVideosError: If too many videos are broken; the others are there nevertheless, and so is the report.
-        OutputError: If the disk is full, or has no room for the planes, or refuses something. The same command goes on
-            from what is there.
+        OutputError: If the disk is full, has no room for the planes, or refuses something. The same command goes on.
         ValueError: If an argument is outside its range, two videos would share a name, or this FFmpeg has no encoder.
     """
     require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "in [0, 1]")

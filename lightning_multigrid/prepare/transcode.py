@@ -39,8 +39,7 @@ class Encoding:
     """How videos are encoded (H.264, yuv420p, without sound). An argument outside its range is a ValueError.
 
     Args:
-        short_side: Pixels of the shorter side, even. Smaller videos keep their size, up to a row or column that makes
-            it odd.
+        short_side: Pixels of the shorter side, even. Smaller videos keep their size, but for an odd row or column.
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
         preset: How much time x264 may take. Faster ones make more bytes (docs/evidence.md), and decode no faster.
     """
@@ -82,11 +81,7 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Planes:
-    """How videos are stored as decoded planes: no second loss, and clips that need no decoder, for many bytes.
-
-    Args:
-        short_side: That of an `Encoding`.
-    """
+    """How videos are stored as decoded planes: no second loss, and clips that need no decoder, for many bytes."""
 
     short_side: int = 256
     suffix: ClassVar[str] = PLANES_SUFFIX

@@ -136,17 +136,15 @@ class Labels:
 
     `classes` are those that are known, in the order of their numbers; `counted` says whether the numbers of the list
     count these, or perhaps others than those of training. Without `multi_label` only a name of `classes` may hold a
-    `;`. `names` are the classes, as numbers count them, new ones in the order in which they came.
+    `;`. `ids` are the numbers of the classes, new ones in the order in which they came.
     """
 
     def __init__(
         self, rows: ListFile, classes: Sequence[str], *, counted: bool, multi_label: bool, folders: bool
     ) -> None:
-        self.names = list(classes)
         self._known, self._multi_label, self._rows, self._folders = bool(classes), multi_label, rows, folders
-        self._ids = {name: number for number, name in enumerate(classes)}
-        numbers = () if counted else (name for name in classes if _NUMBER.fullmatch(name))
-        self._numbered = {int(name): self._ids[name] for name in numbers}
+        self.ids = {name: number for number, name in enumerate(classes)}
+        self._numbered = {int(name): name for name in classes if not counted and _NUMBER.fullmatch(name)}
         self._first: tuple[int, str, type] | None = None  # line, label and kind of the first
 
     def of(self, row: Row) -> list[int]:
@@ -169,21 +167,19 @@ class Labels:
 
     def _number(self, line: int, label: int | str) -> int:
         if isinstance(label, str):
-            if label not in self._ids and self._known:
+            if label not in self.ids and self._known:
+                first = next(iter(self.ids))
                 raise self._rows.error(
                     line,
-                    f"{quoted(label)} is not among the {len(self._ids):,} classes, such as {quoted(self.names[0])}. "
+                    f"{quoted(label)} is not among the {len(self.ids):,} classes, such as {quoted(first)}. "
                     "Correct it, give the training split a video of it, or name all classes in a file for `classes` of "
                     "`VideoList`",
                 )
-            if label not in self._ids:
-                self._ids[label] = len(self.names)
-                self.names.append(label)
-            return self._ids[label]
-        if self._numbered.get(label, label) != label:
+            return self.ids.setdefault(label, len(self.ids))
+        if (name := self._numbered.get(label)) is not None and self.ids[name] != label:
             raise self._rows.error(
                 line,
-                f"the label {label} may be the class {quoted(self.names[self._numbered[label]])} of training or its "
+                f"the label {label} may be the class {quoted(name)} of training or its "
                 f"class {label}, counted from 0. Give the `VideoList` of this list the `classes` that its numbers "
                 "count",
             )
@@ -192,7 +188,7 @@ class Labels:
     def _read(self, line: int, label: str) -> Sequence[int | str]:
         if _NUMBERS.fullmatch(label):
             return [int(part) for part in re.findall("[0-9]+", label)]
-        if label in self._ids:  # known, or judged in a row before
+        if label in self.ids:  # known, or judged in a row before
             return [label]
         if ";" in label and not self._multi_label:
             raise self._rows.error(
@@ -205,7 +201,7 @@ class Labels:
             raise self._rows.error(line, f"the label {quoted(label)} is not in UTF-8. Save the list as UTF-8")
         between = ";" if ";" in label else ","  # names such as "Male speech, man speaking" hold a comma
         names = [name.strip() for name in label.split(between)] if self._multi_label else [label]
-        if len(names) > 1 and between == "," and not (self._known and self._ids.keys() >= {*names}):
+        if len(names) > 1 and between == "," and not (self._known and self.ids.keys() >= {*names}):
             raise self._rows.error(
                 line,
                 f"the label {quoted(label)} may be several names, or one that holds a comma. Part names by `;`, or "

@@ -21,8 +21,7 @@ _AT_ONCE = 1 << 12  # paths
 class Rows(NamedTuple):
     """Path i is `paths[path_offsets[i] : path_offsets[i + 1]]`, labels likewise.
 
-    `spans` has the start and the end of each label, and `stretches` those of each row, in s of the video: 0 and
-    infinity if it is the whole video.
+    `spans` has start and end of each label, `stretches` of each row, in s of the video: 0 and infinity for all of it.
     """
 
     paths: Tensor

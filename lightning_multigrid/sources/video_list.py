@@ -120,7 +120,7 @@ class VideoList:
         for row in rows:
             stretch, spans = times(rows, row)
             builder.add(row.path, labels.of(row), where=row.line, spans=spans, stretch=stretch)
-        return replace(builder.build(labels.names), prepared=prepared)
+        return replace(builder.build([*labels.ids]), prepared=prepared)
 
     def _builder(self, source: str, root: StrPath | None, **arguments: Any) -> ManifestBuilder:
         own = {name: getattr(self, name) for name in ("frame_rate", "existing_only", "allow_outside_root")}

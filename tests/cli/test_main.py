@@ -144,7 +144,7 @@ def test_plan_on_other_devices_than_the_config_says(tmp_path, given, world):
     preview, _ = planned("--config", path, "--clips=48000", "--model.lr=0.4", *given)
     assert preview.plan.world == world
     assert preview.steps == Plan(KINETICS, 48_000, world=world).phase_steps
-    assert preview.lr == 0.4
+    assert ("at the LR 0.4. For 6, as in this table" in preview.lr_notes[-1]) == (world == 6)
 
 
 @pytest.mark.parametrize(
@@ -581,7 +581,7 @@ def test_a_path_may_start_from_the_home_folder_where_a_shell_leaves_it_so(monkey
 
 def test_the_version_is_told_without_importing_what_trains(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["lightning_multigrid", "--version"])
-    monkeypatch.setitem(sys.modules, "lightning_multigrid.cli.program", None)
+    monkeypatch.setitem(sys.modules, "lightning_multigrid.cli.commands", None)
     runpy.run_module("lightning_multigrid", run_name="__main__")
     assert capsys.readouterr().out == f"lightning-multigrid {__version__}\n"
 
