@@ -368,8 +368,7 @@ def typed(command: str, words: Sequence[str]) -> list[str]:
     parts = (word.partition("=") if word.startswith("-") else ("", "", word) for word in words)
     taken = [flags.get(word := f"{name}{given}{at_home(value)}", word) for name, given, value in parts]
     if command in _FIRST_WORDS and taken and not taken[0].startswith("-"):
-        first, *rest = taken
-        taken = [*rest, f"--{_FIRST_WORDS[command]}={first}"]
+        taken.append(f"--{_FIRST_WORDS[command]}={taken.pop(0)}")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     either = parser.add_mutually_exclusive_group()
     either.add_argument("-c", "--config", action="append", default=[])

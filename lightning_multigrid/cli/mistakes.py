@@ -114,11 +114,10 @@ def refuse_other_files(given: str) -> None:
         files = sorted(path.glob("*.ckpt"), key=lambda file: file.stat().st_mtime)
         newest = f", such as {files[-1]}" if files else ""
         raise ValueError(f"`--ckpt_path {given}` is a folder. Give a checkpoint of `fit`{newest}, or `last`.")
-    try:
-        whole = zipfile.is_zipfile(path)  # torch writes archives, whose end says what is in them
-        found = AtomicCheckpointIO().load_checkpoint(path, "meta") if whole else None  # type: ignore[arg-type]
-    except RuntimeError:  # torch's, of other archives
-        found = None
+    found = None
+    with suppress(RuntimeError):  # torch's, of other archives
+        if zipfile.is_zipfile(path):  # torch writes archives, whose end says what is in them
+            found = AtomicCheckpointIO().load_checkpoint(path, "meta")  # type: ignore[arg-type]
     if found is None:
         what = "is not a checkpoint, or only a part of one"
         raise ValueError(f"`--ckpt_path {given}` {what}. Give a checkpoint of `fit`, or `last`.")

@@ -58,8 +58,7 @@ MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 StepSeconds = dict[BatchShape, float]
 
 # Mini-batches of an epoch if their number is not known, and if a rough number is enough, so that LR curves are quick.
-_UNKNOWN_BATCHES = 1000
-_CURVE_BATCHES = 200
+_UNKNOWN_BATCHES, _CURVE_BATCHES = 1000, 200
 _POINTS_PER_PHASE = 24
 _MOMENT = Fraction(1, 10**6)  # before the end of a phase, as a share of it
 

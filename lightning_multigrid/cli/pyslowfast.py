@@ -1,7 +1,4 @@
-"""Translates configs of PySlowFast into configs of this package; comments name what could not be carried over.
-
-`pyslowfast.yaml` has the names and defaults of PySlowFast.
-"""
+"""Translates configs of PySlowFast into configs of this package; comments name what could not be carried over."""
 
 import math
 import os
@@ -22,6 +19,7 @@ def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
     return flat
 
 
+# The names and defaults of PySlowFast.
 _KNOWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _DEFAULTS = _flat(_KNOWN["defaults"]) | {name: accepted[0] for name, accepted in _KNOWN["only"].items()}
 

@@ -1,8 +1,7 @@
 """One pass over each video of a dataset: is it damaged, what is its frame table, and how does it decode faster.
 
-Begin with `prepare_videos.py` (`prepare` itself, and the list of what it writes), then `transcode.py` (one video).
-`tables.py` makes the frame tables of videos that stay as they are, `check_videos.py` says what is damaged by them, and
-`processes.py` runs all three.
+Begin with `prepare_videos.py` (`prepare`, and the list of what it writes), then `transcode.py` (one video). `tables.py`
+makes frame tables of other videos, `check_videos.py` says by them what is damaged, and `processes.py` runs all three.
 """
 
 from lightning_multigrid.prepare.check_videos import Look, bytes_of_planes, check, kind_of, look_at

@@ -95,9 +95,7 @@ def prepare(
         os.makedirs(root, exist_ok=True)
         _refuse_others_files(root, encoding.suffix)
         remove_partial(root)
-        broken: dict[str, str] = {}
-        jobs: list[TranscodeJob] = []
-        origins: dict[str, str] = {}
+        jobs, broken, origins = list[TranscodeJob](), dict[str, str](), dict[str, str]()
         for source, name in shown("look", names.items(), len(names)):
             if not is_url(source) and os.path.realpath(source).startswith(os.path.join(root, "")):
                 raise ValueError(f"{source} lies in the output folder {root}. Give a folder of its own as `output`.")
@@ -184,8 +182,7 @@ def names_of(sources: Sequence[str], root: str, suffix: str) -> dict[str, str]:
     >>> names_of(["https://host/in/a.mp4", "https://other/b.mp4"], "https://host/in", ".mp4")
     {'https://host/in/a.mp4': 'a.mp4', 'https://other/b.mp4': 'outside/https/other/b.mp4'}
     """
-    names: dict[str, str] = {}
-    taken: dict[str, str] = {}
+    names, taken = dict[str, str](), dict[str, str]()
     for source in dict.fromkeys(sources):
         path = source if is_url(source) else os.path.normpath(source)
         inside = path.removeprefix(os.path.join(root, ""))

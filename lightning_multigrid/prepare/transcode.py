@@ -56,7 +56,6 @@ class Encoding:
         require(self.preset in _PRESETS, "preset", self.preset, f"one of {', '.join(_PRESETS)}")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Returns the height and width for a video of this size: the short side scaled down, both even."""
         scale = min(Fraction(1), Fraction(self.short_side, min(height, width)))
         # To the nearest even number, but not beyond the source.
         high, wide = (max(2, min(int(side * scale / 2 + Fraction(1, 2)), side // 2) * 2) for side in (height, width))

@@ -8,6 +8,5 @@ from lightning_multigrid.sources.official import HMDB51, UCF101, Charades, Kinet
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import VideoList, holds_frames, read_classes, save_list
 
-__all__ = ["HMDB51", "UCF101", "Charades", "Kinetics", "Manifest", "ManifestError"]
-__all__ += ["SomethingSomething", "Source", "VideoList", "VideoSource"]
-__all__ += ["class_sizes", "holds_frames", "read_classes", "save_list", "shared_videos"]
+__all__ = ["HMDB51", "UCF101", "Charades", "Kinetics", "Manifest", "ManifestError", "SomethingSomething", "Source"]
+__all__ += ["VideoList", "VideoSource", "class_sizes", "holds_frames", "read_classes", "save_list", "shared_videos"]

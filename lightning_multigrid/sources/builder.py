@@ -65,17 +65,13 @@ class ManifestBuilder:
         self._root = folder.rstrip("/") if self._remote else os.path.abspath(folder)
         self._prefix = os.path.join(self._root, "")
         self._classes, self._beyond = tuple(classes), len(classes) or math.inf
-        self._multi_label = multi_label
-        self._frame_rate = frame_rate
-        self._outside = allow_outside_root
+        self._multi_label, self._frame_rate, self._outside = multi_label, frame_rate, allow_outside_root
         # A list from elsewhere must not name the files of this machine.
         self._absolute = allow_outside_root or (root is None and not self._remote)
         self._names_in = cache(_names_in) if existing_only else None  # lists each folder once
         self._missing = 0
-        self._paths = bytearray()
-        self._path_offsets = array("q", [0])
-        self._labels = array("i")
-        self._label_offsets = array("q", [0])
+        self._paths, self._path_offsets = bytearray(), array("q", [0])
+        self._labels, self._label_offsets = array("i"), array("q", [0])
         self._spans, self._stretches = array("d"), array("d")
 
     def add(

@@ -68,7 +68,6 @@ class ListFile:
         self._rows.close()
 
     def error(self, line: int, what: str) -> ManifestError:
-        """Returns the error of a row; `what` says what is wrong, then how to go on."""
         return ManifestError(f"{self.path}, line {line}: {what}.")
 
     def _read(self) -> Generator[Row, None, None]:
@@ -243,9 +242,7 @@ def times(rows: ListFile, row: Row) -> tuple[tuple[float, float], list[tuple[flo
 
 def metadata_in(folder: str) -> str | None:
     """Returns the list that a video folder of Hugging Face holds, `metadata.csv`, if it has labels."""
-    for path in (os.path.join(folder, name) for name in _METADATA):
-        if not os.path.isfile(path):
-            continue
+    for path in filter(os.path.isfile, (os.path.join(folder, name) for name in _METADATA)):
         with closing(ListFile(path)) as rows:
             if _names_labels(rows.columns):
                 return path

@@ -170,15 +170,12 @@ def shared_videos(train: Manifest, other: Manifest) -> list[str]:
     rows: dict[str, list[int]] = {}
     for row, path in enumerate(train.paths()):
         rows.setdefault(path, []).append(row)
-    return [
-        path
-        for row, path in enumerate(other.paths())
-        if any(_overlap(train.stretch(of_train), other.stretch(row)) for of_train in rows.get(path, ()))
-    ]
-
-
-def _overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return max(one[0], other[0]) < min(one[1], other[1])
+    shared = []
+    for row, path in enumerate(other.paths()):
+        start, end = other.stretch(row)
+        if any(max(start, low) < min(end, high) for low, high in map(train.stretch, rows.get(path, ()))):
+            shared.append(path)
+    return shared
 
 
 @runtime_checkable

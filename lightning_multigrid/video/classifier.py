@@ -306,7 +306,6 @@ class VideoClassifier(LightningModule):
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction=reduction)
 
     def _are_probabilities(self, labels: Tensor, shape: torch.Size) -> bool:
-        """Whether the labels are those of mixed clips: probabilities of classes."""
         if not labels.is_floating_point() or labels.shape != shape:
             return False
         return not self._checks(labels) or bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())

@@ -316,12 +316,10 @@ class VideoDataModule(LightningDataModule):
 
     def _read(self, split: Split, classes: tuple[str, ...]) -> Manifest | None:
         source = self.sources[split]
-        if source is None:
-            return None
-        if isinstance(source, VideoSource):
-            return source.read(classes)
-        rate = getattr(self.sources["train"], "frame_rate", None)
-        return VideoList(source, frame_rate=rate if rate and holds_frames(source) else None).read(classes)
+        if source is not None and not isinstance(source, VideoSource):
+            rate = getattr(self.sources["train"], "frame_rate", None)
+            source = VideoList(source, frame_rate=rate if rate and holds_frames(source) else None)
+        return None if source is None else source.read(classes)
 
     def _num_classes_of(self, split: Split, manifest: Manifest, train: Manifest | None) -> int:
         """The number of classes, if the labels of a split fit it and `train`; a ValueError if they don't."""
@@ -387,8 +385,7 @@ class VideoDataModule(LightningDataModule):
         ranks = None if host is None else host.distributed_sampler_kwargs
         if split == "train" and (self.balance or self.repeats > 1):
             # `seed_everything` leaves its seed here, and Lightning's own samplers take it from here.
-            seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
-            given = {**(ranks or {}), "seed": seed}
+            given = {**(ranks or {}), "seed": int(os.environ.get("PL_GLOBAL_SEED", 0))}
             if self.balance:
                 return balance_sampler(data.manifest.rows.labels, **given)
             return repeat_sampler(len(data), self.repeats, **given)
@@ -477,7 +474,6 @@ def _repeats(manifest: Manifest | None) -> bool:
 
 @rank_zero_only
 def _tell(split: Split, manifest: Manifest, train: Manifest | None, num_classes: int) -> None:
-    """Says how large the classes of training are, and which videos of another split training sees."""
     if split == "train":
         if not manifest.multi_label:
             tell(f"Classes of `train`: {class_sizes(manifest, num_classes)}.")

@@ -2,8 +2,6 @@
 
 A class is a shape and the direction it moves in. Shapes are equally probable everywhere, and opposite directions show
 the same frames in opposite order, so a single frame does not show the direction.
-
-Legend: T frames, H W pixels.
 """
 
 import os
@@ -116,7 +114,6 @@ class MovingShapesDataModule(VideoDataModule):
 
     @override
     def prepare_data(self) -> None:
-        """Writes the videos, all at once, unless they are there already; then makes their frame tables."""
         folder = self.folder
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
