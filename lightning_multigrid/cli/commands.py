@@ -88,9 +88,9 @@ def plan(
     number = clips or count_clips(data)
     planned = preview(callback, trainer, cli.model, data, clips=number, world=world, configured_world=configured)
     if plot is not None:
-        plan_figure(planned.schedule, planned.lrs).savefig(plot, dpi=150)
+        plan_figure(planned.plan.schedule, planned.lrs).savefig(plot, dpi=150)
         say(f"Drawn to {plot}.", sys.stderr)
-    shapes, baseline = planned.shapes, planned.schedule.baseline.shape
+    shapes, baseline = planned.shapes, planned.plan.schedule.baseline.shape
     seconds = {} if step_time is None else seconds_by_points(shapes, baseline, step_time)
     if measure:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -253,7 +253,7 @@ def hold_out(manifest: Manifest, kinds: Sequence[str] = ()) -> tuple[list[int], 
     recordings = [recording_name(manifest.path(row), names[row]) for row in rows]
     held: list[int] = []
     groups = _groups(labels, recordings, kinds or [""] * len(rows))
-    # A group is together in this order.
+    # A group is together in this order, and what is rare comes first, so that it is not held out.
     by_name = sorted(rows, key=lambda row: (groups[row], recordings[row], manifest.path(row), row))
     for _, of_class in groupby(by_name, key=lambda row: groups[row][:2]):
         own = list(of_class)
@@ -275,10 +275,7 @@ def hold_out(manifest: Manifest, kinds: Sequence[str] = ()) -> tuple[list[int], 
 
 
 def _groups(labels: Sequence[int], recordings: Sequence[str], kinds: Sequence[str]) -> list[tuple[int, str, bool]]:
-    """For each row its class, the kind of its recording, and whether that is frequent; else the class's most frequent.
-
-    Rare ones come first in their order, so that they are not held out.
-    """
+    """For each row its class, its recording's kind, and whether that is frequent; else the class's most frequent."""
     of_class = defaultdict[int, dict[str, str]](dict)
     for label, recording, kind in zip(labels, recordings, kinds, strict=True):
         of_class[label].setdefault(recording, kind)

@@ -24,17 +24,7 @@ from lightning_multigrid.norm import ranks_needed, sub_batches
 from lightning_multigrid.positions import Following
 from lightning_multigrid.prepare import missing_tables
 from lightning_multigrid.reports import Clock, LRPoint
-from lightning_multigrid.schedule import (
-    LR_POWERS,
-    BatchShape,
-    MultigridSchedule,
-    Phase,
-    Plan,
-    counted,
-    duration,
-    text_table,
-    three_digits,
-)
+from lightning_multigrid.schedule import LR_POWERS, BatchShape, Plan, counted, duration, text_table, three_digits
 from lightning_multigrid.training import (
     BaselineLR,
     Changes,
@@ -73,10 +63,6 @@ class Preview:
     lr_notes: tuple[str, ...]  # how the LR grows with the clips, and what it is on other devices than the config's
 
     @property
-    def schedule(self) -> MultigridSchedule:
-        return self.plan.schedule
-
-    @property
     def steps(self) -> list[int] | None:
         """Mini-batches of each phase; None if the training videos are not known."""
         return self.plan.phase_steps if self.counted else None
@@ -84,49 +70,49 @@ class Preview:
     @property
     def shapes(self) -> list[tuple[BatchShape, int]]:
         """Every shape of the baseline and the schedule once, with the number of clips that share BN statistics."""
-        baseline = self.schedule.baseline.shape
-        first = baseline, self.schedule.sub_batch_of(baseline, baseline)
-        return list(dict([first, *self.schedule.grids_of_statistics]).items())
+        schedule, baseline = self.plan.schedule, self.plan.schedule.baseline.shape
+        first = baseline, schedule.sub_batch_of(baseline, baseline)
+        return list(dict([first, *schedule.grids_of_statistics]).items())
 
     def table(self, seconds: StepSeconds) -> str:
-        phases, steps, world = self.schedule.phases, self.steps, self.plan.world
+        schedule, steps, world = self.plan.schedule, self.steps, self.plan.world
         ends = zip(self.lrs[::_POINTS_PER_PHASE], self.lrs[_POINTS_PER_PHASE - 1 :: _POINTS_PER_PHASE], strict=True)
         columns = {"LR": [" to ".join(dict.fromkeys(f"{point.lr:.3g}" for point in phase)) for phase in ends]}
         if steps:
             columns[self.plan.unit] = [str(number) for number in steps]
         where = f" on each of {world} devices" if world > 1 else ""
-        table = self.schedule.phase_table(columns, where)
-        phases = tuple({phase.shape: phase for phase in phases}.values())
+        table = schedule.phase_table(columns, where)
+        phases = tuple({phase.shape: phase for phase in schedule.phases}.values())
         needs = {
             "base shape": [str(phase.shape).replace(" ", "") for phase in phases],
-            "BN clips": [self._bn(phase) for phase in phases],
+            "BN clips": [self._bn(phase.shape) for phase in phases],
         }
         if seconds:
-            cycles = [self.schedule.cycle(phase.shape) for phase in phases]
+            cycles = [schedule.cycle(phase.shape) for phase in phases]
             of_cycle = [sum(seconds[shape] for shape in cycle) for cycle in cycles]
             clips = [world * sum(shape.clips for shape in cycle) for cycle in cycles]
             needs["ms/step"] = [three_digits(1000 * s / len(cycle)) for s, cycle in zip(of_cycle, cycles, strict=True)]
             needs["clips/s"] = [three_digits(number / s) for s, number in zip(of_cycle, clips, strict=True)]
-        needs["short cycle"] = [self.schedule.cycle_text(phase) for phase in phases]
+        needs["short cycle"] = [schedule.cycle_text(phase) for phase in phases]
         table += f"\n\n{text_table(list(needs), list(zip(*needs.values(), strict=True)))}\n"
         table += "BN clips: clips that share BatchNorm statistics\n"
         table += "ms/step, clips/s: means over the short cycle; clips of all devices\n" if seconds else ""
         return "\n".join([table, *self._totals(seconds)])
 
-    def _bn(self, phase: Phase) -> str:
-        clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)
+    def _bn(self, shape: BatchShape) -> str:
+        clips, sub_batch = shape.clips, self.plan.schedule.sub_batch_of(shape, shape)
         ranks = ranks_needed(clips, sub_batch, self.plan.world)
         return f"{ranks * clips} of {ranks} ranks" if ranks > 1 else str(clips // max(1, clips // sub_batch))
 
     def _totals(self, seconds: StepSeconds) -> list[str]:
-        schedule, steps, baseline = self.schedule, self.steps, self.schedule.baseline.shape
+        schedule, steps = self.plan.schedule, self.steps
         instead = "" if schedule.is_baseline else f" instead of {self.plan.baseline_steps}"
         parts = [] if steps is None else [f"{sum(steps)} {self.plan.unit}{instead}"]
         lines = [", ".join([*parts, *schedule.savings]) + "."]
         if seconds and steps:
-            cycles = (self.schedule.cycle(phase.shape) for phase in schedule.phases)
+            cycles = (schedule.cycle(phase.shape) for phase in schedule.phases)
             means = (mean(seconds[shape] for shape in cycle) for cycle in cycles)
-            own, whole = sum(map(mul, steps, means)), self.plan.baseline_steps * seconds[baseline]
+            own, whole = sum(map(mul, steps, means)), self.plan.baseline_steps * seconds[schedule.baseline.shape]
             lines.append(
                 f"About {duration(own)} of steps"
                 + ("" if schedule.is_baseline else f" instead of {duration(whole)}, {whole / own:.2f}x faster")
@@ -164,7 +150,7 @@ def measure_loader(
     with Changes() as changes:
         attach(trainer, module, changes)
         script = user_loader(loader, trainer)
-        return str(measure(plan, dataset, trainer, module, script, seconds[planned.schedule.baseline.shape]))
+        return str(measure(plan, dataset, trainer, module, script, seconds[plan.schedule.baseline.shape]))
 
 
 def preview(
@@ -219,23 +205,28 @@ def preview(
                 f"The config is for {devices}, at the LR {configured:g}. For {world}, as in this table, write "
                 f"the LR {configured * of_devices:.3g}."
             )
-        return Preview(plan, clips is not None, tuple(_lr_points(plan.schedule, lr, of_devices)), tuple(notes))
+        return Preview(plan, clips is not None, tuple(_lr_points(plan, lr, of_devices)), tuple(notes))
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
     return DataLoader(cast("Any", range(clips)), data.batch_size, drop_last=data.drop_last)
 
 
-def _lr_points(schedule: MultigridSchedule, lr: BaselineLR, factor: float) -> Iterator[LRPoint]:
+def _lr_points(plan: Plan, lr: BaselineLR, factor: float) -> Iterator[LRPoint]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a scheduler's step before the first of its optimizer
-        for phase, part in product(schedule.phases, range(_POINTS_PER_PHASE)):
-            # The last point is just before the end, as the next phase starts there.
-            share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - _MOMENT)
-            position = phase.start_epoch + share * (phase.end_epoch - phase.start_epoch)
-            lr.go_to(schedule.baseline_epoch(position))
+        for position, scale in _places(plan):
+            lr.go_to(plan.schedule.baseline_epoch(position))
             baseline = factor * float(lr.baseline_lr)
-            yield LRPoint(float(position), baseline * phase.lr_scale, baseline)
+            yield LRPoint(float(position), baseline * scale, baseline)
+
+
+def _places(plan: Plan) -> Iterator[tuple[Fraction, float]]:
+    """Yields `_POINTS_PER_PHASE` positions of each phase, each with the scale of the LR."""
+    for phase, part in product(plan.schedule.phases, range(_POINTS_PER_PHASE)):
+        # The last point is just before the end, as the next phase starts there.
+        share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - _MOMENT)
+        yield phase.start_epoch + share * (phase.end_epoch - phase.start_epoch), phase.lr_scale
 
 
 def seconds_by_points(shapes: Sequence[tuple[BatchShape, int]], baseline: BatchShape, seconds: float) -> StepSeconds:
@@ -254,8 +245,7 @@ def measure_steps(
     """Returns the seconds of a step (forward, backward, SGD) on each shape: the median of several rounds.
 
     The shapes take turns, so a machine whose speed drifts favours none of them. The first round, which chooses kernels
-    and takes memory, does not count. Each shape comes with the clips that share BN statistics. Every `precision` that
-    is not mixed is measured at 32 bits. The module is trained, and stays on the device.
+    and takes memory, does not count. Each shape comes with the clips that share BN statistics. The module is trained.
     """
     module.train().to(device)
     optimizer = SGD(module.parameters(), lr=1e-6, momentum=0.9)

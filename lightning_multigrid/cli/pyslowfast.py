@@ -68,8 +68,7 @@ class _Config:
 def translate_pyslowfast(path: StrPath) -> str:
     """Returns the YAML of `lightning-multigrid fit` that trains what a config of PySlowFast trains.
 
-    The mini-batch of a config is for one node of `NUM_GPUS` devices, as in PySlowFast. Comments at the top name what
-    has no counterpart: nothing is dropped without a word.
+    The mini-batch of a config is for one node of `NUM_GPUS` devices, as in PySlowFast.
     """
     config = _Config(path)
     gpus, nodes = config["NUM_GPUS"], config["NUM_SHARDS"]

@@ -212,8 +212,7 @@ def _made_from(source: str, encoding: Encoding | Planes, images_per_second: floa
 
 def _make(job: TranscodeJob) -> bool:
     """Makes a prepared video, unless another process has by now; returns whether it did."""
-    needed = _own_origin(job.target) != job.made_from
-    if needed:
+    if needed := _own_origin(job.target) != job.made_from:
         transcode(job)
     return needed
 

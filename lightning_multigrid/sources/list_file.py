@@ -5,8 +5,9 @@ import io
 import math
 import os
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -29,6 +30,7 @@ _NO_UTF_8 = re.compile("[\ud800-\udfff]")  # as which `open_text` reads such byt
 _METADATA = ("metadata.csv", "metadata.jsonl")  # of a video folder of Hugging Face; the second is refused
 _HEAD = 1 << 16  # characters by which the separator is found
 WHOLE = 0.0, math.inf
+_Error = Callable[[str], ManifestError]  # of a row: it is given what is wrong, then how to go on
 
 
 class Row(NamedTuple):
@@ -150,73 +152,66 @@ class Labels:
         line, path, label, *_ = row
         if not label:
             return []
-        labels = self._read(line, label)
+        error = partial(self._rows.error, line)
+        labels = self._read(label, error)
         self._first = self._first or (line, label, type(labels[0]))
         if type(labels[0]) is not self._first[2]:
-            raise self._rows.error(
-                line,
+            raise error(
                 f"the label {quoted(label)} is not of the kind of {quoted(self._first[1])} in line {self._first[0]}: "
                 "labels are all numbers from 0, or all names. Correct it, or rename the classes whose names are "
-                "numbers",
+                "numbers"
             )
         unsure = isinstance(labels[0], str) and not self._rows.columns
         if unsure and (self._folders or not path.lower().endswith(VIDEO_SUFFIXES)):
-            raise self._no_label(line, label)
-        return [self._number(line, label) for label in labels]
+            raise self._no_label(label, error)
+        return [self._number(label, error) for label in labels]
 
-    def _number(self, line: int, label: int | str) -> int:
+    def _number(self, label: int | str, error: _Error) -> int:
         if isinstance(label, str):
             if label not in self.ids and self._known:
                 first = next(iter(self.ids))
-                raise self._rows.error(
-                    line,
-                    f"{quoted(label)} is not among the {len(self.ids):,} classes, such as {quoted(first)}. "
-                    "Correct it, give the training split a video of it, or name all classes in a file for `classes` of "
-                    "`VideoList`",
+                raise error(
+                    f"{quoted(label)} is not among the {len(self.ids):,} classes, such as {quoted(first)}. Correct it, "
+                    "give the training split a video of it, or name all classes in a file for `classes` of `VideoList`"
                 )
             return self.ids.setdefault(label, len(self.ids))
         if (name := self._numbered.get(label)) is not None and self.ids[name] != label:
-            raise self._rows.error(
-                line,
-                f"the label {label} may be the class {quoted(name)} of training or its "
-                f"class {label}, counted from 0. Give the `VideoList` of this list the `classes` that its numbers "
-                "count",
+            raise error(
+                f"the label {label} may be the class {quoted(name)} of training or its class {label}, counted from 0. "
+                "Give the `VideoList` of this list the `classes` that its numbers count"
             )
         return label
 
-    def _read(self, line: int, label: str) -> Sequence[int | str]:
+    def _read(self, label: str, error: _Error) -> Sequence[int | str]:
         if _NUMBERS.fullmatch(label):
             return [int(part) for part in re.findall("[0-9]+", label)]
         if label in self.ids:  # known, or judged in a row before
             return [label]
         if ";" in label and not self._multi_label:
-            raise self._rows.error(
-                line,
+            raise error(
                 f"the label {quoted(label)} is several names, one is required. Pass `multi_label=True` to `VideoList`, "
                 "in a config as docs/dataset.md shows, or give it the names of the classes as `classes`, if this is "
-                "one of them",
+                "one of them"
             )
         if _NO_UTF_8.search(label):
-            raise self._rows.error(line, f"the label {quoted(label)} is not in UTF-8. Save the list as UTF-8")
+            raise error(f"the label {quoted(label)} is not in UTF-8. Save the list as UTF-8")
         between = ";" if ";" in label else ","  # names such as "Male speech, man speaking" hold a comma
         names = [name.strip() for name in label.split(between)] if self._multi_label else [label]
         if len(names) > 1 and between == "," and not (self._known and self.ids.keys() >= {*names}):
-            raise self._rows.error(
-                line,
+            raise error(
                 f"the label {quoted(label)} may be several names, or one that holds a comma. Part names by `;`, or "
-                "give `VideoList` all names as `classes`",
+                "give `VideoList` all names as `classes`"
             )
         unlike = any(len(name.splitlines()) != 1 or _is_number(name) for name in names)
         if unlike or label.lower().endswith(VIDEO_SUFFIXES):
-            raise self._no_label(line, label)
+            raise self._no_label(label, error)
         return names
 
-    def _no_label(self, line: int, label: str) -> ManifestError:
-        return self._rows.error(
-            line,
+    def _no_label(self, label: str, error: _Error) -> ManifestError:
+        return error(
             f"the label {quoted(label)} is not a number from 0, several such as `1;5`, or a name after the path "
             "of a video. Put a path that holds a separator in double quotes, let the first row name the columns "
-            "(`path,label`), or use a folder per class",
+            "(`path,label`), or use a folder per class"
         )
 
 

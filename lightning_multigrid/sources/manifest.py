@@ -189,8 +189,7 @@ class VideoSource(Protocol):
         """Reads paths and labels; no video is opened. What can't be read is a `ManifestError`.
 
         Args:
-            classes: Names of the training split's classes in the order of their labels, for sources whose own files
-                lack them.
+            classes: The training split's class names in the order of their labels, if a source's own files lack them.
         """
 
 

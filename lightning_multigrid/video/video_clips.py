@@ -173,10 +173,9 @@ def _grid(clip: Tensor) -> tuple[int, ...]:
 
 def _read(source: Source | Manifest, classes: Sequence[str] | StrPath, train: bool) -> Manifest:
     names = read_classes(classes) if isinstance(classes, str | os.PathLike) else tuple(classes)
-    if isinstance(source, Manifest):
-        manifest = source
-    else:
-        manifest = (source if isinstance(source, VideoSource) else VideoList(source)).read(names)
+    if not isinstance(source, Manifest | VideoSource):
+        source = VideoList(source)
+    manifest = source if isinstance(source, Manifest) else source.read(names)
     if not manifest.labelled:
         raise ManifestError(
             f"The videos of {manifest.origin} have no labels. Give each line a label, or a folder per class; to "

@@ -228,7 +228,7 @@ def test_what_cannot_be_drawn_is_refused_before_the_work(tmp_path, command, plot
 
 def test_plan_of_a_preset():
     preview, _ = planned("--like", "kinetics-i3d-1gpu", "--clips=240000")
-    assert preview.schedule.baseline.shape == BatchShape(8, 8, 224)
+    assert preview.plan.schedule.baseline.shape == BatchShape(8, 8, 224)
     assert preview.plan.baseline_steps == 1_200_000  # Sec. 5
     assert sum(preview.steps) == pytest.approx(343_000, rel=0.02)  # of the published code, in whole epochs
 

@@ -70,7 +70,7 @@ def test_planned_steps_are_those_of_the_fit(videos):
     callback, record = MultigridCallback(), Record()
     trainer(callback, record, max_epochs=3).fit(classifier(), datamodule=data_of(videos, repeats=2))
     assert sum(plan.steps) == len(record.lrs)
-    assert callback.run.plan.schedule == plan.schedule
+    assert callback.run.plan.schedule == plan.plan.schedule
 
 
 def test_without_videos_there_are_no_steps_but_all_else(videos):
@@ -78,7 +78,7 @@ def test_without_videos_there_are_no_steps_but_all_else(videos):
     arguments = classifier(**of_module), trainer(max_epochs=3), data_of(None)
     plan = planned(None, *arguments, clips=None)
     assert plan.steps is None
-    assert [float(milestone) for milestone in plan.schedule.baseline.milestones] == [1.5]  # half of the training
+    assert [float(milestone) for milestone in plan.plan.schedule.baseline.milestones] == [1.5]  # half of the training
 
 
 def attributes(host, module):
