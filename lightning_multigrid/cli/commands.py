@@ -201,10 +201,9 @@ def _parser_arguments(command: str) -> dict[str, Any]:
 
 def _refuse_callbacks(config: Namespace) -> None:
     # jsonargparse (4.53) lets null or a list for a cycle and a `trainer` that is none pass, and then can't make them.
-    trainer = config.trainer
     needed = "the arguments of a Trainer, such as `{max_epochs: 10}`"
-    require(isinstance(trainer, Namespace), "trainer", trainer, needed)
-    given = trainer.callbacks or []
+    require(isinstance(config.trainer, Namespace), "trainer", config.trainer, needed)
+    given = config.trainer.callbacks or []
     callbacks = given if isinstance(given, list) else [given]
     of_multigrid = [path for one in callbacks if "MultigridCallback" in (path := one.get("class_path", "")).split(".")]
     if len(of_multigrid) > 1:

@@ -173,7 +173,6 @@ def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:
 
 
 def _is_name(label: str) -> bool:
-    """Whether a list takes a label for the name of a class."""
     number_or_path = re.fullmatch("[0-9;, ]*", label) or label.lower().endswith(VIDEO_SUFFIXES)
     return not number_or_path and label == label.strip()
 
@@ -243,7 +242,6 @@ def hold_out(manifest: Manifest, kinds: Sequence[str] = ()) -> tuple[list[int], 
     """Returns rows for training, rows for validation, and how many recordings have some of both.
 
     `kinds` say how each row is coded. A kind with at least 5 videos in a class is held out like a class of its own.
-
     Held out is the end of each class in the order of names: from where a recording begins, as near to a fifth as there
     is one; a recording is cut where that would be less than a tenth, or more than half.
     """

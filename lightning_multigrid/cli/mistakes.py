@@ -21,8 +21,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.training import FROM_WEIGHTS, AtomicCheckpointIO
 
-# What is in a checkpoint that is a folder, as FSDP and DeepSpeed write them.
-_OF_STRATEGIES = (".metadata", "meta.pt", "latest", "checkpoint")
+_OF_STRATEGIES = (".metadata", "meta.pt", "latest", "checkpoint")  # in the folders that FSDP and DeepSpeed write
 TRAIN_FROM_IT = f"To train from its weights as far as they fit, leave `--ckpt_path` out and give {FROM_WEIGHTS}."
 
 

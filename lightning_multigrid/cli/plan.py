@@ -80,8 +80,7 @@ class Preview:
         columns = {"LR": [" to ".join(dict.fromkeys(f"{point.lr:.3g}" for point in phase)) for phase in ends]}
         if steps:
             columns[self.plan.unit] = [str(number) for number in steps]
-        where = f" on each of {world} devices" if world > 1 else ""
-        table = schedule.phase_table(columns, where)
+        table = schedule.phase_table(columns, f" on each of {world} devices" if world > 1 else "")
         phases = tuple({phase.shape: phase for phase in schedule.phases}.values())
         needs = {
             "base shape": [str(phase.shape).replace(" ", "") for phase in phases],

@@ -33,7 +33,6 @@ def index(videos: _Videos, folder: StrPath, workers: int = 0, timeout: float = T
 
     Several processes share the work: each takes the videos in an order of its own, and looks for the table before it
     makes it. That a video is broken is stored instead of its table, and holds for this version of the package.
-
     `workers` are processes; 0 works in this one. After `timeout` seconds a video counts as broken, until the next call
     (not with 0 workers). An `OutputError` if tables can't be written.
     """

@@ -130,11 +130,9 @@ def _store(job: TranscodeJob, file: BinaryIO) -> None:
 
 def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
     number = height = width = 0
-    # Neither the muxer's version nor the time of day goes into the file.
-    container_options = {"fflags": "+bitexact"}
     with open_whole(job.source, job.images_per_second) as source:
         rate = _rate(source)
-        with av.open(file, "w", format="mp4", options=container_options) as container:
+        with av.open(file, "w", format="mp4", options={"fflags": "+bitexact"}) as container:  # no version, no time
             stream = container.add_stream(ENCODER, rate=rate, options=encoding.options())
             for number, picture in enumerate(_pictures(job, source, rate), 1):
                 if number == 1:

@@ -245,7 +245,6 @@ def metadata_in(folder: str) -> str | None:
 
 
 def _is_header(names: Sequence[str]) -> bool:
-    """Whether a first row names columns: those of paths and of labels, or of paths and stretches alone."""
     return _names_labels(names) or (_UNLABELLED.issuperset(names) and not set(_PATHS).isdisjoint(names))
 
 

@@ -173,7 +173,6 @@ def save_list(manifest: Manifest, folder: StrPath, names: Sequence[str | None]) 
 
 
 def _list_in(source: str) -> str | None:
-    """Returns the list that a source is or holds; None for another folder."""
     if is_url(source) and not os.path.splitext(source)[1]:  # nothing there is looked for: it is a prepared folder
         return f"{source.rstrip('/')}/{LIST_NAME}"
     listed = metadata_in(source) if not is_url(source) and os.path.isdir(source) else source

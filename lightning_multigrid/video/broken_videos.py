@@ -50,7 +50,6 @@ class BrokenVideos:
         self.reasons: dict[str, str] = {}
 
     def name(self, videos: Sequence[BrokenVideo]) -> None:
-        """Warns of each broken or damaged video once, and of slow ones once for each reason."""
         for video in videos:
             named = video.used_anyway, video.reason if video.slow else video.path
             if named not in self._named:

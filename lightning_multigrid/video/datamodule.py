@@ -444,12 +444,10 @@ class VideoDataModule(LightningDataModule):
 
     def _training_clips(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
         assert self.num_classes is not None
-        mean, std = self.mean, self.std
-        clips = resample_clips(
-            batch.crops(), batch.size, flips=batch.flips, mean=mean, std=std, antialias=self.antialias
-        )
+        colours = {"mean": self.mean, "std": self.std}
+        clips = resample_clips(batch.crops(), batch.size, flips=batch.flips, antialias=self.antialias, **colours)
         labels, classes = self._labels("train", batch), self.num_classes
-        return self.augment.apply(clips, labels, batch.seeds, num_classes=classes, mean=mean, std=std)
+        return self.augment.apply(clips, labels, batch.seeds, num_classes=classes, **colours)
 
     def _resample(self, crops: Sequence[Tensor | YuvClip], size: int) -> Tensor:
         return self._converted(resample_clips(crops, size, mean=self.mean, std=self.std, antialias=self.antialias))
