@@ -239,7 +239,7 @@ def recording_name(path: str, class_name: str = "") -> str:
 
 
 def hold_out(manifest: Manifest, kinds: Sequence[str] = ()) -> tuple[list[int], list[int], int]:
-    """Returns rows for training, rows for validation, and how many recordings have some of both.
+    """Returns rows for training, rows for validation, and how many recordings, whose clips are alike, are in both.
 
     `kinds` say how each row is coded. A kind with at least 5 videos in a class is held out like a class of its own.
     Held out is the end of each class in the order of names: from where a recording begins, as near to a fifth as there

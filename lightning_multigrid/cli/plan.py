@@ -229,7 +229,7 @@ def _places(plan: Plan) -> Iterator[tuple[Fraction, float]]:
 
 
 def seconds_by_points(shapes: Sequence[tuple[BatchShape, int]], baseline: BatchShape, seconds: float) -> StepSeconds:
-    """Returns the seconds of a step on each shape, in proportion to its points b t s^2, from those of the baseline."""
+    """Returns the seconds of a step on each shape by its points b t s^2, from those of the baseline (Eq. 1)."""
     return {shape: seconds * shape.points / baseline.points for shape, _ in shapes}
 
 

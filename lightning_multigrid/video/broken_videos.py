@@ -64,7 +64,7 @@ class BrokenVideos:
         for video in batch.broken:
             if not video.used_anyway and (split == "train" or not video.substitute):
                 self._missed[split][video.index] = video.path
-        for row in batch.indices:  # on a drive that fails for moments, videos that are read later would add up
+        for row in batch.indices:  # no longer broken: on a drive that fails for moments, they would add up over days
             path = self._missed[split].pop(row, None)
             if path is not None and not any(path in rows.values() for rows in self._missed.values()):
                 self.reasons.pop(path, None)
