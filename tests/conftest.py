@@ -82,9 +82,9 @@ def clock(monkeypatch):
 
 @pytest.fixture(scope="session", autouse=True)
 def _tables_without_another_program():
-    """To start one takes seconds; `test_index_before_fit.py` does."""
+    """To start one takes seconds; `prepare/test_tables.py` does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lightning_multigrid.prepare.index_before_fit._FEW", 10_000)
+        patch.setattr("lightning_multigrid.prepare.tables._FEW", 10_000)
         yield
 
 

@@ -24,25 +24,24 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lightning_multigrid.cli.checkpoint import LoadedWeights, refuse_other_files
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
 from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.main import OF_DATA, OF_FILE, OURS
-from lightning_multigrid.cli.mistakes import refuse_other_commands, refuse_other_texts, told
-from lightning_multigrid.cli.plan import count_clips, measure_loader, preview
+from lightning_multigrid.cli.mistakes import (
+    LoadedWeights,
+    refuse_other_commands,
+    refuse_other_files,
+    refuse_other_texts,
+    told,
+)
+from lightning_multigrid.cli.plan import MIXED, count_clips, measure_loader, measure_steps, preview, seconds_by_points
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
-from lightning_multigrid.cli.step_seconds import MIXED, StepSeconds, measure_steps, seconds_by_points
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import at_home, new_file, require
 from lightning_multigrid.reports import comparison_figure, new_figure, plan_figure
 from lightning_multigrid.schedule import LongCycle, ShortCycle
-from lightning_multigrid.training import (
-    AtomicCheckpointIO,
-    MultigridCallback,
-    NewestCheckpoint,
-    show_grids,
-)
+from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback, NewestCheckpoint, show_grids
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
 _PRESETS = Path(__file__).parent / "presets"
@@ -79,32 +78,25 @@ def plan(
             "is printed when `fit` starts."
         )
     require(step_time is None or step_time > 0, "--step_time", step_time, "above 0")
-    world = cli.configured_world if devices is None else devices
+    configured = cli.configured_world
+    world = devices or configured
     callback = next((c for c in trainer.callbacks if isinstance(c, MultigridCallback)), None)  # type: ignore[attr-defined]
     if callback is None:
         say("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", sys.stderr)
         synced = world if cli.config.trainer.sync_batchnorm else 1
         callback = MultigridCallback.baseline(sub_batch=data.batch_size * synced)
-    planned = preview(
-        callback,
-        trainer,
-        cli.model,
-        data,
-        clips=count_clips(data) if clips is None else clips,
-        world=world,
-        configured_world=cli.configured_world,
-    )
+    number = clips or count_clips(data)
+    planned = preview(callback, trainer, cli.model, data, clips=number, world=world, configured_world=configured)
     if plot is not None:
-        plan_figure(planned.schedule, planned.lrs).savefig(plot, dpi=150)
+        plan_figure(planned.plan.schedule, planned.lrs).savefig(plot, dpi=150)
         say(f"Drawn to {plot}.", sys.stderr)
-    seconds: StepSeconds = {}
+    shapes, baseline = planned.shapes, planned.plan.schedule.baseline.shape
+    seconds = {} if step_time is None else seconds_by_points(shapes, baseline, step_time)
     if measure:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if cli.precision not in (*MIXED, "32-true"):
             say(f"Steps are measured at 32 bits, and not in `precision: {cli.precision}`.", sys.stderr)
-        seconds = measure_steps(cli.model, planned.shapes, device, precision=cli.precision)
-    elif step_time is not None:
-        seconds = seconds_by_points(planned.shapes, planned.schedule.baseline.shape, step_time)
+        seconds = measure_steps(cli.model, shapes, device, precision=cli.precision)
     say(planned.table(seconds))
     if measure:
         here = clips is None and planned.counted
@@ -201,24 +193,16 @@ _FIRST_WORDS = {"predict": "data.predict", **dict.fromkeys((*OF_DATA, *OF_FILE),
 
 
 def _parser_arguments(command: str) -> dict[str, Any]:
-    """How the parser of a command is made; `exit_on_error` would print the names of all arguments.
-
-    No name may be abbreviated: a slip of the pen would be taken for one.
-    """
+    # `exit_on_error` would print the names of all arguments; a slip of the pen would be taken for an abbreviation.
     word = f" [{_FIRST_WORDS[command].rpartition('.')[2].upper()}]" if command in _FIRST_WORDS else ""
     usage = f"lightning-multigrid {command}{word} [--config CONFIG] [options]"
     return {"exit_on_error": False, "allow_abbrev": False, "usage": usage}
 
 
 def _refuse_callbacks(config: Namespace) -> None:
-    """Refuses two of MultigridCallback, null or a list for a cycle, and a `trainer` that is none.
-
-    jsonargparse (4.53) lets such a cycle and such a `trainer` pass, and then can't make the callback.
-    """
-    if not isinstance(config.trainer, Namespace):
-        raise ValueError(
-            f"`trainer` must be the arguments of a Trainer, such as `{{max_epochs: 10}}`, got {config.trainer!r}."
-        )
+    # jsonargparse (4.53) lets null or a list for a cycle and a `trainer` that is none pass, and then can't make them.
+    needed = "the arguments of a Trainer, such as `{max_epochs: 10}`"
+    require(isinstance(config.trainer, Namespace), "trainer", config.trainer, needed)
     given = config.trainer.callbacks or []
     callbacks = given if isinstance(given, list) else [given]
     of_multigrid = [path for one in callbacks if "MultigridCallback" in (path := one.get("class_path", "")).split(".")]
@@ -334,7 +318,6 @@ class _ConfigCLI(LightningCLI):
             trainer.devices = trainer.num_nodes = 1
 
     def instantiate_classes(self) -> None:
-        """Makes the parts of the config; commands on videos need the data alone."""
         if self.command not in OF_DATA:
             super().instantiate_classes()
             return
@@ -352,7 +335,6 @@ class _ConfigCLI(LightningCLI):
                 torch.set_num_threads(max(1, CORES - workers))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Makes a Trainer with `AtomicCheckpointIO`, unless the config has another `CheckpointIO`."""
         trainer: Trainer = super().instantiate_trainer(**kwargs)
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, NewestCheckpoint):
@@ -364,7 +346,6 @@ class _ConfigCLI(LightningCLI):
         return trainer
 
     def before_predict(self) -> None:
-        """Makes `predict` write a table, unless the config has another writer, module or data module."""
         trainer = self.trainer
         writers = [c for c in trainer.callbacks if isinstance(c, BasePredictionWriter)]  # type: ignore[attr-defined]
         if not writers and isinstance(self.model, VideoClassifier) and isinstance(self.datamodule, VideoDataModule):
@@ -386,8 +367,7 @@ def typed(command: str, words: Sequence[str]) -> list[str]:
     parts = (word.partition("=") if word.startswith("-") else ("", "", word) for word in words)
     taken = [flags.get(word := f"{name}{given}{at_home(value)}", word) for name, given, value in parts]
     if command in _FIRST_WORDS and taken and not taken[0].startswith("-"):
-        first, *rest = taken
-        taken = [*rest, f"--{_FIRST_WORDS[command]}={first}"]
+        taken.append(f"--{_FIRST_WORDS[command]}={taken.pop(0)}")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     either = parser.add_mutually_exclusive_group()
     either.add_argument("-c", "--config", action="append", default=[])
@@ -455,10 +435,7 @@ def _run(command: str, words: Sequence[str]) -> None:
 
 
 def _count_devices(devices: int | str | list[int]) -> int:
-    """Returns the devices that a config asks for on each node, as Lightning reads them; 1 if it is `auto` or -1.
-
-    Lightning's own function, `Accelerator.parse_devices`, refuses devices that this machine doesn't have.
-    """
+    # Lightning's own function, `Accelerator.parse_devices`, refuses devices that this machine doesn't have.
     if isinstance(devices, str):
         listed = "," in devices
         devices = [int(part) for part in devices.split(",") if part] if listed else int(devices.replace("auto", "-1"))

@@ -35,8 +35,7 @@ def compare(
     """Trains what is missing in a folder, each run as a command of its own; prints a table.
 
     `config` is a whole config of `fit`, as plain values. `lengths` are shares of its length: trainings with the
-    callback, from the longest on, up to the first that is worse than the baseline. Runs of another config in the folder
-    are a `ValueError`, and so are trainings that end before a validation.
+    callback, from the longest on, up to the first that is worse than the baseline.
     """
     for length in lengths:
         require(0 < length < 1, "--lengths", length, "between 0 and 1: shares of the training's length")
@@ -106,10 +105,7 @@ def _is_multigrid(callback: Config) -> bool:
 
 
 def shorten(config: Config, share: float) -> Config | None:
-    """Returns a config whose training has a share of the length: epochs, milestones and warm-up together.
-
-    None if the LR of its model has another clock.
-    """
+    """Returns a config of a share of the length: epochs, milestones, warm-up. None if its LR has another clock."""
     made = copy.deepcopy(config)
     trainer, arguments = made["trainer"], made["model"].get("init_args", {})
     lengths = {name: trainer[name] for name in _LENGTHS if (trainer.get(name) or -1) > 0}
@@ -133,11 +129,8 @@ def _share(comparison: Comparison) -> float:
 
 
 def _validations(folder: Path) -> list[float]:
-    """The shares of the training at which multigrid validates. So does what it is compared with.
-
-    Validations take time, and where `val_check_interval` counts mini-batches, variants by themselves may have more or
-    fewer of them.
-    """
+    """The shares of the training at which multigrid validates. So does what it is compared with."""
+    # Validations take time, and with `val_check_interval` in mini-batches, variants by themselves have more or fewer.
     run = Comparison(folder).runs[MULTIGRID][0]
     shares = [share for _, share, _ in run.validations]
     while shares and run.done < 1 and shares[-1] < 1:  # it was stopped early; others are watched to their end
@@ -146,7 +139,6 @@ def _validations(folder: Path) -> list[float]:
 
 
 def _run(config: Config, folder: Path, variant: str, seed: int, validate_at: list[float] | None) -> None:
-    """Trains a variant with a seed, unless its file is there."""
     name = f"{variant}-{seed}"
     file, own = folder / f"{name}.json", folder / "runs" / name
     described = yaml.safe_dump(config, sort_keys=True)

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 from rich import filesize
 
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import StrPath, printable, require
+from lightning_multigrid.files import StrPath, of_videos, require
 from lightning_multigrid.prepare import (
     TASK_SECONDS,
     Encoding,
@@ -19,21 +19,13 @@ from lightning_multigrid.prepare import (
     bytes_of_planes,
     check,
     index,
-    of_videos,
     originals,
     prepare,
     tables_folder,
     usable_cores,
     write_report,
 )
-from lightning_multigrid.sources import (
-    Manifest,
-    ManifestError,
-    Source,
-    VideoList,
-    VideoSource,
-    holds_frames,
-)
+from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, holds_frames
 from lightning_multigrid.video import VideoDataModule
 
 CORES = usable_cores()
@@ -102,7 +94,7 @@ def prepare_videos(
     say(f"\nThe videos have a short side of {short_side} pixels or less. To train on them, give the data module:")
     say("\ndata:\n  init_args:")
     for split, path in written.items():
-        print(printable(f"    {split or 'train'}: {path}"))
+        say(f"    {split or 'train'}: {path}")
 
 
 def check_videos(
@@ -136,7 +128,8 @@ def check_videos(
     """
     in_folder = report is None or os.path.isdir(os.path.dirname(os.path.abspath(report)))
     require(in_folder, "--report", report, "in a folder that is there")
-    splits, folder = _videos("check", datamodule, source, frame_rate), _folder(datamodule, output)
+    splits = _videos("check", datamodule, source, frame_rate)
+    folder = tables_folder(getattr(datamodule, "index", None) if output is None else output)
     broken: dict[str, str] = {}
     for manifest in splits.values():
         broken |= check(manifest, folder, workers, timeout)
@@ -176,7 +169,7 @@ def index_videos(
         timeout: As in `prepare`.
     """
     splits = _videos("index", datamodule, source, frame_rate)
-    folder = _folder(datamodule, output)
+    folder = tables_folder(getattr(datamodule, "index", None) if output is None else output)
     videos = [(manifest.root, originals(manifest)) for manifest in splits.values()]
     done = index(videos, folder, workers, timeout)
     if not (done.made or done.there or done.broken):
@@ -188,15 +181,9 @@ def index_videos(
         raise SystemExit(1)
 
 
-def _folder(data: LightningDataModule | None, output: str | None) -> str:
-    """Where frame tables are stored: in a given folder, that of a config, or the one of the user's caches."""
-    given = getattr(data, "index", None) if output is None else output
-    return given if isinstance(given, str) else tables_folder()
-
-
 def _name(broken: Mapping[str, str]) -> None:
     for path, reason in broken.items():
-        print(printable(f"{path}: {reason}"), file=sys.stderr)
+        say(f"{path}: {reason}", sys.stderr)
 
 
 def folder_splits(source: StrPath) -> dict[str, str]:
@@ -218,11 +205,9 @@ def video_list(source: StrPath, frame_rate: float | None) -> VideoList:
 def _videos(
     command: str, data: LightningDataModule | None, source: Source | None, frame_rate: float | None
 ) -> Mapping[str, Manifest]:
-    """Reads the videos of each split that a config names, or of a source."""
     if (source is None) == (data is None):
         raise ArgumentError(
-            None,
-            f"`{command}` needs either a list or folder, or --config. See `lightning-multigrid {command} --help`",
+            None, f"`{command}` needs either a list or folder, or --config. See `lightning-multigrid {command} --help`"
         )
     if source is not None and not isinstance(source, VideoSource):
         if not (splits := folder_splits(source)):

@@ -4,9 +4,9 @@ import json
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from math import ceil
+from itertools import groupby
 from pathlib import Path
 from shlex import quote
 from shutil import disk_usage
@@ -19,14 +19,14 @@ import yaml
 from rich import filesize
 
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, video_list
-from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import VIDEO_SUFFIXES, is_url, new_file, quoted, write_csv
-from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, kind_of, look_at, of_videos
+from lightning_multigrid.files import VIDEO_SUFFIXES, is_url, new_file, of_videos, quoted, write_csv
+from lightning_multigrid.prepare import Look, Planes, bytes_of_planes, kind_of, look_at
 from lightning_multigrid.sources import Manifest, ManifestError, class_sizes
 from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_SHARE = 5  # a fifth of each class is held out
 _LARGEST = 16  # the clips of the largest mini-batch, for each of the baseline: long cycle x short cycle
 _STEPS, _EPOCHS, _LEAST = 10_000, 150, 10  # this many steps of the baseline, in 10 to 150 epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
@@ -76,9 +76,10 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml", fr
     train, held, cut = hold_out(manifest, kinds) if val is None else (range(len(manifest)), (), 0)
     sources = {"train": source, "val": val} if val is not None else lists
     folder = f"{stem}_checkpoints"
-    clip = _clip(looks)
-    medians = _medians(looks)
+    columns = zip(*((look.frames, look.rate, min(look.height, look.width)) for look in looks), strict=True)
+    medians = [median(column) for column in columns]
     frames, rate, short = (f"{number:,.2f}".rstrip("0").rstrip(".") for number in medians)
+    clip = _clip(looks, *medians[1:])
     values = {
         **clip,
         **_training(len(train), len(held)),
@@ -158,34 +159,25 @@ def _in_yaml(names: str | Sequence[str]) -> str:
 
 
 def _write_list(manifest: Manifest, rows: Sequence[int], path: str) -> None:
-    """Writes a list of the videos in these rows, with the start and end of each stretch in seconds.
-
-    Labels are the names of the classes, or numbers if a name would be read as something else.
-    """
-    written, folder = [("path", "label", "start", "end")], os.path.dirname(os.path.abspath(path))
-    as_names = all(map(_is_name, manifest.classes))
+    written, folder = [["path", "label", "start", "end"]], os.path.dirname(os.path.abspath(path))
+    as_names = all(map(_is_name, manifest.classes))  # else one would be read as something else
     names = manifest.classes if as_names and manifest.classes else [*map(str, range(manifest.num_classes))]
     for row in rows:
-        start, end = manifest.stretch(row)
-        times = str(start) if start else "", "" if math.isinf(end) else str(end)
-        written.append((_from(folder, manifest.path(row)), names[manifest.label(row)], *times))
+        times = [str(seconds) if 0 < seconds < math.inf else "" for seconds in manifest.stretch(row)]
+        video = manifest.path(row)
+        relative = os.path.relpath(video, folder)
+        if is_url(video) or relative.startswith("..") or relative != relative.strip():  # a list can't say it so
+            relative = video
+        written.append([relative, names[manifest.label(row)], *times])
     write_csv(path, written)
 
 
-def _from(folder: str, path: str) -> str:
-    """A path relative to the folder of a list, if a list can say it so."""
-    relative = os.path.relpath(path, folder)
-    return path if is_url(path) or relative.startswith("..") or relative != relative.strip() else relative
-
-
 def _is_name(label: str) -> bool:
-    """Whether a list takes a label for the name of a class."""
     number_or_path = re.fullmatch("[0-9;, ]*", label) or label.lower().endswith(VIDEO_SUFFIXES)
     return not number_or_path and label == label.strip()
 
 
 def _split_text(train: Sequence[int], held: Sequence[int], kinds: Sequence[str]) -> str:
-    """Says how many videos are on either side, also by how they are coded."""
     if not held:
         return f"Training: {of_videos(len(train))}."
     counts = [Counter(kinds[row] for row in rows if kinds) for rows in (train, held)]
@@ -194,15 +186,8 @@ def _split_text(train: Sequence[int], held: Sequence[int], kinds: Sequence[str])
     return f"Training and validation: {len(train):,} and {of_videos(len(held))}{by_kind}."
 
 
-def _medians(looks: Sequence[Look]) -> list[float]:
-    """Of frames, frames per second and short sides."""
-    numbers = [(look.frames, look.rate, min(look.height, look.width)) for look in looks]
-    return [median(column) for column in zip(*numbers, strict=True)]
-
-
-def _clip(looks: Sequence[Look]) -> dict[str, int]:
+def _clip(looks: Sequence[Look], rate: float, short: float) -> dict[str, int]:
     machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
-    _, rate, short = _medians(looks)
     shortest = sorted(look.frames for look in looks)[len(looks) // 10]
     frames = next((number for number in (16, 8, 4) if number <= min(shortest, machine["frames"])), 2)
     return {
@@ -224,9 +209,9 @@ def _training(videos: int, held: int = 0) -> dict[str, Any]:
         )
     if batch == 8 and _STEPS * batch > _EPOCHS * videos:
         batch = 4  # for more steps; BatchNorm of fewer clips is another baseline
-    epochs = max(_LEAST, min(_EPOCHS, ceil(_STEPS * batch / videos)))
-    every = ceil(epochs / _VALIDATIONS)
-    epochs = every * ceil(epochs / every)  # the last one is validated
+    epochs = max(_LEAST, min(_EPOCHS, math.ceil(_STEPS * batch / videos)))
+    every = math.ceil(epochs / _VALIDATIONS)
+    epochs = every * math.ceil(epochs / every)  # the last one is validated
     return {
         **{name: machine[name] for name in ("model", "why_model", "precision", "why_precision")},
         "channels_last": str(machine["channels_last"]).lower(),
@@ -240,3 +225,66 @@ def _training(videos: int, held: int = 0) -> dict[str, Any]:
         "workers": max(1, CORES - 2 if torch.cuda.is_available() else min(8, CORES - 1)),
         "precise": max(1, min(10, videos // batch)),
     }
+
+
+def recording_name(path: str, class_name: str = "") -> str:
+    """Returns what the videos of a recording have in common: the path without its class and its name's last number.
+
+    >>> recording_name("jump/match1_07.mp4", "jump"), recording_name("run/match1_12.mp4", "run")
+    ('match1_', 'match1_')
+    """
+    folder, name = os.path.split(os.path.splitext(path)[0])
+    parts = [part for part in folder.split("/") if part != class_name]
+    return "/".join([*parts, re.sub(r"[0-9]+(?=[^0-9]*$)", "", name)])
+
+
+def hold_out(manifest: Manifest, kinds: Sequence[str] = ()) -> tuple[list[int], list[int], int]:
+    """Returns rows for training, rows for validation, and how many recordings, whose clips are alike, are in both.
+
+    `kinds` say how each row is coded. A kind with at least 5 videos in a class is held out like a class of its own.
+    Held out is the end of each class in the order of names: from where a recording begins, as near to a fifth as there
+    is one; a recording is cut where that would be less than a tenth, or more than half.
+    """
+    rows = range(len(manifest))
+    labels = [manifest.label(row) for row in rows]
+    names = [manifest.classes[label] if manifest.classes else "" for label in labels]
+    recordings = [recording_name(manifest.path(row), names[row]) for row in rows]
+    held: list[int] = []
+    groups = _groups(labels, recordings, kinds or [""] * len(rows))
+    # A group is together in this order, and what is rare comes first, so that it is not held out.
+    by_name = sorted(rows, key=lambda row: (groups[row], recordings[row], manifest.path(row), row))
+    for _, of_class in groupby(by_name, key=lambda row: groups[row][:2]):
+        own = list(of_class)
+        share = len(own) // _SHARE
+        whole = (
+            number
+            for number in range(max(1, share // 2), len(own) // 2 + 1)
+            if recordings[own[-number]] != recordings[own[-number - 1]]
+        )
+        if share:
+            held += own[-min(whole, key=lambda number: abs(number - share), default=share) :]
+    if not held:
+        raise ManifestError(
+            f"No class of {manifest.origin} has {_SHARE} videos, so none can be held out for validation. Give `--val`."
+        )
+    train = sorted({*rows} - {*held})
+    cut = {recordings[row] for row in train} & {recordings[row] for row in held}
+    return train, sorted(held), len(cut)
+
+
+def _groups(labels: Sequence[int], recordings: Sequence[str], kinds: Sequence[str]) -> list[tuple[int, str, bool]]:
+    """For each row its class, its recording's kind, and whether that is frequent; else the class's most frequent."""
+    of_class = defaultdict[int, dict[str, str]](dict)
+    for label, recording, kind in zip(labels, recordings, kinds, strict=True):
+        of_class[label].setdefault(recording, kind)
+    # A class without recordings is one by the names of its videos, which is cut in any case.
+    own = [
+        kind if len(of_class[label]) == 1 else of_class[label][recording]
+        for label, recording, kind in zip(labels, recordings, kinds, strict=True)
+    ]
+    groups = [*zip(labels, own, strict=True)]
+    numbers = Counter(groups)
+    most = {label: kind for (label, kind), _ in reversed(numbers.most_common())}
+    frequent = [numbers[group] >= _SHARE or most[group[0]] == group[1] for group in groups]
+    pairs = zip(groups, frequent, strict=True)
+    return [(label, kind if often else most[label], often) for (label, kind), often in pairs]

@@ -1,7 +1,4 @@
-"""Translates configs of PySlowFast into configs of this package; comments name what could not be carried over.
-
-`pyslowfast.yaml` has the names and defaults of PySlowFast.
-"""
+"""Translates configs of PySlowFast into configs of this package; comments name what could not be carried over."""
 
 import math
 import os
@@ -16,13 +13,13 @@ from lightning_multigrid.files import StrPath
 
 
 def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
-    """Returns the values of a config by their dotted names."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {str(name): value}
     return flat
 
 
+# The names and defaults of PySlowFast.
 _KNOWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _DEFAULTS = _flat(_KNOWN["defaults"]) | {name: accepted[0] for name, accepted in _KNOWN["only"].items()}
 
@@ -71,8 +68,7 @@ class _Config:
 def translate_pyslowfast(path: StrPath) -> str:
     """Returns the YAML of `lightning-multigrid fit` that trains what a config of PySlowFast trains.
 
-    The mini-batch of a config is for one node of `NUM_GPUS` devices, as in PySlowFast. Comments at the top name what
-    has no counterpart: nothing is dropped without a word.
+    The mini-batch of a config is for one node of `NUM_GPUS` devices, as in PySlowFast.
     """
     config = _Config(path)
     gpus, nodes = config["NUM_GPUS"], config["NUM_SHARDS"]
@@ -166,10 +162,8 @@ def _lr_policy(config: _Config) -> dict[str, Any]:
     ratios = [later / earlier for earlier, later in pairwise(used)]
     by_one_factor = bool(ratios) and all(math.isclose(ratio, ratios[0]) for ratio in ratios)
     if steps[:1] != [0] or len(used) < len(steps) or used[0] != 1 or not by_one_factor:
-        raise config.refuse(
-            "SOLVER.LRS",
-            f"must fall by one factor at each of `SOLVER.STEPS: {steps}`, from 1 at epoch 0. Write a module.",
-        )
+        why = f"must fall by one factor at each of `SOLVER.STEPS: {steps}`, from 1 at epoch 0. Write a module."
+        raise config.refuse("SOLVER.LRS", why)
     return {"schedule": "steps", "milestones": steps[1:], "gamma": ratios[0]}
 
 
@@ -220,13 +214,7 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
         lists = {split: _part("sources.VideoList", source=path, root=prefix) for split, path in lists.items()}
     else:
         config.notes.append("Relative paths in a list start from its folder, in PySlowFast from the working folder.")
-    return {
-        **lists,
-        **config.same("data"),
-        **sampling,
-        "batch_size": batch // max(1, gpus),
-        "test_views": test,
-    }
+    return {**lists, **config.same("data"), **sampling, "batch_size": batch // max(1, gpus), "test_views": test}
 
 
 def _part(name: str, **arguments: Any) -> dict[str, Any]:

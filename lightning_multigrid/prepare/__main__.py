@@ -1,7 +1,4 @@
-"""`python -m lightning_multigrid.prepare FOLDER WORKERS`: makes the tables that the videos on its input lack.
-
-The input has the root and the path of each. It writes what became of these.
-"""
+"""`python -m lightning_multigrid.prepare FOLDER WORKERS`: makes the tables that the videos on its input lack."""
 
 import os
 import sys

@@ -18,11 +18,10 @@ _USUAL_RATE = 30.0  # frames per second, where a file doesn't say
 
 
 def check(manifest: Manifest, folder: StrPath, workers: int = 0, timeout: float = TASK_SECONDS) -> dict[str, str]:
-    """Finds the faults of a manifest's videos: what is broken, damaged or cut, or ends before a stretch of it begins.
+    """Finds the videos that are broken, damaged or cut, or end before a stretch of them begins, each with its fault.
 
     Their frame tables tell it. Those that are missing are made as by `index`, with its arguments and errors, so that a
     training that follows decodes no video again. Prepared videos and folders of frames, which need none, are decoded.
-    Returns the paths of videos with a fault, each with what it is.
     """
     # A video that is listed several times is read once.
     starts: dict[str, list[float]] = {}
@@ -72,10 +71,7 @@ class Look(NamedTuple):
 
 
 def look_at(manifest: Manifest) -> tuple[list[Look], list[str]]:
-    """Looks at up to 32 videos, evenly spaced; says of those that can't be begun why.
-
-    It decodes the first frame, and counts packets where a file doesn't say how many there are.
-    """
+    """Looks at up to 32 videos, evenly spaced; says of those that can't be begun why."""
     looks, broken = list[Look](), list[str]()
     number = min(_LOOKED_AT, len(manifest))
     for row in (place * len(manifest) // number for place in range(number)):
@@ -102,10 +98,7 @@ def kind_of(path: str) -> str:
 
 
 def bytes_of_planes(paths: Sequence[str], planes: Planes, images_per_second: float | None = None) -> int:
-    """About how many bytes some videos take as planes: by the frames of up to 32 of them, evenly spaced.
-
-    Videos that can't be begun are taken to be like the others.
-    """
+    """About how many bytes videos take as planes, by up to 32 of them, evenly spaced, that can be begun."""
     found, number = [], min(_LOOKED_AT, len(paths))
     for path in (paths[place * len(paths) // number] for place in range(number)):
         with suppress(VideoError):

@@ -76,8 +76,7 @@ def prepare(
 
     Raises:
         BrokenVideosError: If too many videos are broken; the others are there nevertheless, and so is the report.
-        OutputError: If the disk is full, or has no room for the planes, or refuses something. The same command goes on
-            from what is there.
+        OutputError: If the disk is full, has no room for the planes, or refuses something. The same command goes on.
         ValueError: If an argument is outside its range, two videos would share a name, or this FFmpeg has no encoder.
     """
     require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "in [0, 1]")
@@ -96,9 +95,7 @@ def prepare(
         os.makedirs(root, exist_ok=True)
         _refuse_others_files(root, encoding.suffix)
         remove_partial(root)
-        broken: dict[str, str] = {}
-        jobs: list[TranscodeJob] = []
-        origins: dict[str, str] = {}
+        jobs, broken, origins = list[TranscodeJob](), dict[str, str](), dict[str, str]()
         for source, name in shown("look", names.items(), len(names)):
             if not is_url(source) and os.path.realpath(source).startswith(os.path.join(root, "")):
                 raise ValueError(f"{source} lies in the output folder {root}. Give a folder of its own as `output`.")
@@ -145,7 +142,6 @@ def prepare(
 
 
 def _refuse_others_files(folder: str, suffix: str) -> None:
-    """Refuses a folder with files of others under the names of ours, or whose list has videos of another store."""
     heads = dict.fromkeys(_OURS, "")
     for name in _OURS:
         with suppress(FileNotFoundError), open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
@@ -170,7 +166,6 @@ def _refuse_others_files(folder: str, suffix: str) -> None:
 
 
 def _check_room(folder: str, needed: int) -> None:
-    """Raises an `OutputError` if the disk of a folder has no room for this many bytes."""
     if needed > (free := shutil.disk_usage(folder).free):
         raise OutputError(
             errno.ENOSPC,
@@ -187,8 +182,7 @@ def names_of(sources: Sequence[str], root: str, suffix: str) -> dict[str, str]:
     >>> names_of(["https://host/in/a.mp4", "https://other/b.mp4"], "https://host/in", ".mp4")
     {'https://host/in/a.mp4': 'a.mp4', 'https://other/b.mp4': 'outside/https/other/b.mp4'}
     """
-    names: dict[str, str] = {}
-    taken: dict[str, str] = {}
+    names, taken = dict[str, str](), dict[str, str]()
     for source in dict.fromkeys(sources):
         path = source if is_url(source) else os.path.normpath(source)
         inside = path.removeprefix(os.path.join(root, ""))
@@ -202,10 +196,7 @@ def names_of(sources: Sequence[str], root: str, suffix: str) -> dict[str, str]:
 
 
 def _made_from(source: str, encoding: Encoding | Planes, images_per_second: float | None) -> str:
-    """What a prepared video is made of and how: its source as it is now, and the settings.
-
-    Which source it is, its name tells: the path below the root, so that another mount changes nothing.
-    """
+    # Which source it is, its name tells: the path below the root, so that another mount changes nothing.
     about: dict[str, object]
     if not is_url(source) and os.path.isdir(source):
         with os.scandir(source) as entries:
@@ -221,8 +212,7 @@ def _made_from(source: str, encoding: Encoding | Planes, images_per_second: floa
 
 def _make(job: TranscodeJob) -> bool:
     """Makes a prepared video, unless another process has by now; returns whether it did."""
-    needed = _own_origin(job.target) != job.made_from
-    if needed:
+    if needed := _own_origin(job.target) != job.made_from:
         transcode(job)
     return needed
 

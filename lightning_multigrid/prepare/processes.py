@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, TimeoutError, as_completed
+from concurrent.futures import TimeoutError, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,8 +48,7 @@ def run_tasks(
     """Calls a function for each task, and yields (task, result) as they finish; a result may be a `TaskFailure`.
 
     A process whose task takes more than `timeout` seconds is ended. With 0 workers the function, one of a module, is
-    called here. An `OutputError` of it is raised, and a RuntimeError for what can only be a mistake in it (a TypeError
-    ...), or if no worker process can start.
+    called here. Its `OutputError` is raised, and a RuntimeError for a mistake in it, or if no worker process can start.
     """
     if workers < 0 or timeout <= 0:
         raise ValueError(f"`workers` must be at least 0, and `timeout` positive, got {workers} and {timeout}.")
@@ -67,9 +66,7 @@ def run_tasks(
         # would print a traceback.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
-            running: dict[Future[Any], Any] = {
-                pool.schedule(function, args=[task], timeout=timeout): task for task in tasks
-            }
+            running: dict[Any, Any] = {pool.schedule(function, args=[task], timeout=timeout): task for task in tasks}
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for future in as_completed(running):

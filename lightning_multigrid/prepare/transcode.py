@@ -39,8 +39,7 @@ class Encoding:
     """How videos are encoded (H.264, yuv420p, without sound). An argument outside its range is a ValueError.
 
     Args:
-        short_side: Pixels of the shorter side, even. Smaller videos keep their size, up to a row or column that makes
-            it odd.
+        short_side: Pixels of the shorter side, even. Smaller videos keep their size, but for an odd row or column.
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
         preset: How much time x264 may take. Faster ones make more bytes (docs/evidence.md), and decode no faster.
     """
@@ -57,14 +56,12 @@ class Encoding:
         require(self.preset in _PRESETS, "preset", self.preset, f"one of {', '.join(_PRESETS)}")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Returns the height and width for a video of this size: the short side scaled down, both even."""
         scale = min(Fraction(1), Fraction(self.short_side, min(height, width)))
         # To the nearest even number, but not beyond the source.
         high, wide = (max(2, min(int(side * scale / 2 + Fraction(1, 2)), side // 2) * 2) for side in (height, width))
         return high, wide
 
     def options(self) -> dict[str, str]:
-        """Options of FFmpeg's libx264."""
         return {
             "preset": self.preset,
             # Spend bits where they lower the squared error, not where an eye would want them.
@@ -83,11 +80,7 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Planes:
-    """How videos are stored as decoded planes: no second loss, and clips that need no decoder, for many bytes.
-
-    Args:
-        short_side: That of an `Encoding`.
-    """
+    """How videos are stored as decoded planes: no second loss, and clips that need no decoder, for many bytes."""
 
     short_side: int = 256
     suffix: ClassVar[str] = PLANES_SUFFIX
@@ -96,7 +89,6 @@ class Planes:
         Encoding(self.short_side)  # a ValueError for the same values
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Returns the height and width for a video of this size: those of an `Encoding`."""
         return Encoding(self.short_side).size(height, width)
 
 
@@ -129,7 +121,6 @@ def transcode(job: TranscodeJob) -> None:
 
 
 def _store(job: TranscodeJob, file: BinaryIO) -> None:
-    """Writes the planes of all frames."""
     with open_whole(job.source, job.images_per_second) as source:
         planes, rate = PlaneWriter(file), _rate(source)
         for picture in _pictures(job, source, rate):
@@ -138,13 +129,10 @@ def _store(job: TranscodeJob, file: BinaryIO) -> None:
 
 
 def _encode(job: TranscodeJob, encoding: Encoding, file: BinaryIO) -> None:
-    """Encodes all frames, and writes after them the table of what came out."""
     number = height = width = 0
-    # Neither the muxer's version nor the time of day goes into the file.
-    container_options = {"fflags": "+bitexact"}
     with open_whole(job.source, job.images_per_second) as source:
         rate = _rate(source)
-        with av.open(file, "w", format="mp4", options=container_options) as container:
+        with av.open(file, "w", format="mp4", options={"fflags": "+bitexact"}) as container:  # no version, no time
             stream = container.add_stream(ENCODER, rate=rate, options=encoding.options())
             for number, picture in enumerate(_pictures(job, source, rate), 1):
                 if number == 1:
@@ -170,10 +158,7 @@ def _rate(source: Video) -> Fraction:
 
 
 def _pictures(job: TranscodeJob, source: Video, rate: Fraction) -> Iterator[VideoFrame]:
-    """All frames of a source as they are stored: scaled, upright, with their times.
-
-    A `VideoError` at the end if the video is damaged.
-    """
+    """All frames of a source as they are stored: scaled, upright, in time; a `VideoError` after damaged ones."""
     scaler, clock = VideoReformatter(), None
     for frame in source:
         if clock is None:
@@ -198,7 +183,6 @@ def _pictures(job: TranscodeJob, source: Video, rate: Fraction) -> Iterator[Vide
 def _picture(
     scaler: VideoReformatter, frame: VideoFrame, size: tuple[int, int], turn: Orientation, matrix: int | None
 ) -> VideoFrame:
-    """A frame ready to be encoded: of some rows and columns as it is stored, upright, yuv420p of limited range."""
     scaled = scaler.reformat(
         frame,
         width=size[1],

@@ -65,17 +65,13 @@ class ManifestBuilder:
         self._root = folder.rstrip("/") if self._remote else os.path.abspath(folder)
         self._prefix = os.path.join(self._root, "")
         self._classes, self._beyond = tuple(classes), len(classes) or math.inf
-        self._multi_label = multi_label
-        self._frame_rate = frame_rate
-        self._outside = allow_outside_root
+        self._multi_label, self._frame_rate, self._outside = multi_label, frame_rate, allow_outside_root
         # A list from elsewhere must not name the files of this machine.
         self._absolute = allow_outside_root or (root is None and not self._remote)
         self._names_in = cache(_names_in) if existing_only else None  # lists each folder once
         self._missing = 0
-        self._paths = bytearray()
-        self._path_offsets = array("q", [0])
-        self._labels = array("i")
-        self._label_offsets = array("q", [0])
+        self._paths, self._path_offsets = bytearray(), array("q", [0])
+        self._labels, self._label_offsets = array("i"), array("q", [0])
         self._spans, self._stretches = array("d"), array("d")
 
     def add(
@@ -98,7 +94,8 @@ class ManifestBuilder:
         start, end = stretch
         if not 0 <= start < end:
             raise self.error(where, f"a stretch from {start:g} to {end:g} s. Give a start from 0, and an end after it")
-        if not self._is_there(name):
+        folder, base = os.path.split(os.path.join(self._root, name))
+        if self._names_in is not None and normalize("NFC", base) not in self._names_in(folder):
             self._missing += 1
             return
         self._paths += name.encode("utf-8", "surrogateescape")
@@ -109,10 +106,7 @@ class ManifestBuilder:
         self._stretches.extend(stretch)
 
     def build(self, names: Sequence[str] = ()) -> Manifest:
-        """Returns the manifest, once.
-
-        `names` are the classes that labels count if they were not known before; sorted, they are the classes.
-        """
+        """Returns the manifest, once. `names` are what labels count without `classes`; these are then sorted."""
         rows = len(self._path_offsets) - 1
         if not rows and self._missing:
             raise ManifestError(
@@ -175,10 +169,6 @@ class ManifestBuilder:
             )
         return url
 
-    def _is_there(self, name: str) -> bool:
-        folder, base = os.path.split(os.path.join(self._root, name))
-        return self._names_in is None or normalize("NFC", base) in self._names_in(folder)
-
     def _check_labels(self, labels: Sequence[int], where: str | int) -> None:
         for label in labels:
             if not 0 <= label < self._beyond:
@@ -198,7 +188,6 @@ class ManifestBuilder:
 
 
 def _check_root(url: str, *, of_frames: bool, existing_only: bool) -> None:
-    """Refuses a URL as the root if its videos could not be read, or it would mean other ones."""
     if fault := url_fault(url):
         raise ManifestError(f"`root` {quoted(url)} {fault}.")
     if set("?#").intersection(url):

@@ -5,8 +5,9 @@ import io
 import math
 import os
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -29,6 +30,7 @@ _NO_UTF_8 = re.compile("[\ud800-\udfff]")  # as which `open_text` reads such byt
 _METADATA = ("metadata.csv", "metadata.jsonl")  # of a video folder of Hugging Face; the second is refused
 _HEAD = 1 << 16  # characters by which the separator is found
 WHOLE = 0.0, math.inf
+_Error = Callable[[str], ManifestError]  # of a row: it is given what is wrong, then how to go on
 
 
 class Row(NamedTuple):
@@ -68,7 +70,6 @@ class ListFile:
         self._rows.close()
 
     def error(self, line: int, what: str) -> ManifestError:
-        """Returns the error of a row; `what` says what is wrong, then how to go on."""
         return ManifestError(f"{self.path}, line {line}: {what}.")
 
     def _read(self) -> Generator[Row, None, None]:
@@ -109,7 +110,6 @@ class ListFile:
             )
 
     def _check_split(self, line: int, name: str, value: str, splits: dict[str, str]) -> None:
-        """Refuses a row of another split than those before, in a column such as `split`; `splits` has theirs."""
         if splits.setdefault(name, value) != value:
             raise self.error(
                 line,
@@ -137,94 +137,81 @@ class Labels:
 
     `classes` are those that are known, in the order of their numbers; `counted` says whether the numbers of the list
     count these, or perhaps others than those of training. Without `multi_label` only a name of `classes` may hold a
-    `;`. `names` are the classes, as numbers count them, new ones in the order in which they came.
+    `;`. `ids` are the numbers of the classes, new ones in the order in which they came.
     """
 
     def __init__(
         self, rows: ListFile, classes: Sequence[str], *, counted: bool, multi_label: bool, folders: bool
     ) -> None:
-        self.names = list(classes)
         self._known, self._multi_label, self._rows, self._folders = bool(classes), multi_label, rows, folders
-        self._ids = {name: number for number, name in enumerate(classes)}
-        numbers = () if counted else (name for name in classes if _NUMBER.fullmatch(name))
-        self._numbered = {int(name): self._ids[name] for name in numbers}
+        self.ids = {name: number for number, name in enumerate(classes)}
+        self._numbered = {int(name): name for name in classes if not counted and _NUMBER.fullmatch(name)}
         self._first: tuple[int, str, type] | None = None  # line, label and kind of the first
 
     def of(self, row: Row) -> list[int]:
-        """The numbers of a row's labels."""
         line, path, label, *_ = row
         if not label:
             return []
-        labels = self._read(line, label)
+        error = partial(self._rows.error, line)
+        labels = self._read(label, error)
         self._first = self._first or (line, label, type(labels[0]))
         if type(labels[0]) is not self._first[2]:
-            raise self._rows.error(
-                line,
+            raise error(
                 f"the label {quoted(label)} is not of the kind of {quoted(self._first[1])} in line {self._first[0]}: "
                 "labels are all numbers from 0, or all names. Correct it, or rename the classes whose names are "
-                "numbers",
+                "numbers"
             )
         unsure = isinstance(labels[0], str) and not self._rows.columns
         if unsure and (self._folders or not path.lower().endswith(VIDEO_SUFFIXES)):
-            raise self._no_label(line, label)
-        return [self._number(line, label) for label in labels]
+            raise self._no_label(label, error)
+        return [self._number(label, error) for label in labels]
 
-    def _number(self, line: int, label: int | str) -> int:
+    def _number(self, label: int | str, error: _Error) -> int:
         if isinstance(label, str):
-            if label not in self._ids and self._known:
-                raise self._rows.error(
-                    line,
-                    f"{quoted(label)} is not among the {len(self._ids):,} classes, such as {quoted(self.names[0])}. "
-                    "Correct it, give the training split a video of it, or name all classes in a file for `classes` of "
-                    "`VideoList`",
+            if label not in self.ids and self._known:
+                first = next(iter(self.ids))
+                raise error(
+                    f"{quoted(label)} is not among the {len(self.ids):,} classes, such as {quoted(first)}. Correct it, "
+                    "give the training split a video of it, or name all classes in a file for `classes` of `VideoList`"
                 )
-            if label not in self._ids:
-                self._ids[label] = len(self.names)
-                self.names.append(label)
-            return self._ids[label]
-        if self._numbered.get(label, label) != label:
-            raise self._rows.error(
-                line,
-                f"the label {label} may be the class {quoted(self.names[self._numbered[label]])} of training or its "
-                f"class {label}, counted from 0. Give the `VideoList` of this list the `classes` that its numbers "
-                "count",
+            return self.ids.setdefault(label, len(self.ids))
+        if (name := self._numbered.get(label)) is not None and self.ids[name] != label:
+            raise error(
+                f"the label {label} may be the class {quoted(name)} of training or its class {label}, counted from 0. "
+                "Give the `VideoList` of this list the `classes` that its numbers count"
             )
         return label
 
-    def _read(self, line: int, label: str) -> Sequence[int | str]:
-        """The labels of a field: numbers or names."""
+    def _read(self, label: str, error: _Error) -> Sequence[int | str]:
         if _NUMBERS.fullmatch(label):
             return [int(part) for part in re.findall("[0-9]+", label)]
-        if label in self._ids:  # known, or judged in a row before
+        if label in self.ids:  # known, or judged in a row before
             return [label]
         if ";" in label and not self._multi_label:
-            raise self._rows.error(
-                line,
+            raise error(
                 f"the label {quoted(label)} is several names, one is required. Pass `multi_label=True` to `VideoList`, "
                 "in a config as docs/dataset.md shows, or give it the names of the classes as `classes`, if this is "
-                "one of them",
+                "one of them"
             )
         if _NO_UTF_8.search(label):
-            raise self._rows.error(line, f"the label {quoted(label)} is not in UTF-8. Save the list as UTF-8")
+            raise error(f"the label {quoted(label)} is not in UTF-8. Save the list as UTF-8")
         between = ";" if ";" in label else ","  # names such as "Male speech, man speaking" hold a comma
         names = [name.strip() for name in label.split(between)] if self._multi_label else [label]
-        if len(names) > 1 and between == "," and not (self._known and self._ids.keys() >= {*names}):
-            raise self._rows.error(
-                line,
+        if len(names) > 1 and between == "," and not (self._known and self.ids.keys() >= {*names}):
+            raise error(
                 f"the label {quoted(label)} may be several names, or one that holds a comma. Part names by `;`, or "
-                "give `VideoList` all names as `classes`",
+                "give `VideoList` all names as `classes`"
             )
         unlike = any(len(name.splitlines()) != 1 or _is_number(name) for name in names)
         if unlike or label.lower().endswith(VIDEO_SUFFIXES):
-            raise self._no_label(line, label)
+            raise self._no_label(label, error)
         return names
 
-    def _no_label(self, line: int, label: str) -> ManifestError:
-        return self._rows.error(
-            line,
+    def _no_label(self, label: str, error: _Error) -> ManifestError:
+        return error(
             f"the label {quoted(label)} is not a number from 0, several such as `1;5`, or a name after the path "
             "of a video. Put a path that holds a separator in double quotes, let the first row name the columns "
-            "(`path,label`), or use a folder per class",
+            "(`path,label`), or use a folder per class"
         )
 
 
@@ -250,9 +237,7 @@ def times(rows: ListFile, row: Row) -> tuple[tuple[float, float], list[tuple[flo
 
 def metadata_in(folder: str) -> str | None:
     """Returns the list that a video folder of Hugging Face holds, `metadata.csv`, if it has labels."""
-    for path in (os.path.join(folder, name) for name in _METADATA):
-        if not os.path.isfile(path):
-            continue
+    for path in filter(os.path.isfile, (os.path.join(folder, name) for name in _METADATA)):
         with closing(ListFile(path)) as rows:
             if _names_labels(rows.columns):
                 return path
@@ -260,12 +245,10 @@ def metadata_in(folder: str) -> str | None:
 
 
 def _is_header(names: Sequence[str]) -> bool:
-    """Whether a first row names columns: those of paths and of labels, or of paths and stretches alone."""
     return _names_labels(names) or (_UNLABELLED.issuperset(names) and not set(_PATHS).isdisjoint(names))
 
 
 def _names_labels(header: Sequence[str]) -> bool:
-    """Whether a header has a column of paths and one of labels."""
     return not any(set(names).isdisjoint(header) for names in (_PATHS, _LABELS))
 
 

@@ -5,8 +5,10 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 from torch import Tensor
 
 from lightning_multigrid.files import joined, quoted
@@ -19,8 +21,7 @@ _AT_ONCE = 1 << 12  # paths
 class Rows(NamedTuple):
     """Path i is `paths[path_offsets[i] : path_offsets[i + 1]]`, labels likewise.
 
-    `spans` has the start and the end of each label, and `stretches` those of each row, in s of the video: 0 and
-    infinity if it is the whole video.
+    `spans` has start and end of each label, `stretches` of each row, in s of the video: 0 and infinity for all of it.
     """
 
     paths: Tensor
@@ -147,6 +148,36 @@ class Manifest:
         return slice(start, end)
 
 
+def class_sizes(manifest: Manifest, num_classes: int) -> str:
+    """Says how many videos the classes have, and how many classes have none, of videos that have one label each.
+
+    It reads "5, with 2 to 8 videos each, median 4; 2 without a video, such as 'run'".
+    """
+    labels, counts = (found.tolist() for found in np.unique(manifest.rows.labels, return_counts=True))
+    number, there = max(num_classes, labels[-1] + 1), set(labels)
+    few, most = min(counts), max(counts)
+    sizes = f"{few:,} videos each" if few == most else f"{few:,} to {most:,} videos each, median {median(counts):,g}"
+    said = f"{number:,}, with {sizes}"
+    first = next((label for label in range(number) if label not in there), None)
+    if first is None:
+        return said
+    name = quoted(manifest.classes[first]) if first < len(manifest.classes) else first
+    return f"{said}; {number - len(labels):,} without a video, such as {name}"
+
+
+def shared_videos(train: Manifest, other: Manifest) -> list[str]:
+    """The paths of the rows of `other` that overlap with a row of `train`, in the same file by its path."""
+    rows: dict[str, list[int]] = {}
+    for row, path in enumerate(train.paths()):
+        rows.setdefault(path, []).append(row)
+    shared = []
+    for row, path in enumerate(other.paths()):
+        start, end = other.stretch(row)
+        if any(max(start, low) < min(end, high) for low, high in map(train.stretch, rows.get(path, ()))):
+            shared.append(path)
+    return shared
+
+
 @runtime_checkable
 class VideoSource(Protocol):
     """Anything that the videos of a split can be read from: any class with this method, your own ones, too.
@@ -158,8 +189,7 @@ class VideoSource(Protocol):
         """Reads paths and labels; no video is opened. What can't be read is a `ManifestError`.
 
         Args:
-            classes: Names of the training split's classes in the order of their labels, for sources whose own files
-                lack them.
+            classes: The training split's class names in the order of their labels, if a source's own files lack them.
         """
 
 

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from lightning_multigrid.files import StrPath, path_argument, quoted, require
 from lightning_multigrid.sources.builder import ManifestBuilder
@@ -89,13 +89,8 @@ class SomethingSomething:
         if not isinstance(entries, list):
             raise ManifestError(f"{path} holds no list of videos. Give the official train, validation or test file.")
         ids = {label: int(number) for label, number in labels.items()}
-        builder = ManifestBuilder(
-            path,
-            self.videos,
-            classes=sorted(ids, key=ids.__getitem__),
-            frame_rate=self.frame_rate,
-            existing_only=self.existing_only,
-        )
+        known, rate = sorted(ids, key=ids.__getitem__), self.frame_rate
+        builder = ManifestBuilder(path, self.videos, classes=known, frame_rate=rate, existing_only=self.existing_only)
         suffix = ".webm" if self.frame_rate is None else ""
         for number, entry in enumerate(entries, start=1):
             where = f"entry {number}"
@@ -108,10 +103,8 @@ class SomethingSomething:
                 )
             label = template.replace("[", "").replace("]", "")
             if label and label not in ids:
-                raise builder.error(
-                    where,
-                    f"{quoted(label)} is not a label of {labels_file}. Give the `labels_file` of these annotations",
-                )
+                what = f"{quoted(label)} is not a label of {labels_file}. Give the `labels_file` of these annotations"
+                raise builder.error(where, what)
             builder.add(f"{video}{suffix}", [ids[label]] if label else [], where=where)
         return builder.build()
 
@@ -138,14 +131,9 @@ class Charades:
     def read(self, classes: Sequence[str] = ()) -> Manifest:
         """Reads the videos; the classes are always those of the file of classes."""
         path = path_argument("annotations", self.annotations)
-        builder = ManifestBuilder(
-            path,
-            self.videos,
-            classes=_numbered_names(_given_or_beside(self.classes_file, path, "Charades_v1_classes.txt"), first=0),
-            multi_label=True,
-            frame_rate=self.frame_rate,
-            existing_only=self.existing_only,
-        )
+        names = _numbered_names(_given_or_beside(self.classes_file, path, "Charades_v1_classes.txt"), first=0)
+        settings: dict[str, Any] = {"frame_rate": self.frame_rate, "existing_only": self.existing_only}
+        builder = ManifestBuilder(path, self.videos, classes=names, multi_label=True, **settings)
         suffix = ".mp4" if self.frame_rate is None else ""
         for line, row in csv_table(path, "id", "actions"):
             labels, spans = [], []
@@ -185,10 +173,8 @@ class UCF101:
                 video = text.split()[0]
                 label = video.split("/")[0]
                 if label not in names:
-                    raise builder.error(
-                        line,
-                        f"{quoted(text)} has no folder that is a class of classInd.txt. Give the right `classes_file`",
-                    )
+                    what = "has no folder that is a class of classInd.txt. Give the right `classes_file`"
+                    raise builder.error(line, f"{quoted(text)} {what}")
                 builder.add(video, [names.index(label)], where=line)
         return builder.build()
 

@@ -49,11 +49,7 @@ def read_json(path: str) -> Any:
 
 
 def csv_rows(path: str, lines: Iterable[str], separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the rows of a file's lines that are not blank, each with the number of its last line.
-
-    White space around fields is dropped. Double quotes may enclose a field, and are then doubled inside; others than
-    these are refused.
-    """
+    """Yields the rows of lines that are not blank, their fields stripped, each with the number of its last line."""
     reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=True)
     with _csv_errors(path, reader):
         for row in reader:
@@ -68,9 +64,9 @@ def csv_table(path: str, *required: str) -> Iterator[tuple[int, dict[str, str]]]
             raise ManifestError(f"{path} has no column {', '.join(sorted(absent))}. Give the official annotation file.")
         for row in reader:
             if None in row or None in row.values():  # more fields or fewer than the header has
-                where = f"{path}, line {reader.line_num}"
                 raise ManifestError(
-                    f"{where}: as many fields as in the first line are required. Download the file again."
+                    f"{path}, line {reader.line_num}: as many fields as in the first line are required. Download the "
+                    "file again."
                 )
             yield reader.line_num, row
 

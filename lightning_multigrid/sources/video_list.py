@@ -4,22 +4,33 @@ import logging
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from lightning_multigrid.files import VIDEO_SUFFIXES, StrPath, is_url, new_file, path_argument, quoted, write_csv
+from lightning_multigrid.files import (
+    VIDEO_SUFFIXES,
+    StrPath,
+    is_frame,
+    is_url,
+    new_file,
+    path_argument,
+    quoted,
+    write_csv,
+)
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.class_folders import class_names, no_videos, videos_below
 from lightning_multigrid.sources.list_file import Labels, ListFile, metadata_in, times
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError, read_text
+from lightning_multigrid.sources.text import ManifestError, read_text, refuse_unlisted
 
 _log = logging.getLogger(__name__)
 LIST_NAME, CLASSES_NAME = "metadata.csv", "classes.txt"  # of a folder that `prepare` wrote
 _WRITTEN = ("file_name", "label", "start", "end", "prepared")
 _OLDER = "manifest.json"  # which `prepare` wrote once
+_OF_THE_SYSTEM = ("lost+found", "@eaDir")  # folders: of a file system, and of thumbnails that a NAS makes
+_SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 
 
 @dataclass(frozen=True)
@@ -104,13 +115,12 @@ class VideoList:
                 )
             own = beside
         known, several = own or classes, self.multi_label or "spans" in rows.columns
-        frames = self.frame_rate is not None
-        labels = Labels(rows, known, counted=bool(own), multi_label=several, folders=frames)
+        labels = Labels(rows, known, counted=bool(own), multi_label=several, folders=self.frame_rate is not None)
         builder = self._builder(source, root, classes=known, multi_label=several)
         for row in rows:
             stretch, spans = times(rows, row)
             builder.add(row.path, labels.of(row), where=row.line, spans=spans, stretch=stretch)
-        return replace(builder.build(labels.names), prepared=prepared)
+        return replace(builder.build([*labels.ids]), prepared=prepared)
 
     def _builder(self, source: str, root: StrPath | None, **arguments: Any) -> ManifestBuilder:
         own = {name: getattr(self, name) for name in ("frame_rate", "existing_only", "allow_outside_root")}
@@ -120,7 +130,7 @@ class VideoList:
         if self.root is not None:
             raise ManifestError(f"`root` is for lists, and {source} is a folder. Leave `root` out.")
         frames = self.frame_rate is not None
-        folders = class_names(source, frames=frames)
+        folders = _class_names(source, frames=frames)
         # Without folders, a folder of images is the only video.
         root = source if folders or not frames else os.path.dirname(os.path.abspath(source))
         builder = self._builder(source, root, classes=classes or folders, multi_label=self.multi_label)
@@ -133,9 +143,9 @@ class VideoList:
                     "Give the classes of the training split, or move the folder away."
                 )
             folder = os.path.join(os.path.abspath(source), name) if name else os.path.abspath(source)
-            videos = list(videos_below(folder, frames=frames, left_out=left_out))
+            videos = list(_videos_below(folder, frames=frames, left_out=left_out))
             if not videos:
-                raise no_videos(folder, frames=frames)
+                raise _no_videos(folder, frames=frames)
             for path in videos:
                 builder.add(path, [labels[name]] if name else [], where=path)
         if left_out and not frames:
@@ -163,7 +173,6 @@ def save_list(manifest: Manifest, folder: StrPath, names: Sequence[str | None]) 
 
 
 def _list_in(source: str) -> str | None:
-    """Returns the list that a source is or holds; None for another folder."""
     if is_url(source) and not os.path.splitext(source)[1]:  # nothing there is looked for: it is a prepared folder
         return f"{source.rstrip('/')}/{LIST_NAME}"
     listed = metadata_in(source) if not is_url(source) and os.path.isdir(source) else source
@@ -185,7 +194,7 @@ def holds_frames(source: StrPath) -> bool:
     if is_url(source):
         return False
     if (listed := _list_in(source)) is None:
-        return not any(videos_below(source, frames=False)) and any(videos_below(source, frames=True))
+        return not any(_videos_below(source, frames=False)) and any(_videos_below(source, frames=True))
     with closing(ListFile(listed)) as rows:
         first = next(iter(rows), None)
     return first is not None and os.path.isdir(os.path.join(os.path.dirname(listed), first.path))
@@ -200,3 +209,72 @@ def read_classes(path: StrPath, *, may_be_empty: bool = False) -> tuple[str, ...
     if not names and not may_be_empty:
         raise ManifestError(f"{path} names no class. Write one on each line, in the order of their labels.")
     return names
+
+
+def _class_names(source: str, *, frames: bool) -> list[str]:
+    """Names of the folders in `source`, sorted, without hidden and empty ones; with `frames`, videos are folders."""
+    _, folders, files = next(os.walk(source, onerror=refuse_unlisted))
+    names = sorted(filter(_counts, folders))
+    empty = [name for name in names if not any(_files_below(os.path.join(source, name)))]
+    if empty and len(empty) < len(names):
+        names = [name for name in names if name not in empty]
+        _log.warning("%s has empty folders, which are left out: %s.", source, ", ".join(map(quoted, empty)))
+    if names and all(name.lower() in _SPLITS for name in names):
+        split = os.path.join(source, names[0])
+        raise ManifestError(f"{source} holds splits; a folder per class is required. Give one split, such as {split}.")
+    videos = [] if frames else sorted(filter(_is_video, files))
+    if names and videos:
+        raise ManifestError(
+            f"{source} holds videos, such as {quoted(videos[0])}, beside folders, such as {quoted(names[0])}. All of "
+            f"them in folders, one for each class, or no folders are required. Move the {len(videos):,} into a folder "
+            "of their class, or give a list of the paths."
+        )
+    numbers = [str(number) for number in range(len(names))]
+    return numbers if names == sorted(numbers) else names  # as text, 10 is before 2, and in a list it is label 10
+
+
+def _no_videos(folder: str, *, frames: bool) -> ManifestError:
+    kinds = ("folders of images", "videos") if frames else ("videos", "folders of images")
+    if next(_videos_below(folder, frames=not frames), None) is None:
+        return ManifestError(f"{folder} holds no {kinds[0]}. Add some, or remove the folder.")
+    way_out = "Leave `frame_rate` out" if frames else "Give a `VideoList` with `frame_rate`, the images per second"
+    return ManifestError(f"{folder} holds {kinds[1]}, and no {kinds[0]}. {way_out}.")
+
+
+def _videos_below(folder: str, *, frames: bool, left_out: set[str] | None = None) -> Iterator[str]:
+    """Yields the paths of the videos below a folder, sorted; `left_out` gets the suffixes of other files."""
+    chosen = is_frame if frames else _is_video
+    for place, names in _files_below(folder):
+        files = sorted(filter(chosen, names))
+        if left_out is not None:
+            left_out.update(os.path.splitext(name)[1].lower() or "none" for name in names if not chosen(name))
+        if frames and files:
+            yield place
+        elif not frames:
+            yield from (os.path.join(place, name) for name in files)
+
+
+def _files_below(folder: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the folders below a folder, and itself, that hold files, with the names of these; without hidden ones.
+
+    Links are followed, but no folder is entered twice, nor one that holds this folder.
+    """
+    holding = (*Path(os.path.abspath(folder)).parents, *Path(os.path.realpath(folder)).parents)
+    seen = set(map(os.path.realpath, holding))
+    for place, folders, names in os.walk(folder, followlinks=True, onerror=refuse_unlisted):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(filter(_counts, folders))
+        if files := [name for name in names if name[0] != "."]:
+            yield place, files
+
+
+def _counts(folder: str) -> bool:
+    return folder[0] != "." and folder not in _OF_THE_SYSTEM
+
+
+def _is_video(name: str) -> bool:
+    return name[0] != "." and os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES

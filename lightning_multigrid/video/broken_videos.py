@@ -50,7 +50,6 @@ class BrokenVideos:
         self.reasons: dict[str, str] = {}
 
     def name(self, videos: Sequence[BrokenVideo]) -> None:
-        """Warns of each broken or damaged video once, and of slow ones once for each reason."""
         for video in videos:
             named = video.used_anyway, video.reason if video.slow else video.path
             if named not in self._named:
@@ -60,15 +59,12 @@ class BrokenVideos:
                 self.reasons[video.path] = video.reason
 
     def report(self, split: str, batch: ClipBatch, videos: int, trainer: Trainer) -> None:
-        """Names broken, damaged and slow videos; raises if too many of the split's `videos` are broken by now.
-
-        A video that is read later is no longer broken: on a drive that fails for moments, they would add up over days.
-        """
+        """Names broken, damaged and slow videos; raises if too many of the split's `videos` are broken by now."""
         self.name([video for video in batch.broken if split == "train" or not video.slow])
         for video in batch.broken:
             if not video.used_anyway and (split == "train" or not video.substitute):
                 self._missed[split][video.index] = video.path
-        for row in batch.indices:
+        for row in batch.indices:  # no longer broken: on a drive that fails for moments, they would add up over days
             path = self._missed[split].pop(row, None)
             if path is not None and not any(path in rows.values() for rows in self._missed.values()):
                 self.reasons.pop(path, None)

@@ -124,10 +124,9 @@ class VideoClassifier(LightningModule):
         self.num_classes, self.loss, self.label_smoothing = num_classes, loss, label_smoothing
         self.lr, self.momentum, self.nesterov, self.fused_optimizer = lr, momentum, nesterov, fused_optimizer
         self.weight_decay, self.norm_weight_decay = weight_decay, norm_weight_decay
-        self.optimizer, self.layer_decay = optimizer, layer_decay
+        self.optimizer, self.layer_decay, self.view_fusion = optimizer, layer_decay, view_fusion
         self.schedule, self.milestones, self.gamma = schedule, tuple(milestones), gamma
         self.warmup_epochs, self.warmup_start_factor = warmup_epochs, warmup_start_factor
-        self.view_fusion = view_fusion
         # The first convolution brings clips of any memory format into that of its weight.
         self.model = model.to(memory_format=torch.channels_last_3d) if channels_last else model
         self._newest_loss: Tensor | None = None  # in memory that a GPU writes to on its own
@@ -286,7 +285,6 @@ class VideoClassifier(LightningModule):
         return batch[0], batch[1]
 
     def _compute_loss(self, logits: Tensor, labels: Tensor, reduction: Literal["mean", "none"] = "mean") -> Tensor:
-        """The loss of a mini-batch; with `reduction="none"` the loss of each clip, B."""
         if self.loss == "bce":
             losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction=reduction)
             return losses if reduction == "mean" else losses.mean(dim=1)
@@ -308,7 +306,6 @@ class VideoClassifier(LightningModule):
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction=reduction)
 
     def _are_probabilities(self, labels: Tensor, shape: torch.Size) -> bool:
-        """Whether the labels are those of mixed clips: probabilities of classes."""
         if not labels.is_floating_point() or labels.shape != shape:
             return False
         return not self._checks(labels) or bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())

@@ -167,8 +167,7 @@ class VideoDataModule(LightningDataModule):
         check_normalisation(mean, std)
         self.sources: dict[Split, Source | None] = {"train": train, "val": val, "test": test, "predict": predict}
         self.num_classes = self._given_num_classes = num_classes
-        self.batch_size = batch_size
-        self.frames, self.size, self.stride = frames, size, stride
+        self.batch_size, self.frames, self.size, self.stride = batch_size, frames, size, stride
         self.clip_sampling = ClipSampling(
             frames, size, stride, sampling, short_side, flip, short_side_sampling, frame_rate
         )
@@ -178,8 +177,7 @@ class VideoDataModule(LightningDataModule):
         self.mean, self.std, self.antialias = mean, std, antialias
         self.pixels, self.repeats, self.balance = pixels, repeats, balance
         self.num_workers, self.prefetch_factor, self.timeout = num_workers, prefetch_factor, timeout
-        self.drop_last = drop_last
-        self.index = index
+        self.drop_last, self.index = drop_last, index
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
         self._just_read: dict[str, dict[Split, Manifest]] = {}  # of a stage, by `prepare_data`, for its `setup`
         self._classes: tuple[str, ...] = ()
@@ -230,10 +228,9 @@ class VideoDataModule(LightningDataModule):
         read = self._just_read.pop(stage, None) or self.manifests(*_SPLITS[stage])
         train = read.get("train")
         self._classes = train.classes if train else ()
-        for split in _SPLITS[stage]:
-            if split not in read:
+        for split, manifest in read.items():
+            if split not in _SPLITS[stage]:
                 continue
-            manifest = read[split]
             if split != "predict":
                 self.num_classes = self._num_classes_of(split, manifest, train)
                 _tell(split, manifest, train, self.num_classes)
@@ -286,7 +283,6 @@ class VideoDataModule(LightningDataModule):
 
     @override
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Resamples crops on the device; then calls the LightningModule's own hook."""
         trainer = self.trainer
         assert trainer is not None, "a loop of one's own calls `resample_clips`, as `ClipBatch` says"
         stage = trainer.state.stage
@@ -299,7 +295,6 @@ class VideoDataModule(LightningDataModule):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the names of the classes, if they are known."""
         return {"classes": list(self._classes)} if self._classes else {}
 
     @override
@@ -321,12 +316,10 @@ class VideoDataModule(LightningDataModule):
 
     def _read(self, split: Split, classes: tuple[str, ...]) -> Manifest | None:
         source = self.sources[split]
-        if source is None:
-            return None
-        if isinstance(source, VideoSource):
-            return source.read(classes)
-        rate = getattr(self.sources["train"], "frame_rate", None)
-        return VideoList(source, frame_rate=rate if rate and holds_frames(source) else None).read(classes)
+        if source is not None and not isinstance(source, VideoSource):
+            rate = getattr(self.sources["train"], "frame_rate", None)
+            source = VideoList(source, frame_rate=rate if rate and holds_frames(source) else None)
+        return None if source is None else source.read(classes)
 
     def _num_classes_of(self, split: Split, manifest: Manifest, train: Manifest | None) -> int:
         """The number of classes, if the labels of a split fit it and `train`; a ValueError if they don't."""
@@ -392,8 +385,7 @@ class VideoDataModule(LightningDataModule):
         ranks = None if host is None else host.distributed_sampler_kwargs
         if split == "train" and (self.balance or self.repeats > 1):
             # `seed_everything` leaves its seed here, and Lightning's own samplers take it from here.
-            seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
-            given = {**(ranks or {}), "seed": seed}
+            given = {**(ranks or {}), "seed": int(os.environ.get("PL_GLOBAL_SEED", 0))}
             if self.balance:
                 return balance_sampler(data.manifest.rows.labels, **given)
             return repeat_sampler(len(data), self.repeats, **given)
@@ -452,12 +444,10 @@ class VideoDataModule(LightningDataModule):
 
     def _training_clips(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
         assert self.num_classes is not None
-        mean, std = self.mean, self.std
-        clips = resample_clips(
-            batch.crops(), batch.size, flips=batch.flips, mean=mean, std=std, antialias=self.antialias
-        )
+        colours = {"mean": self.mean, "std": self.std}
+        clips = resample_clips(batch.crops(), batch.size, flips=batch.flips, antialias=self.antialias, **colours)
         labels, classes = self._labels("train", batch), self.num_classes
-        return self.augment.apply(clips, labels, batch.seeds, num_classes=classes, mean=mean, std=std)
+        return self.augment.apply(clips, labels, batch.seeds, num_classes=classes, **colours)
 
     def _resample(self, crops: Sequence[Tensor | YuvClip], size: int) -> Tensor:
         return self._converted(resample_clips(crops, size, mean=self.mean, std=self.std, antialias=self.antialias))
@@ -482,7 +472,6 @@ def _repeats(manifest: Manifest | None) -> bool:
 
 @rank_zero_only
 def _tell(split: Split, manifest: Manifest, train: Manifest | None, num_classes: int) -> None:
-    """Says how large the classes of training are, and which videos of another split training sees."""
     if split == "train":
         if not manifest.multi_label:
             tell(f"Classes of `train`: {class_sizes(manifest, num_classes)}.")

@@ -11,14 +11,11 @@ from lightning_multigrid.sources import Manifest
 
 
 def make_tables(manifests: Iterable[Manifest], index: bool | str) -> None:
-    """Makes the tables that videos lack, with a bar; a warning if they can't be stored.
-
-    `index` is the folder for them. True means the one among the user's caches, and False makes none.
-    """
+    """Makes the tables that videos lack, with a bar, as `index` of `VideoDataModule` says; warns if it can't."""
     if not index:
         return
     try:
-        if said := index_in_subprocess([*manifests], _folder(index)):
+        if said := index_in_subprocess([*manifests], tables_folder(index)):
             tell(said)
     except OutputError as error:
         warnings.warn(
@@ -31,9 +28,5 @@ def make_tables(manifests: Iterable[Manifest], index: bool | str) -> None:
 def with_tables(manifest: Manifest, index: bool | str) -> Manifest:
     """The manifest whose videos are read by the tables of `index`, unless they have their own."""
     if index and manifest.images_per_second is None and not manifest.prepared:
-        return replace(manifest, tables=_folder(index))
+        return replace(manifest, tables=tables_folder(index))
     return manifest
-
-
-def _folder(index: bool | str) -> str:
-    return index if isinstance(index, str) else tables_folder()

@@ -54,8 +54,7 @@ class PredictionWriter(BasePredictionWriter):
         if logs is not None:
             os.makedirs(logs, exist_ok=True)
             self.path = os.path.abspath(os.path.join(logs, "predictions.csv"))
-        folder = os.path.dirname(self.path)
-        if os.path.isdir(self.path) or not os.access(folder, os.W_OK | os.X_OK):
+        if os.path.isdir(self.path) or not os.access(os.path.dirname(self.path), os.W_OK | os.X_OK):
             raise MisconfigurationException(
                 f"{self.path} can't be written. Give `PredictionWriter` a `path` in a folder that may be written to."
             )

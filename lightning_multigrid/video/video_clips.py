@@ -41,11 +41,9 @@ class VideoClips(Dataset[tuple[Tensor, Any]]):
         stride: Temporal stride, in source frames, or in frames at `frame_rate`.
         train: Whether clips are random ones for training, or the fixed one of validation: the centre of the video.
         classes: The names of the classes in the order of their labels, or a file with one on each line; by default the
-            sorted names that `source` has. With `train=False` they must be given, if `source` has names: `classes` of
-            the training's `VideoClips`.
-        transform: Gets each clip at its final size, T x C x H x W as transforms of torchvision's `v2` do, and returns
-            such a clip of as many frames and pixels. It draws from the random state of torch, NumPy or Python, which
-            is seeded for each clip.
+            sorted ones of `source`. If it has names, `train=False` needs `classes` of the training's `VideoClips`.
+        transform: Gets each clip at its final size, T x C x H x W as in torchvision's `v2`, and returns one of as many
+            frames and pixels. It draws from the random state of torch, NumPy or Python, which is seeded for each clip.
         dtype: `torch.float32` for values from 0 to 1, or `torch.uint8` for 0 to 255, a quarter of the bytes.
         sampling: As in `VideoDataModule`; so are `short_side`, `frame_rate` and `flip`.
         short_side: Smallest and largest short side that a frame is resized to before the random crop, in pixels.
@@ -104,7 +102,6 @@ class VideoClips(Dataset[tuple[Tensor, Any]]):
         return len(self.manifest)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Any]:
-        """Returns a clip of the baseline's frames and size, and its label."""
         seed = int(torch.randint(2**63 - 1, ())) if self.train else int(index)
         return self.read_clip(ClipRequest(int(index), self.frames, self.size, seed))
 
@@ -162,7 +159,6 @@ class VideoClips(Dataset[tuple[Tensor, Any]]):
         return torch.zeros(self.num_classes).index_fill_(0, torch.tensor(clip.labels, dtype=torch.int64), 1)
 
     def _warn(self, clip: Clip) -> None:
-        """Names broken, damaged and slow videos, unless any worker has named them before."""
         for video in clip.broken:
             # A slow video is named once for all.
             at = (0, 2) if video.slow else (clip.index, 1) if video.used_anyway else (video.index, 0)
@@ -176,12 +172,10 @@ def _grid(clip: Tensor) -> tuple[int, ...]:
 
 
 def _read(source: Source | Manifest, classes: Sequence[str] | StrPath, train: bool) -> Manifest:
-    """The manifest of a source, whose labels count `classes`, if these are given."""
     names = read_classes(classes) if isinstance(classes, str | os.PathLike) else tuple(classes)
-    if isinstance(source, Manifest):
-        manifest = source
-    else:
-        manifest = (source if isinstance(source, VideoSource) else VideoList(source)).read(names)
+    if not isinstance(source, Manifest | VideoSource):
+        source = VideoList(source)
+    manifest = source if isinstance(source, Manifest) else source.read(names)
     if not manifest.labelled:
         raise ManifestError(
             f"The videos of {manifest.origin} have no labels. Give each line a label, or a folder per class; to "

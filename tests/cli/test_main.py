@@ -143,7 +143,7 @@ def test_plan_on_other_devices_than_the_config_says(tmp_path, given, world):
     preview, _ = planned("--config", path, "--clips=48000", "--model.lr=0.4", *given)
     assert preview.plan.world == world
     assert preview.steps == Plan(KINETICS, 48_000, world=world).phase_steps
-    assert preview.lr == 0.4
+    assert ("at the LR 0.4. For 6, as in this table" in preview.lr_notes[-1]) == (world == 6)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_what_cannot_be_drawn_is_refused_before_the_work(tmp_path, command, plot
 
 def test_plan_of_a_preset():
     preview, _ = planned("--like", "kinetics-i3d-1gpu", "--clips=240000")
-    assert preview.schedule.baseline.shape == BatchShape(8, 8, 224)
+    assert preview.plan.schedule.baseline.shape == BatchShape(8, 8, 224)
     assert preview.plan.baseline_steps == 1_200_000  # Sec. 5
     assert sum(preview.steps) == pytest.approx(343_000, rel=0.02)  # of the published code, in whole epochs
 
@@ -580,7 +580,7 @@ def test_a_path_may_start_from_the_home_folder_where_a_shell_leaves_it_so(monkey
 
 def test_the_version_is_told_without_importing_what_trains(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["lightning_multigrid", "--version"])
-    monkeypatch.setitem(sys.modules, "lightning_multigrid.cli.program", None)
+    monkeypatch.setitem(sys.modules, "lightning_multigrid.cli.commands", None)
     runpy.run_module("lightning_multigrid", run_name="__main__")
     assert capsys.readouterr().out == f"lightning-multigrid {__version__}\n"
 

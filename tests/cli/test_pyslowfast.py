@@ -64,7 +64,7 @@ def data_of(tree):
 
 def plan(tmp_path, text):
     (tmp_path / "ours.yaml").write_text(text)
-    return planned("--config", str(tmp_path / "ours.yaml"), "--clips", "3200")[0].schedule
+    return planned("--config", str(tmp_path / "ours.yaml"), "--clips", "3200")[0].plan.schedule
 
 
 def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path):

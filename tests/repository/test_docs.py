@@ -55,7 +55,7 @@ def test_configs_make_a_plan(page, tmp_path):
         given = yaml.safe_load(block)["data"]["init_args"]
         preview, _ = planned("--config", str(tmp_path / "mine.yaml"), "--clips=1000")
         shape = BatchShape(given["batch_size"], given["frames"], given["size"])
-        assert preview.schedule.baseline.shape == shape
+        assert preview.plan.schedule.baseline.shape == shape
 
 
 CHOICES = re.findall(r"^\| [^|]* \| `(\w+=[^|]*)` \| `([^|]*)` \|$", PAGES["choose.md"], re.MULTILINE)

@@ -304,7 +304,7 @@ def test_every_recipe_with_batchnorm_has_the_statistics_of_the_published_configs
 def test_a_baseline_and_its_multigrid_training_share_statistics_over_the_same_clips(name, world):
     def last(kind):
         preview, _ = planned("--config", recipe(f"{name}_{kind}"), "--clips=240000", f"--devices={world}")
-        return preview.schedule.cycles[-1][-1]  # the baseline's own shape, and its clips that share statistics
+        return preview.plan.schedule.cycles[-1][-1]  # the baseline's own shape, and its clips that share statistics
 
     shape, sub_batch = last("baseline")
     assert (shape, sub_batch) == last("multigrid")

@@ -1,5 +1,6 @@
 """The packed manifest and its builder: what goes in comes out, nothing leaves the root, and workers share it."""
 
+import math
 import os
 import pickle
 from multiprocessing.reduction import ForkingPickler
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_multigrid.sources.builder import ManifestBuilder
+from lightning_multigrid.sources.manifest import class_sizes, shared_videos
 from lightning_multigrid.sources.text import ManifestError
 
 
@@ -277,3 +279,43 @@ def test_nothing_exists(disk):
     builder.add("run/a.mp4", [0], where="line 1")
     with pytest.raises(ManifestError, match=r"None of the 1 videos listed in list\.csv lies in .*wrong\. Give "):
         builder.build()
+
+
+# --- How large classes are, and which videos two splits share ---
+
+
+def labelled(rows, **arguments):
+    builder = ManifestBuilder("list.csv", "/data", **arguments)
+    for path, label, *stretch in rows:
+        builder.add(path, [label], where="", stretch=tuple(stretch) or (0.0, math.inf))
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "number", "said"),
+    [
+        ([0, 1, 2] * 8, (), 3, "3, with 8 videos each"),
+        ([0, 0, 2, 2, 2, 3, 3, 3], (), 4, "4, with 2 to 3 videos each, median 3; 1 without a video, such as 1"),
+        ([0, 0, 1], ("a", "b", "jump up", "d"), 4, "median 1.5; 2 without a video, such as 'jump up'"),
+        ([0, 900_000_000], (), 3, "900,000,001, with 1 videos each; 899,999,999 without a video"),
+        ([0] * 5000 + [1] * 1000, (), 2, "2, with 1,000 to 5,000 videos each, median 3,000"),
+        ([0, 1], ("run", "fly"), 3, "1 without a video, such as 2"),  # of the user's own number of classes
+    ],
+)
+def test_sizes_of_classes(labels, classes, number, said):
+    manifest = labelled([(f"{number}.mp4", label) for number, label in enumerate(labels)], classes=classes)
+    assert said in class_sizes(manifest, number)
+
+
+def test_a_video_is_shared_if_both_show_a_part_of_the_same_file():
+    train = labelled([("a.mp4", 0), ("b.mp4", 0, 0.0, 5.0), ("b.mp4", 1, 9.0, math.inf), ("c.mp4", 0)])
+    other = labelled(
+        [("b.mp4", 0, 5.0, 9.0), ("b.mp4", 1, 8.0, 9.5), ("./c.mp4", 3, 1.0, 2.0), ("d.mp4", 0), ("a.mp4", 0)]
+    )
+    assert shared_videos(train, other) == ["/data/b.mp4", "/data/c.mp4", "/data/a.mp4"]
+    assert shared_videos(train, labelled([("d.mp4", 0)])) == []
+
+
+def test_paths_are_those_of_the_rows():
+    manifest = labelled([("été.mp4", 0), ("b/c.mp4", 0)])
+    assert manifest.paths() == [manifest.path(row) for row in range(2)]

@@ -13,7 +13,7 @@ from lightning_multigrid.clips import ClipBatch, Views, opening
 from lightning_multigrid.decode import BrokenVideosError, TableStore, VideoError
 from lightning_multigrid.files import InputFile
 from lightning_multigrid.loading import ClipRequest
-from lightning_multigrid.prepare import index_before_fit, prepare
+from lightning_multigrid.prepare import prepare, tables
 from lightning_multigrid.sources import ManifestError, VideoList
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning, SlowVideoWarning
 from tests.helpers.codings import damage
@@ -569,7 +569,7 @@ def test_an_evaluation_of_videos_of_one_row_makes_no_tables_and_reads_by_those_t
 def test_prepared_videos_need_no_tables(source, monkeypatch):
     for split, manifest in data_of(source).manifests().items():
         prepare(manifest, source / "out" / split, FAST)
-    monkeypatch.setattr(index_before_fit, "index", None)
+    monkeypatch.setattr(tables, "index", None)
     fit(data_of(source / "out"))
 
 
