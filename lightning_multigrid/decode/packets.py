@@ -29,8 +29,8 @@ def decode_packets(
 ) -> Iterator[tuple[int, VideoFrame]]:
     """Decodes some packets (ascending) to frames, each with the number of its packet.
 
-    The decoder is a `new` one, or one that this thread has used. With `references_only` frames are left out to which no
-    other one refers, as far as FFmpeg knows.
+    The decoder is a `new` one, or one that this thread has used. An error of FFmpeg ends a packet, not the decoding.
+    With `references_only` frames are left out to which no other one refers, as far as FFmpeg knows.
     """
     codec = (None if new else of_thread.decoders.pop(table.coding, None)) or _bare_decoder(table.coding)
     if references_only:

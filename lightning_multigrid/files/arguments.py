@@ -76,6 +76,9 @@ def is_frame(name: str) -> bool:
 
 
 def cache_folder() -> Path:
-    """The folder for what the package can write again: LIGHTNING_MULTIGRID_CACHE, or one among the user's caches."""
+    """The folder for what the package can write again: LIGHTNING_MULTIGRID_CACHE, or one among the user's caches.
+
+    This is `~/.cache/lightning-multigrid` (under XDG_CACHE_HOME if set) on Linux, `~/Library/Caches/...` on macOS.
+    """
     caches = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.environ.get("LIGHTNING_MULTIGRID_CACHE") or f"{caches}/lightning-multigrid").expanduser()

@@ -24,7 +24,7 @@ _BLOCK_PARTS = {
 }
 _STEM = re.compile(r"s1\.pathway(\d)_stem\.(conv|bn)\.(\w+)")
 _FUSION = re.compile(r"s(\d)_fuse\.(conv_f2s|bn)\.(\w+)")
-_BLOCK = re.compile(r"s(\d)\.pathway(\d)_res(\d+)\.(branch[\w.]+)\.(\w+)")
+_BLOCK = re.compile(rf"s(\d)\.pathway(\d)_res(\d+)\.({'|'.join(map(re.escape, _BLOCK_PARTS))})\.(\w+)")
 _NONLOCAL = re.compile(r"s(\d)\.pathway0_nonlocal(\d+)\.(?:conv_)?(\w+)\.(\w+)")
 _HEAD = re.compile(r"head\.projection\.(\w+)")
 
@@ -45,7 +45,7 @@ def _names(name: str, pathways: int, last_block: Mapping[int, int]) -> dict[str,
         stage, layer, kind = match.groups()
         block, video = int(stage) - 1, f"multipathway_fusion.{'norm' if layer == 'bn' else 'conv_fast_to_slow'}"
         # In Caffe2 it has the name of the block that it follows.
-        followed = "t_pool1" if stage == "1" else f"t_res{stage}_{last_block[int(stage)]}_branch2c_bn"
+        followed = "t_pool1" if stage == "1" else f"t_res{stage}_{last_block.get(int(stage), 0)}_branch2c_bn"
         caffe2 = f"{followed}_subsample{'_bn' if layer == 'bn' else ''}"
     elif match := _BLOCK.fullmatch(name):
         stage, index, number, part, kind = match.groups()

@@ -289,7 +289,9 @@ class Comparison:
     def table(self) -> str:
         """What the runs of each variant reached, and their times, of whole commands with their workers."""
         ends = []
-        for variant, runs in ((variant, runs) for variant, runs in self.runs.items() if runs):
+        for variant, runs in self.runs.items():
+            if not runs:
+                continue
             epochs, steps = (str(round(mean(getattr(run, name) for run in runs))) for name in ("epochs", "steps"))
             metric = self._ends_text(variant) if self.ends(variant) else ""
             faster = f"{self.seconds(BASELINE) / self.seconds(variant):.2f}x" if self.runs[BASELINE] else ""
@@ -308,10 +310,8 @@ class Comparison:
         return gain, 2 * math.hypot(self.error(variant), self.error(over))
 
     def as_good(self, variant: str) -> bool:
-        """Whether a variant does not end below the baseline by more than two standard errors, if these are known.
-
-        They are those of the seeds alone: all variants are validated on the same clips.
-        """
+        """Whether a variant does not end below the baseline by more than two standard errors, if these are known."""
+        # They are those of the seeds alone: all variants are validated on the same clips.
         gain, _ = self._gain(BASELINE, variant)
         error = 2 * math.sqrt(sum(_of_seeds(self.ends(name)) for name in (BASELINE, variant)))
         return gain >= (0 if math.isnan(error) else -error)

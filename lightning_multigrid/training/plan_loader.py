@@ -42,7 +42,7 @@ def clips_of(arguments: Arguments, script: DataLoader[Any]) -> ClipDataset:
     look = partial(in_worker, script, dataset)
     parts = arguments.layout, arguments.clips, arguments.follow, arguments.whole_span
     try:
-        return known or FixedClips(dataset, *parts, look, first_indices(script))
+        return FixedClips(dataset, *parts, look, first_indices(script)) if known is None else known
     except Exception:
         order_of(script, seed=0)(0)  # refuses keys that are not integers, for which the dataset may be made
         raise

@@ -10,7 +10,7 @@ PACKAGE = Path(lightning_multigrid.__file__).parent
 # In reading order, with the sub-packages and the libraries that each may import. Whoever changes this changes the
 # structure: say why in the commit.
 MULTIGRID = {
-    "host": ((), ("lightning_utilities",)),  # and, in its `__init__`, one of Lightning's two packages
+    "host": ((), ("lightning", "lightning_utilities", "pytorch_lightning")),
     "schedule": ((), ()),
     "norm": ((), ("torch",)),
     "positions": ((), ("torch",)),

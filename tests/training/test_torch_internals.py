@@ -1,6 +1,8 @@
 """One test for each entry of `torch_internals`: each fails when torch changes."""
 
+import inspect
 import math
+import re
 import signal
 import sys
 
@@ -26,10 +28,11 @@ def _nothing_compiled():
     torch.compiler.reset()
 
 
-def test_every_entry_names_a_version_and_has_a_test():
+def test_every_entry_names_its_place_and_has_a_test():
+    assert "torch 2.6 to 2." in torch_internals.__doc__
     for name in entries(torch_internals):
         assert callable(globals()[f"test_{name}"])
-        assert "torch 2.6 to 2." in getattr(torch_internals, name).__doc__
+        assert re.search(r"# `[\w/]+\.pyi?`", inspect.getsource(getattr(torch_internals, name)))
 
 
 def test_version_of():

@@ -27,7 +27,7 @@ class TrainerView:
         vars(self).update(overrides, _trainer=trainer)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["_trainer"], name)
+        return getattr(vars(self).get("_trainer"), name)  # of a copy that is being made there is none
 
 
 def _clone(module: LightningModule, memo: dict[int, Any]) -> LightningModule:

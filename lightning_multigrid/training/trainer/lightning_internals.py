@@ -1,9 +1,9 @@
 """Everything of Lightning that this package uses and that is not public: the file to read when Lightning releases.
 
-Each entry names the place in Lightning that it relies on, the versions in which that place was seen, and why there is
-no public way. The test of an entry is `test_<name>` in `tests/training/test_lightning_internals.py`; it fails when
-Lightning changes. Documented hooks and properties count as public, and so do attributes of a Trainer that are named
-like one of its arguments, such as `limit_train_batches`.
+Each entry names the place in Lightning 2.5.3 to 2.6.6 that it relies on, and why there is no public way. The test of
+an entry is `test_<name>` in `tests/training/test_lightning_internals.py`; it fails when Lightning changes. Documented
+hooks and properties count as public, and so do attributes of a Trainer that are named like one of its arguments, such
+as `limit_train_batches`.
 """
 
 import copy
@@ -22,20 +22,16 @@ from lightning_multigrid.training.trainer.changes import Changes
 
 
 def training_source(trainer: Trainer) -> Any:
-    """What Lightning asks for the training loader; its attribute `instance` may be replaced by a loader.
-
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._data_source`): a loader passed to `fit` is nowhere public.
-    """
+    """What Lightning asks for the training loader; its attribute `instance` may be replaced by a loader."""
+    # `loops/fit_loop.py`, `_FitLoop._data_source`: a loader passed to `fit` is nowhere public.
     return trainer.fit_loop._data_source
 
 
 def request_once(trainer: Trainer, changes: Changes) -> None:
-    """Makes a script's `train_dataloader()` be called once for each loader of a `fit`, until `changes` are undone.
-
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`): it asks `training_source`, and does so before
-    the callback if `configure_optimizers` wants the length. It keeps the answer only as it iterates it. A tuner drops
-    that for another batch size, so Lightning has no loader when it asks for the next one.
-    """
+    """Makes a script's `train_dataloader()` be called once for each loader of a `fit`, until `changes` are undone."""
+    # `loops/fit_loop.py`, `_FitLoop.setup_data`: it asks `training_source`, and does so before the callback if
+    # `configure_optimizers` wants the length. It keeps the answer only as it iterates it. A tuner drops that for
+    # another batch size, so Lightning has no loader when it asks for the next one.
     source = training_source(trainer)
     given, ask = source.instance, source.dataloader
     last: list[Any] = []
@@ -51,20 +47,16 @@ def request_once(trainer: Trainer, changes: Changes) -> None:
 
 
 def splits_data(trainer: Trainer) -> bool:
-    """Whether Lightning cuts the data among the devices itself: the argument `use_distributed_sampler`.
-
-    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/accelerator_connector.py`): the Trainer has no attribute of that name.
-    """
+    """Whether Lightning cuts the data among the devices itself: the argument `use_distributed_sampler`."""
+    # `trainer/connectors/accelerator_connector.py`: the Trainer has no attribute of that name.
     return bool(trainer._accelerator_connector.use_distributed_sampler)
 
 
 def loader_seen_as(trainer: Trainer, loader: Any, seen: Any) -> Any:
-    """Returns a loader that Lightning iterates as it would `loader`, while `trainer.train_dataloader` is `seen`.
-
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`; `trainer/trainer.py`,
-    `Trainer.train_dataloader`): of a `CombinedLoader` the loop iterates `flattened`, and scripts see `iterables`. That
-    they may differ is not public, but nothing else tells a script's `iter` from Lightning's.
-    """
+    """Returns a loader that Lightning iterates as it would `loader`, while `trainer.train_dataloader` is `seen`."""
+    # `loops/fit_loop.py`, `_FitLoop.setup_data`; `trainer/trainer.py`, `Trainer.train_dataloader`: of a
+    # `CombinedLoader` the loop iterates `flattened`, and scripts see `iterables`. That they may differ is not public,
+    # but nothing else tells a script's `iter` from Lightning's.
     # Of `lightning.pytorch` or `pytorch_lightning`, as the Trainer.
     combined = sys.modules[type(trainer.fit_loop).__module__].CombinedLoader
     made = type("LoaderSeenAs", (combined,), {"iterables": property(lambda both: both.seen)})(loader, "max_size_cycle")
@@ -73,18 +65,14 @@ def loader_seen_as(trainer: Trainer, loader: Any, seen: Any) -> Any:
 
 
 def reload_every(trainer: Trainer, epochs: int) -> None:
-    """Makes Lightning request its loaders anew every `epochs` epochs: 0 is never, -1 at the next opportunity.
-
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_should_reload_train_dl`): the Trainer's argument refuses -1.
-    """
+    """Makes Lightning request its loaders anew every `epochs` epochs: 0 is never, -1 at the next opportunity."""
+    # `loops/fit_loop.py`, `_should_reload_train_dl`: the Trainer's argument refuses -1.
     trainer.reload_dataloaders_every_n_epochs = epochs  # type: ignore[attr-defined]
 
 
 def limit_loop(trainer: Trainer, plan: Plan, changes: Changes) -> None:
-    """Gives Lightning the plan's numbers of steps instead of the script's, until `changes` are undone.
-
-    Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `max_steps`, `min_steps`): the Trainer's are read-only.
-    """
+    """Gives Lightning the plan's numbers of steps instead of the script's, until `changes` are undone."""
+    # `loops/training_epoch_loop.py`, `max_steps`, `min_steps`: the Trainer's are read-only.
     steps = trainer.fit_loop.epoch_loop
     changes.set_attribute(trainer, "limit_train_batches", 1.0)
     if steps.max_steps != -1:
@@ -94,83 +82,68 @@ def limit_loop(trainer: Trainer, plan: Plan, changes: Changes) -> None:
 
 
 def add_steps_elsewhere(trainer: Trainer, number: int, changes: Changes) -> None:
-    """Raises a limit by steps of other devices, which Lightning counts: Lightning 2.5.3 to 2.6.6, see `limit_loop`."""
+    """Lets a limit of steps be this many higher, as Lightning counts steps that other devices have taken."""
+    # `loops/training_epoch_loop.py`: see `limit_loop`.
     if trainer.max_steps != -1:
         changes.set_attribute(trainer.fit_loop.epoch_loop, "max_steps", trainer.max_steps + number)
 
 
 def batch_index(trainer: Trainer) -> int:
-    """Returns the number in its epoch of the last mini-batch that has started; -1 before the first one.
-
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.batch_idx`): a loader and some hooks are not given it.
-    """
+    """Returns the number in its epoch of the last mini-batch that has started; -1 before the first one."""
+    # `loops/fit_loop.py`, `_FitLoop.batch_idx`: a loader and some hooks are not given it.
     return trainer.fit_loop.batch_idx
 
 
 def step_is_logged(trainer: Trainer) -> bool:
-    """Whether Lightning hands what this step logs on to the loggers.
-
-    Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `_batches_that_stepped`): no public counter is equal.
-    """
+    """Whether Lightning hands what this step logs on to the loggers."""
+    # `loops/training_epoch_loop.py`, `_batches_that_stepped`: the public `global_step` is of all optimizers.
     step, every = trainer.fit_loop.epoch_loop._batches_that_stepped + 1, trainer.log_every_n_steps  # type: ignore[attr-defined]
     return bool(every > 0 and step % every == 0)
 
 
 def global_seed(trainer: Trainer) -> int:
-    """Returns the seed that was given to `seed_everything`, else one that rank 0 draws.
-
-    Lightning 2.5.3 to 2.6.6 (`fabric/utilities/seed.py`): no function returns it.
-    """
+    """Returns the seed that was given to `seed_everything`, else one that rank 0 draws."""
+    # `fabric/utilities/seed.py`: no function returns it.
     given = os.environ.get("PL_GLOBAL_SEED")
     drawn = torch.randint(2**31, ()).item() if given is None else int(given)
     return cast("int", trainer.strategy.broadcast(drawn))
 
 
 def counted_checkpoints(trainer: Trainer) -> list[tuple[str, int]]:
-    """The `ModelCheckpoint`s that write by a count of steps, by name, each with its steps.
-
-    Lightning 2.5.3 to 2.6.6 (`callbacks/model_checkpoint.py`, `_every_n_train_steps`): the argument has no public
-    attribute. It can't be converted, as it is a part of the name under which a checkpoint has the callback's state.
-    """
+    """The `ModelCheckpoint`s that write by a count of steps, by name, each with its steps."""
+    # `callbacks/model_checkpoint.py`, `_every_n_train_steps`: the argument has no public attribute. It can't be
+    # converted, as it is a part of the name under which a checkpoint has the callback's state.
     steps = (callback._every_n_train_steps for callback in callbacks_of(trainer, "ModelCheckpoint"))
     return [(f"`every_n_train_steps={number}` of ModelCheckpoint", number) for number in steps if number > 1]
 
 
 def slurms_checkpoint(trainer: Trainer) -> set[str]:
-    """Returns the newest checkpoint that Lightning has written when SLURM requeued a job, if there is one.
-
-    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/checkpoint_connector.py`, `_hpc_resume_path` and `_parse_ckpt_path`):
-    `ckpt_path="last"` takes the newest file of `ModelCheckpoint._find_last_checkpoints`, and not these.
-    """
+    """Returns the newest checkpoint that Lightning has written when SLURM requeued a job, if there is one."""
+    # `trainer/connectors/checkpoint_connector.py`, `_hpc_resume_path` and `_parse_ckpt_path`: `ckpt_path="last"` takes
+    # the newest file of `ModelCheckpoint._find_last_checkpoints`, and not these.
     path = trainer._checkpoint_connector._hpc_resume_path
     return {path} if path else set()
 
 
 def requeue_signals(trainer: Trainer) -> set[int]:
-    """Returns the signal at which Lightning requeues a job of SLURM, if it may come.
-
-    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/signal_connector.py`): on one device no public name says it.
-    """
+    """Returns the signal at which Lightning requeues a job of SLURM, if it may come."""
+    # `trainer/connectors/signal_connector.py`: only strategies of several devices publish their environment.
     number = getattr(trainer._accelerator_connector.cluster_environment, "requeue_signal", None)
     return set() if number is None else {number}
 
 
 def handle_from_now_on(trainer: Trainer, number: int, handler: Callable[[int, Any], Any]) -> None:
-    """Sets the handler of a signal, also for the time after `fit`.
-
-    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/signal_connector.py`): when `fit` ends, it restores those it found.
-    """
+    """Sets the handler of a signal, also for the time after `fit`."""
+    # `trainer/connectors/signal_connector.py`: when `fit` ends, it restores all handlers that it found.
     signal.signal(number, handler)
     trainer._signal_connector._original_handlers[number] = handler
 
 
 def attach(trainer: Trainer, module: LightningModule, changes: Changes) -> None:
-    """Makes a Trainer answer `configure_optimizers` as in `fit`, without one, until `changes` are undone.
-
-    Lightning 2.5.3 to 2.6.6 (`trainer/trainer.py`, `Trainer.fit`, `_fit_impl` and `_run`): the Trainer knows its module
-    through the strategy, and answers `estimated_stepping_batches` only in this state. Where nothing says how long it
-    trains, it sets 1000 epochs (`loops/utilities.py`, `_parse_loop_limits`).
-    """
+    """Makes a Trainer answer `configure_optimizers` as in `fit`, without one, until `changes` are undone."""
+    # `trainer/trainer.py`, `Trainer.fit`, `_fit_impl` and `_run`: the Trainer knows its module through the strategy,
+    # and answers `estimated_stepping_batches` only in this state. Where nothing says how long it trains, it sets 1000
+    # epochs (`loops/utilities.py`, `_parse_loop_limits`).
     modules = [part for part in module.modules() if is_a(part, "LightningModule")]
     for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *modules):
         changes.callback(vars(owner).update, dict(vars(owner)))
@@ -184,11 +157,9 @@ def attach(trainer: Trainer, module: LightningModule, changes: Changes) -> None:
 
 
 def replace_loader(trainer: Trainer, loader: Any, changes: Changes) -> None:
-    """Gives Lightning another training loader, which it requests at once, until `changes` are undone.
-
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`): it fixes the number of batches when it
-    requests the loader, and `configure_optimizers` may have made it do that already.
-    """
+    """Gives Lightning another training loader, which it requests at once, until `changes` are undone."""
+    # `loops/fit_loop.py`, `_FitLoop.setup_data`: it fixes the number of batches when it requests the loader, and
+    # `configure_optimizers` may have made it do that already.
     changes.set_attribute(training_source(trainer), "instance", loader)
     changes.callback(reload_every, trainer, 0)
     reload_every(trainer, -1)
@@ -196,10 +167,8 @@ def replace_loader(trainer: Trainer, loader: Any, changes: Changes) -> None:
 
 @contextmanager
 def stage_of_training(trainer: Trainer) -> Iterator[None]:
-    """Within it, `trainer.training` is true, as some hooks of the data ask; callbacks may be in another stage.
-
-    Lightning 2.5.3 to 2.6.6 (`trainer/trainer.py`, setter of `Trainer.training`): only the loops are meant to set it.
-    """
+    """Within it, `trainer.training` is true, as some hooks of the data ask; callbacks may be in another stage."""
+    # `trainer/trainer.py`, setter of `Trainer.training`: only the loops are meant to set it.
     stage = trainer.state.stage
     trainer.training = True
     try:
@@ -209,11 +178,9 @@ def stage_of_training(trainer: Trainer) -> Iterator[None]:
 
 
 def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
-    """Returns a deep copy of a module, which has no Trainer; `memo` has replacements for parts, by their `id`.
-
-    Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.__getstate__`): it leaves the Trainer out. A module
-    that `torch.compile` has wrapped (`utilities/compile.py`, `from_compiled`) has steps that would run the original.
-    """
+    """Returns a deep copy of a module, which has no Trainer; `memo` has replacements for parts, by their `id`."""
+    # `core/module.py`, `LightningModule.__getstate__`: it leaves the Trainer out. A module that `torch.compile` has
+    # wrapped (`utilities/compile.py`, `from_compiled`) has steps that would run the original.
     copied = copy.deepcopy(module, memo)
     own = vars(copied)
     if own.get("_compiler_ctx") is not None:
@@ -224,16 +191,16 @@ def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> Light
 
 
 def optimizer_overrides(optimizers: list[Any]) -> dict[str, Any]:
-    """Overrides of a strategy, for `LightningModule.optimizers()` of Lightning 2.5.3 to 2.6.6 (`core/module.py`)."""
+    """Overrides for a view of a strategy, so that `LightningModule.optimizers()` returns these optimizers."""
+    # `core/module.py`, `LightningModule.optimizers`: it reads an attribute of the strategy that is not public.
     return {"_lightning_optimizers": optimizers}
 
 
 class LoopCounters:
-    """Lightning's own counters in a checkpoint; methods change them there.
+    """Lightning's own counters in a checkpoint; methods change them there."""
 
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py` and `loops/training_epoch_loop.py`, their `state_dict`;
-    `loops/progress.py`): the layout is not documented, and there is no other way to say where Lightning continues.
-    """
+    # `loops/fit_loop.py` and `loops/training_epoch_loop.py`, their `state_dict`; `loops/progress.py`: the layout is not
+    # documented, and there is no other way to say where Lightning continues.
 
     def __init__(self, checkpoint: dict[str, Any]) -> None:
         self._loop = checkpoint["loops"]["fit_loop"]
