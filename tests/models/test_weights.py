@@ -141,11 +141,11 @@ def test_names_are_those_of_the_other_library(factory, naming, digest):
     lines = sorted(table if naming == "Caffe2" else (f"{n} {tuple(state[own].shape)}" for n, own in table.items()))
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == digest
 
+
 def test_names_that_only_begin_as_ours_are_their_own():
     names = ["s2.pathway0_res0.branch2.se.fc1.weight", "s3_fuse.conv_f2s.weight"]
     assert name_tables(names)["own names"] == {name: name for name in names}
     assert name_tables(names[:1])["pytorchvideo"] == {}
-
 
 
 def test_an_inflated_resnet_of_frames_is_the_image_resnet():
