@@ -22,6 +22,7 @@ from lightning.fabric.accelerators import CUDAAccelerator
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch.optim.lr_scheduler import MultiStepLR
 
 from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, Plan, VideoClassifier, __version__
 from lightning_multigrid.cli import commands
@@ -37,29 +38,15 @@ KINETICS = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milest
 
 
 def config(tmp_path, **trainer):
+    cnn = {"class_path": "lightning_multigrid.models.small_cnn", "init_args": {"num_classes": 4}}
+    model = {"model": cnn, "num_classes": 4, "schedule": "steps", "milestones": [94, 154, 196]}
+    data = {"train": str(tmp_path / "train.csv"), "batch_size": 8, "frames": 32, "size": 224}
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    callbacks = [{"class_path": "lightning_multigrid.MultigridCallback.paper"}]
     values = {
-        "model": {
-            "class_path": "lightning_multigrid.VideoClassifier",
-            "init_args": {
-                "model": {"class_path": "lightning_multigrid.models.small_cnn", "init_args": {"num_classes": 4}},
-                "num_classes": 4,
-                "schedule": "steps",
-                "milestones": [94, 154, 196],
-            },
-        },
-        "data": {
-            "class_path": "lightning_multigrid.VideoDataModule",
-            "init_args": {"train": str(tmp_path / "train.csv"), "batch_size": 8, "frames": 32, "size": 224},
-        },
-        "trainer": {
-            "max_epochs": 239,
-            "accelerator": "cpu",
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.paper"}],
-            **trainer,
-        },
+        "model": {"class_path": "lightning_multigrid.VideoClassifier", "init_args": model},
+        "data": {"class_path": "lightning_multigrid.VideoDataModule", "init_args": data},
+        "trainer": {"max_epochs": 239, "accelerator": "cpu", "callbacks": callbacks, **quiet, **trainer},
     }
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(values))
@@ -87,6 +74,8 @@ SMALL = ["--data.batch_size=1", "--data.frames=4", "--data.size=32", "--data.str
 # 8 videos: the first mini-batch must not be larger.
 SMALL_CYCLE = ["--trainer.callbacks.long_cycle.factors=[[0.5,0.75],[1,1]]"]
 
+NEWEST = {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "kept"}}
+KEEPING = {"max_epochs": 1, "enable_checkpointing": True, "callbacks": [NEWEST]}
 QUIET = [f"--trainer.{name}=false" for name in ("logger", "enable_checkpointing", "enable_progress_bar")]
 
 
@@ -293,8 +282,7 @@ def test_the_names_of_classes_are_saved_beside_the_config_and_name_the_predictio
 
 
 def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_refused(videos, capsys):
-    newest = {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "kept"}}
-    path = config(videos, max_epochs=1, enable_checkpointing=True, callbacks=[newest])
+    path = config(videos, **KEEPING)
     words = ["--config", path, *SMALL, f"--data.val={videos / 'train.csv'}"]
     with pytest.warns(UserWarning, match="no last checkpoint"):  # Lightning's
         said = failure(capsys, ["validate", *words, "--ckpt_path=last"])
@@ -317,10 +305,7 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
         ("folder", "is a folder. Give a checkpoint of `fit`, such as "),
         ("tensors", "is not a checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
         ("weights", "is not a checkpoint of Lightning: it has no `pytorch-lightning_version`. To train from"),
-        (
-            "other",
-            "The weights of the checkpoint don't fit BoringModel: Missing",
-        ),
+        ("other", "The weights of the checkpoint don't fit BoringModel: Missing"),
     ],
 )
 def test_what_is_no_checkpoint_of_this_model_is_refused_in_a_sentence(tmp_path, capsys, monkeypatch, kind, said):
@@ -345,8 +330,7 @@ def test_what_is_no_checkpoint_of_this_model_is_refused_in_a_sentence(tmp_path, 
 
 
 def test_a_script_loads_the_module_of_a_config_with_its_checkpoint_alone(videos):
-    newest = {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "kept"}}
-    path = config(videos, max_epochs=1, enable_checkpointing=True, callbacks=[newest])
+    path = config(videos, **KEEPING)
     main(["fit", "--config", path, *SMALL, "--model.optimizer=torch.optim.AdamW", "--model.optimizer.lr=0.01"])
     loaded = VideoClassifier.load_from_checkpoint("kept/last.ckpt")
     given = VideoClassifier.load_from_checkpoint("kept/last.ckpt", model=small_cnn(4), weights_only=True)
@@ -569,14 +553,8 @@ def test_help_names_all_that_our_commands_take_and_imports_nothing_that_trains(c
 def test_a_path_may_start_from_the_home_folder_where_a_shell_leaves_it_so(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     words = ["~/videos", "--output=~/a=~/b", "--source.root", "~/c", "--data={train: ~/d}"]
-    taken = [
-        "--output=/home/me/a=~/b",
-        "--source.root",
-        "/home/me/c",
-        "--data={train: ~/d}",
-        "--source=/home/me/videos",
-    ]
-    assert commands.typed("prepare", words) == taken
+    taken = ["--output=/home/me/a=~/b", "--source.root", "/home/me/c", "--data={train: ~/d}"]
+    assert commands.typed("prepare", words) == [*taken, "--source=/home/me/videos"]
 
 
 def test_the_version_is_told_without_importing_what_trains(monkeypatch, capsys):
@@ -605,20 +583,14 @@ def test_the_module_runs_as_a_program_and_torchrun_is_told_its_error(tmp_path, m
 
 class StepScheduled(Module):
     def __init__(self):
-        super().__init__(
-            lambda optimizer, module: {
-                "scheduler": torch.optim.lr_scheduler.MultiStepLR(optimizer, [9400, 15400]),
-                "interval": "step",
-            }
-        )
+        super().__init__(lambda one, _: {"scheduler": MultiStepLR(one, [9400, 15400]), "interval": "step"})
 
 
 class Warns(Module):
     def __init__(self):
         super().__init__()
-        warnings.warn_explicit(
-            "Lightning will change.", FutureWarning, "file.py", 1, module="lightning.pytorch.trainer"
-        )
+        of_lightning = {"filename": "file.py", "lineno": 1, "module": "lightning.pytorch.trainer"}
+        warnings.warn_explicit("Lightning will change.", FutureWarning, **of_lightning)
         warnings.warn("Mine will change.", FutureWarning, stacklevel=1)
 
 

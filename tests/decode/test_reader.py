@@ -649,11 +649,8 @@ def huge_picture(name, data):
 )
 def test_huge_declared_sizes_are_refused_at_no_cost(folder, tmp_path, name, reason):
     resource = pytest.importorskip("resource")
-    whole = (
-        write_video(tmp_path / name, FRAMES[:10], codec="rawvideo", pix_fmt="yuv420p")
-        if name == "raw.avi"
-        else written(folder, name)
-    )
+    raw = {"codec": "rawvideo", "pix_fmt": "yuv420p"}
+    whole = write_video(tmp_path / name, FRAMES[:10], **raw) if name == "raw.avi" else written(folder, name)
     path = tmp_path / f"huge_{name}"
     path.write_bytes(huge_picture(name, whole.read_bytes()))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

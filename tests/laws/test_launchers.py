@@ -207,12 +207,8 @@ def strategy_of(kind):
         return DDPStrategy(process_group_backend="gloo")
     if kind.startswith("fsdp"):
         return OfCPU(process_group_backend="gloo", state_dict_type="full" if "full" in kind else "sharded")
-    return ModelParallelStrategy(
-        data_parallel_size=2,
-        tensor_parallel_size=1,
-        save_distributed_checkpoint=kind == "folder",
-        process_group_backend="gloo",
-    )
+    sizes = {"data_parallel_size": 2, "tensor_parallel_size": 1, "process_group_backend": "gloo"}
+    return ModelParallelStrategy(save_distributed_checkpoint=kind == "folder", **sizes)
 
 
 def fit_sharded(folder, kind, ckpt_path=None):

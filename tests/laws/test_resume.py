@@ -53,14 +53,9 @@ def steps_scheduler(optimizer, module):
     return MultiStepLR(optimizer, [2, 3])
 
 
-def by_step(make):
-    return lambda optimizer, module: {
-        "scheduler": make(optimizer, int(module.trainer.estimated_stepping_batches)),
-        "interval": "step",
-    }
-
-
-one_cycle = by_step(lambda optimizer, total: OneCycleLR(optimizer, 0.1, total_steps=total))
+def one_cycle(optimizer, module):
+    total = int(module.trainer.estimated_stepping_batches)
+    return {"scheduler": OneCycleLR(optimizer, 0.1, total_steps=total), "interval": "step"}
 
 
 def cosine(optimizer, module):
@@ -159,19 +154,16 @@ def test_another_seed_is_refused(tmp_path):
     assert module.seen[0][:2] == (1, 0)
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        {
-            "seed": np.int64(3),
-            "sub_batch": np.int64(8),
-            "epoch_factor": np.float32(1.1),
-            "milestones": np.array([2.0, 3.0]),
-        },
-        {"schedule": MultigridSchedule(Baseline(BatchShape(4, 8, 32), np.int64(4), (2,)), sub_batch=np.int64(8))},
-    ],
-    ids=["arguments", "schedule"],
-)
+NUMPYS = {
+    "seed": np.int64(3),
+    "sub_batch": np.int64(8),
+    "epoch_factor": np.float32(1.1),
+    "milestones": np.array([2.0, 3]),
+}
+OF_NUMPY = MultigridSchedule(Baseline(BatchShape(4, 8, 32), np.int64(4), (2,)), sub_batch=np.int64(8))
+
+
+@pytest.mark.parametrize("numbers", [NUMPYS, {"schedule": OF_NUMPY}], ids=["arguments", "schedule"])
 def test_numbers_of_numpy_train_as_pythons_and_continue(numbers, tmp_path):
     """Checkpoints are loaded as plain values, which NumPy's are not."""
     fit(Module(), MultigridCallback(**numbers), saver(tmp_path, every_n_train_steps=5), enable_checkpointing=True)
@@ -327,12 +319,8 @@ def unfailed(tmp_path_factory):
     return of
 
 
-STEP, VALIDATION, START, END = (
-    "after training_step",
-    "on_validation_start",
-    "on_train_epoch_start",
-    "on_train_batch_end",
-)
+STEP, VALIDATION = "after training_step", "on_validation_start"
+START, END = "on_train_epoch_start", "on_train_batch_end"
 ONCE = [(STEP, 8), (VALIDATION, 2), (START, 2), ("last transfer", 2)]
 RARELY = [(STEP, 1), (STEP, 2), ("on_before_optimizer_step", 6), (END, 7)]
 # Lightning's counters differ after a resume from the middle of a step.
@@ -453,11 +441,8 @@ def test_continues_at_the_next_clip_is_the_next_and_the_epoch_goes_on_where_it_w
     there["clips_seen"] += its_shift
     back, and_back = _continues_at(there, describe_run(before), found, before)
     assert before.step(back).offset + and_back == before.step(at).offset + shift
-    assert (
-        0
-        <= before.position(back) - before.position(at)
-        < Fraction(1, now.steps_per_epoch) + Fraction(1, before.steps_per_epoch)
-    )
+    ahead = before.position(back) - before.position(at)
+    assert 0 <= ahead < Fraction(1, now.steps_per_epoch) + Fraction(1, before.steps_per_epoch)
 
 
 class Noting(Module):
@@ -500,10 +485,8 @@ def test_another_global_batch_goes_on_with_the_next_clip_at_the_same_point_of_th
     stream = [clip for run in (small, large) for _, _, clips, _ in run for clip in clips]
     order = [index for number in range(len(stream) // 396 + 1) for index in shuffled_order(3, number, 396)]
     assert stream == order[: len(stream)]
-    plan, before = (
-        Plan(MultigridSchedule(Baseline(BatchShape(clips, 8, 32), epochs=4, milestones=(2, 3))), 396)
-        for clips in (8, 4)
-    )
+    schedules = [MultigridSchedule(Baseline(BatchShape(clips, 8, 32), 4, (2, 3))) for clips in (8, 4)]
+    plan, before = (Plan(schedule, 396) for schedule in schedules)
     epoch, batch, _, lr = large[0]
     assert Fraction(37, before.steps_per_epoch) <= epoch + Fraction(batch, plan.steps_per_epoch)
     assert epoch + Fraction(batch - 1, plan.steps_per_epoch) < Fraction(37, before.steps_per_epoch)
@@ -560,18 +543,16 @@ def test_what_means_nothing_here_is_refused(tmp_path):
     def resume(path, callback):
         fit(Module(steps_scheduler), callback, ckpt_path=tmp_path / path)
 
+    said = "run with 8 mini-batches in an epoch, and this run has (.|\n)*Pretrained"
     for other in ({"epoch_factor": 2}, OFF):  # of other steps
-        with pytest.raises(
-            MisconfigurationException,
-            match="run with 8 mini-batches in an epoch, and this run has (.|\n)*Pretrained",
-        ):
+        with pytest.raises(MisconfigurationException, match=said):
             resume("multigrid/4.ckpt", MultigridCallback(milestones="script", **other))
+    said = (
+        "of a training without MultigridCallback, so its place means nothing here. Continue it without it, or start a "
+        "new training from its weights, without `ckpt_path`: `module.load_state_dict"
+    )
     for path in ("plain 0/25.ckpt", "plain 1/30.ckpt"):
-        with pytest.raises(
-            MisconfigurationException,
-            match="of a training without MultigridCallback, so its place means nothing here. Continue it without it, "
-            "or start a new training from its weights, without `ckpt_path`: `module.load_state_dict",
-        ):
+        with pytest.raises(MisconfigurationException, match=said):
             resume(path, MultigridCallback())
     with (
         pytest.warns(UserWarning, match="Please add the following callbacks: .*'MultigridCallback'"),

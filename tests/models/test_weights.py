@@ -174,11 +174,8 @@ def test_inflated_kernels_add_up_to_the_image_kernel():
 @pytest.mark.parametrize("prefix", ["model.", "module.", "model._orig_mod."])
 def test_names_may_begin_with_those_of_wrappers(prefix):
     ours, other = small_cnn(num_classes=3), small_cnn(num_classes=3)
-    checkpoint = {
-        "epoch": 4,
-        "state_dict": {f"{prefix}{name}": tensor for name, tensor in other.state_dict().items()},
-        "hyper_parameters": {"lr": 0.1},
-    }
+    state = {f"{prefix}{name}": tensor for name, tensor in other.state_dict().items()}
+    checkpoint = {"epoch": 4, "state_dict": state, "hyper_parameters": {"lr": 0.1}}
     assert load_weights(ours, checkpoint).complete
     assert all(torch.equal(ours.state_dict()[name], tensor) for name, tensor in other.state_dict().items())
 
@@ -227,9 +224,8 @@ def test_no_kind_of_tensor_hides_behind_the_many_of_another():
     ]
     layers = {"".join(chr(ord("a") + int(digit)) for digit in str(number)): nn.Linear(2, 2) for number in range(10, 16)}
     report = load_weights(nn.ModuleDict(layers), {"ba.weight": torch.zeros(2, 2)})
-    assert str(report).endswith(
-        ": ba.bias, bb.weight, bb.bias, bc.weight, bc.bias, bd.weight, bd.bias, be.weight and 3 more"
-    )
+    named = "ba.bias, bb.weight, bb.bias, bc.weight, bc.bias, bd.weight, bd.bias, be.weight"
+    assert str(report).endswith(f": {named} and 3 more")
 
 
 # --- Files of the Hugging Face Hub ---
@@ -499,13 +495,9 @@ def test_caffe2_file_of_python_2(tmp_path):
 
 def test_caffe2_leaves_its_optimizer_behind_and_its_classifier_is_a_convolution(tmp_path):
     model = slow_r50(num_classes=4)
-    blobs = {
-        "pred_w": np.arange(4 * 2048, dtype=np.float32).reshape(4, 2048, 1, 1, 1),
-        "pred_w_momentum": np.zeros((4, 2048), np.float32),
-        "lr": np.zeros(1, np.float32),
-        "model_iter": np.zeros(1, np.int64),
-        "unheard_of_w": np.zeros(1, np.float32),
-    }
+    blobs = {"pred_w": np.arange(4 * 2048, dtype=np.float32).reshape(4, 2048, 1, 1, 1)}
+    blobs |= {"pred_w_momentum": np.zeros((4, 2048), np.float32), "model_iter": np.zeros(1, np.int64)}
+    blobs |= dict.fromkeys(("lr", "unheard_of_w"), np.zeros(1, np.float32))
     (tmp_path / "model.pkl").write_bytes(pickle.dumps({"blobs": blobs, "cfg": "SOLVER: ..."}, protocol=2))
     report = load_weights(model, tmp_path / "model.pkl")
     assert report.unexpected == ("unheard_of_w",)

@@ -377,9 +377,8 @@ def test_another_thread_is_refused_by_name():
         in_a_thread()
     in_a_thread()  # afterwards it may
     [refused] = errors
-    assert (
-        f"The thread '{threading.current_thread().name}' already trains with one of them, so 'second' can't" in refused
-    )
+    first = threading.current_thread().name
+    assert f"The thread '{first}' already trains with one of them, so 'second' can't" in refused
     assert "Train one after the other, or in processes of their own" in refused
 
 

@@ -103,10 +103,8 @@ def test_all_operations_are_drawn_equally_often(probability: float) -> None:
 
 
 def test_a_round_follows_the_other() -> None:
-    images, rounds = (
-        clips(),
-        [[("rotate", 1), ("contrast", -1), ("identity", 1), ("solarize", 1)], [("equalize", 1)] * 4],
-    )
+    rounds = [[("rotate", 1), ("contrast", -1), ("identity", 1), ("solarize", 1)], [("equalize", 1)] * 4]
+    images = clips()
     pixels = images.clamp(0, 1)
     both = rand_augment(pixels, rounds, 9, torch.tensor(MEAN))
     for place in range(4):
@@ -292,16 +290,8 @@ COARSE = LongCycle(((0.5, 0.75), (1, 1)))
 
 def fit(videos: Path, augment: Augmentation, workers: int = 0, precision: Any = "32-true") -> Recorder:
     L.seed_everything(0, verbose=False)
-    data = VideoDataModule(
-        videos / "list.csv",
-        videos / "list.csv",
-        batch_size=2,
-        frames=4,
-        size=16,
-        stride=1,
-        augment=augment,
-        num_workers=workers,
-    )
+    lists, small = [videos / "list.csv"] * 2, {"batch_size": 2, "frames": 4, "size": 16, "stride": 1}
+    data = VideoDataModule(*lists, **small, augment=augment, num_workers=workers)
     module = Recorder()
     callback = MultigridCallback(epoch_factor=1, long_cycle=COARSE)
     trainer(callback, max_epochs=2, precision=precision, num_sanity_val_steps=0).fit(module, datamodule=data)

@@ -46,11 +46,9 @@ def tokens(grids):
 @pytest.fixture(autouse=True)
 def _adapter(monkeypatch):
     def adapter(part, grids):
-        return {
-            "tokens": torch.Size(tokens(grids)).numel(),
-            "table": Table((4, 4, 4), tokens(grids), mode="bilinear"),
-            "fixed": Table((4, 1, 1), (tokens(grids)[0], 1, 1)),
-        }
+        table, fixed = tokens(grids), (tokens(grids)[0], 1, 1)
+        tables = {"table": Table((4, 4, 4), table, mode="bilinear"), "fixed": Table((4, 1, 1), fixed)}
+        return {"tokens": torch.Size(table).numel(), **tables}
 
     monkeypatch.setitem(known.ADAPTERS, "tests.Places", adapter)
 

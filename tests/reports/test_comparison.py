@@ -243,14 +243,9 @@ def test_a_run_that_continues_is_not_recorded(tmp_path):
     saver = ModelCheckpoint(tmp_path, filename="half")
     fit(Module(), saver, max_epochs=2, enable_checkpointing=True)
     recorder = Recorder(str(tmp_path / "runs" / "baseline-0.json"), BASELINE)
+    others = ModelCheckpoint(tmp_path / "others")
     with pytest.raises(MisconfigurationException, match="has only a part of its time"):
-        fit(
-            Module(),
-            recorder,
-            ModelCheckpoint(tmp_path / "others"),
-            enable_checkpointing=True,
-            ckpt_path=tmp_path / "half.ckpt",
-        )
+        fit(Module(), recorder, others, enable_checkpointing=True, ckpt_path=tmp_path / "half.ckpt")
 
 
 def test_a_recorder_begins_anew_with_each_fit_and_ignores_other_stages(tmp_path):

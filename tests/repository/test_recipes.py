@@ -128,14 +128,10 @@ def charades(folder):
     header = "id,subject,scene,quality,relevance,verified,script,objects,descriptions,actions,length\n"
     row = 'V{:04d},AAAA,Hall,6,7,Yes,"A person, twice.",door,"One; two.",c008 0.00 0.40;c147 0.20 0.80,0.83\n'
     rows = [row.format(number) for number in range(VIDEOS)]
-    write_files(
-        folder / "Charades",
-        {
-            "Charades_v1_classes.txt": "".join(f"c{label:03d} Doing {label}\n" for label in range(157)),
-            "Charades_v1_train.csv": header + "".join(rows),
-            "Charades_v1_test.csv": header + "".join(rows[:3]),
-        },
-    )
+    files = {"train": header + "".join(rows), "test": header + "".join(rows[:3])}
+    write_files(folder / "Charades", {f"Charades_v1_{split}.csv": text for split, text in files.items()})
+    names = "".join(f"c{label:03d} Doing {label}\n" for label in range(157))
+    write_files(folder / "Charades", {"Charades_v1_classes.txt": names})
     images = [Image.fromarray(frame) for frame in numbered_frames(20, 36, 48)]
     for number in range(VIDEOS):
         frames = folder / "Charades_v1_rgb" / f"V{number:04d}"

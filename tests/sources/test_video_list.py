@@ -362,12 +362,11 @@ def test_a_folder_per_class(tmp_path):
     others = ["run/notes.txt", "run/.e.mp4", ".git/a.mp4", "README.md", ".b.mp4", "plot.png"]
     manifest = VideoList(touch(tmp_path, *files, *others)).read()
     assert manifest.classes == ("-jump", "run", "swim")
+    runs, swims = ["run/c.avi", "run/more/x y.webm"], ["swim/a.MP4", "swim/b.mp4"]
     assert rows_of(manifest) == [
         ("-jump/d.mkv", (0,)),
-        ("run/c.avi", (1,)),
-        ("run/more/x y.webm", (1,)),
-        ("swim/a.MP4", (2,)),
-        ("swim/b.mp4", (2,)),
+        *((name, (1,)) for name in runs),
+        *((name, (2,)) for name in swims),
     ]
     assert manifest.root == str(tmp_path)
 

@@ -269,9 +269,8 @@ def test_splits_whose_names_have_no_known_numbers_are_refused(folder):
 def test_fit_says_how_large_the_classes_are(folder, caplog):
     write_list(folder / "uneven.csv", ["20_0.mp4,black", *(f"220_{number}.mp4,white" for number in range(4))])
     VideoDataModule(VideoList(folder / "uneven.csv", classes=("black", "gray", "white")), **TINY).setup("fit")
-    assert (
-        "Classes of `train`: 3, with 1 to 4 videos each, median 2.5; 1 without a video, such as 'gray'." in caplog.text
-    )
+    said = "3, with 1 to 4 videos each, median 2.5; 1 without a video, such as 'gray'."
+    assert f"Classes of `train`: {said}" in caplog.text
 
 
 def test_videos_of_training_in_another_split_are_said_with_their_number_and_one_of_them(folder):
@@ -291,9 +290,7 @@ def test_without_training_videos_folders_say_what_the_classes_are_only_if_all_ar
     """The second and the third of three classes have the labels 1 and 2, not 0 and 1."""
     few, names, tiny = tree / "val", tuple(GRAYS), TINY | {"num_classes": 3}
     write_list(tree / "train.csv", [f"train/{name}/1.mp4 {label}" for label, name in enumerate(names)])
-    message = (
-        r"`test` \(.*val\) names 2 of the 3 classes, .* Give `train`, too, or `test` as a `VideoList` with all `cl"
-    )
+    message = r"`test` \(.*val\) names 2 of the 3 classes, .* Give `train`, too, or `test` as a `VideoList` with all"
     with pytest.raises(ValueError, match=message):
         VideoDataModule(test=few, **tiny).setup("test")
     with pytest.raises(ValueError, match="classes that are not named in `train`"):
@@ -589,9 +586,8 @@ def test_the_last_incomplete_mini_batch_is_kept_or_dropped(folder):
     ("stage", "split"), [("fit", "train"), ("validate", "val"), ("test", "test"), ("predict", "predict")]
 )
 def test_a_stage_without_videos_is_refused(stage, split):
-    with pytest.raises(
-        ValueError, match=f"`{split}` is None, but .* needed. Give .* as `{split}`; .*--data.{split} FOLDER"
-    ):
+    said = f"`{split}` is None, but .* needed. Give .* as `{split}`; .*--data.{split} FOLDER"
+    with pytest.raises(ValueError, match=said):
         VideoDataModule(**TINY).setup(stage)
 
 
