@@ -224,20 +224,16 @@ def test_a_training_ends_with_the_comparison_that_has_started_it(tmp_path, monke
 def test_the_command_draws_what_it_has_compared(monkeypatch, tmp_path, capsys):
     RunRecord("baseline", 0, {"start": 9.0}, [(9.0, 1.0, {"val/top1": 0.5})]).write(tmp_path / "baseline-0.json")
     monkeypatch.setattr("lightning_multigrid.cli.commands.compare", lambda *_, **__: Comparison(tmp_path))
-    file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(CONFIG))
+    (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     main(["compare", "--config", str(file), f"--plot={tmp_path / 'curves.png'}"])
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "Drawn to" in capsys.readouterr().err
 
 
 def test_the_command_hands_its_whole_config_on(monkeypatch, tmp_path):
-    handed = []
-    compared = "lightning_multigrid.cli.commands.compare"
-    monkeypatch.setattr(compared, lambda *given, **named: handed.append((given, named)))
-    file = tmp_path / "config.yaml"
-    null = CONFIG["trainer"] | {"check_val_every_n_epoch": None, "val_check_interval": 7}
-    file.write_text(yaml.safe_dump(CONFIG | {"trainer": null}))
+    handed, null = [], CONFIG["trainer"] | {"check_val_every_n_epoch": None, "val_check_interval": 7}
+    monkeypatch.setattr("lightning_multigrid.cli.commands.compare", lambda *args, **named: handed.append((args, named)))
+    (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"trainer": null}))
     main(["compare", "--config", str(file), "--trainer.max_epochs=3", "--seeds=2", f"--output={tmp_path / 'out'}"])
     [((config, folder), options)] = handed
     assert folder == tmp_path / "out"
@@ -257,8 +253,7 @@ def test_trainings_that_end_before_a_validation_are_refused_before_they_begin(tm
 
 @pytest.mark.parametrize("seeds", [0, -1])
 def test_a_comparison_needs_a_seed(tmp_path, capsys, seeds):
-    file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(CONFIG))
+    (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     with pytest.raises(SystemExit):
         main(["compare", "--config", str(file), f"--seeds={seeds}", f"--output={tmp_path / 'out'}"])
     assert f"`--seeds` must be at least 1, got {seeds}" in capsys.readouterr().err

@@ -10,8 +10,7 @@ from lightning_multigrid.sources import VideoList
 
 def split(tmp_path, names, classes=()):
     """The videos for training and for validation, and the recordings that are cut."""
-    path = tmp_path / "list.csv"
-    path.write_text("\n".join(f"{name} {label}" for name, label in names))
+    (path := tmp_path / "list.csv").write_text("\n".join(f"{name} {label}" for name, label in names))
     train, val, cut = hold_out(VideoList(path).read(classes))
     assert sorted([*train, *val]) == list(range(len(names)))
     return [names[row] for row in train], [names[row] for row in val], cut

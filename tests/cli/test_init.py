@@ -88,8 +88,7 @@ def frames(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("jump", "turn"):
         for video in range(10):
-            folder = tmp_path / "frames" / name / f"v{video}"
-            folder.mkdir(parents=True)
+            (folder := tmp_path / "frames" / name / f"v{video}").mkdir(parents=True)
             for number, frame in enumerate(numbered_frames(8, 48, 64)):
                 Image.fromarray(frame).save(folder / f"{number}.png")
     return tmp_path
@@ -252,8 +251,7 @@ def test_what_init_says_of_broken_and_larger_videos_and_of_paths_with_spaces(vid
     monkeypatch.setitem(_MACHINES["cpu"], "size", 32)
     monkeypatch.setitem(_MACHINES["gpu"], "size", 32)
     monkeypatch.setattr("lightning_multigrid.cli.init.needed_short_side", lambda data: data.size + 4)
-    broken = videos / "videos" / "jump" / "0.mp4"
-    broken.write_bytes(b"no video")
+    (broken := videos / "videos" / "jump" / "0.mp4").write_bytes(b"no video")
     main(["init", "videos", "--output", "first.yaml"])
     few = "Their decoded frames take about 835.2 kB: `lightning-multigrid prepare --config first.yaml --output prepared"
     assert f"{few} --store planes` writes them" in capsys.readouterr().out
@@ -312,8 +310,7 @@ def test_refusals(videos, capsys, arguments, message):
     for name in ("there.yaml", "their_train.csv", "their_val.csv"):
         (videos / name).write_text("the user's")
     for name, number in (("few", 6), ("enough", 16), ("one", 40), ("pair", 2)):
-        folder = videos / name / "jump"
-        folder.mkdir(parents=True)
+        (folder := videos / name / "jump").mkdir(parents=True)
         for index in range(number):
             (folder / f"{index}.mp4").write_bytes((videos / "videos" / "jump" / "0.mp4").read_bytes())
     (videos / "broken.csv").write_text("a.mp4 0\nb.mp4 0\n")

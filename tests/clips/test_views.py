@@ -208,8 +208,7 @@ LENGTH, HEIGHT, WIDTH = 24, 48, 64
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Wide and tall videos that say where a pixel is from: red is 3 x column, green 3 x row, blue 8 x frame."""
-    folder = tmp_path_factory.mktemp("views")
-    lines = []
+    folder, lines = tmp_path_factory.mktemp("views"), []
     for label, (height, width) in enumerate([(HEIGHT, WIDTH), (WIDTH, HEIGHT)]):
         row, column = np.mgrid[:height, :width]
         places = 3 * column, 3 * row
@@ -337,9 +336,6 @@ def test_the_test_of_a_video_is_that_of_its_fused_scores(folder):
         places.append((fused > fused[label]).sum())
     ranks = {f"test/top{most}": np.mean([place < most for place in places]) for most in (1, 5)}
     assert logged == {"test/loss": pytest.approx(np.mean(losses), rel=1e-5)} | ranks
-
-
-# --- Arguments ---
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,7 @@ def test_its_size_is_said_beforehand(stored):
 
 
 def altered(stored, folder, data):
-    path = folder / "c.planes"
-    path.write_bytes(data)
+    (path := folder / "c.planes").write_bytes(data)
     return path
 
 

@@ -91,7 +91,6 @@ PER_EPOCH = {
     "after an epoch's last step": {"on_train_batch_end": lambda host: host.is_last_batch},
 }
 
-
 FIRST = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # before the first step
 
 
@@ -219,8 +218,6 @@ HAND = LambdaCallback(
 )
 PLACES = ["on_train_start", "on_train_batch_start", "training_step", "on_before_optimizer_step", "optimizer_step"]
 PLACES += ["after optimizer_step", "on_train_batch_end", "on_train_epoch_end", "a callback", "a callback, after"]
-
-
 WAYS = [*product((False, True), (0.1, torch.tensor(0.1)))]
 
 

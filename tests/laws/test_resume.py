@@ -34,18 +34,10 @@ from tests.helpers.tiny import CLIPS, ByHand, Module, fit, loader, stopping, tel
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "verify_resume.py"
 PLAN_WITHOUT_STAGES = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2,)), stepwise=False)
 OFF = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
-pytestmark = [
-    pytest.mark.usefixtures("_unrehearsed"),
-    pytest.mark.filterwarnings(
-        "ignore:Checkpoint directory",
-        "ignore:The dirpath has changed",
-        "ignore:This DataLoader will create 4 worker",
-        "ignore:.*there is no last checkpoint available",
-        "ignore:.*Please add the following callbacks. ..ModelCheckpoint{",
-    ),
-]
-
-
+IGNORED = ["Checkpoint directory", "The dirpath has changed", "This DataLoader will create 4 worker"]
+IGNORED += [".*there is no last checkpoint available", ".*Please add the following callbacks. ..ModelCheckpoint{"]
+ignored = pytest.mark.filterwarnings(*(f"ignore:{message}" for message in IGNORED))
+pytestmark = [pytest.mark.usefixtures("_unrehearsed"), ignored]
 SLOW = pytest.mark.slow  # whole trainings; samples of each kind run in the ordinary suite
 
 
@@ -154,12 +146,8 @@ def test_another_seed_is_refused(tmp_path):
     assert module.seen[0][:2] == (1, 0)
 
 
-NUMPYS = {
-    "seed": np.int64(3),
-    "sub_batch": np.int64(8),
-    "epoch_factor": np.float32(1.1),
-    "milestones": np.array([2.0, 3]),
-}
+NUMPYS = {"seed": np.int64(3), "sub_batch": np.int64(8), "epoch_factor": np.float32(1.1)}
+NUMPYS["milestones"] = np.array([2.0, 3.0])
 OF_NUMPY = MultigridSchedule(Baseline(BatchShape(4, 8, 32), np.int64(4), (2,)), sub_batch=np.int64(8))
 
 
@@ -173,8 +161,6 @@ def test_numbers_of_numpy_train_as_pythons_and_continue(numbers, tmp_path):
 
 
 class SavesWithinSteps(Module):
-    """Writes a checkpoint within a step, and fails."""
-
     def __init__(self, folder):
         super().__init__(steps_scheduler)
         self.folder = folder
@@ -212,8 +198,6 @@ def stop():
 
 
 class StepsByHand(ByHand, Module):
-    """Steps optimizer and scheduler itself."""
-
     def on_train_epoch_end(self):
         self.lr_schedulers().step()
 
@@ -529,8 +513,7 @@ def test_the_end_of_a_coarse_epoch_goes_on_without_the_callback(tmp_path):
     with pytest.warns(UserWarning, match=r"callbacks used to create the .*: \['MultigridCallback'\]"):
         plain = train_for(tmp_path / "plain", None, steps_scheduler, ckpt_path=path)
     assert [step[:2] for step in plain.seen] == [(3, batch) for batch in range(25)]
-    assert set(plain.shapes) == {(4, 8, 32)}
-    assert set(plain.lrs) == {group["lr"]}
+    assert (set(plain.shapes), set(plain.lrs)) == ({(4, 8, 32)}, {group["lr"]})
 
 
 def test_what_means_nothing_here_is_refused(tmp_path):
@@ -554,10 +537,8 @@ def test_what_means_nothing_here_is_refused(tmp_path):
     for path in ("plain 0/25.ckpt", "plain 1/30.ckpt"):
         with pytest.raises(MisconfigurationException, match=said):
             resume(path, MultigridCallback())
-    with (
-        pytest.warns(UserWarning, match="Please add the following callbacks: .*'MultigridCallback'"),
-        pytest.raises(RuntimeError, match="0 stateful loaders, but found 1 states"),
-    ):
+    warned = pytest.warns(UserWarning, match="Please add the following callbacks: .*'MultigridCallback'")
+    with warned, pytest.raises(RuntimeError, match="0 stateful loaders, but found 1 states"):
         fit(Module(steps_scheduler), max_epochs=9, ckpt_path=tmp_path / "multigrid" / "4.ckpt")
 
 
@@ -604,10 +585,10 @@ def test_a_checkpoint_of_another_version_is_refused_before_anything_is_planned(v
     state.update({} if version is None else {"version": version})
     torch.save(checkpoint, tmp_path / "old.ckpt")
     callback, module = MultigridCallback(), Module(steps_scheduler)
-    with pytest.raises(
-        MisconfigurationException,
-        match=rf"of another version of lightning-multigrid \(its state has version {version or 1}, not 7\), so its "
-        "place means nothing here. Continue it with that version, or start a new training from its weights",
-    ):
+    said = (
+        rf"of another version of lightning-multigrid \(its state has version {version or 1}, not 7\), so its place "
+        "means nothing here. Continue it with that version, or start a new training from its weights"
+    )
+    with pytest.raises(MisconfigurationException, match=said):
         fit(module, callback, ckpt_path=tmp_path / "old.ckpt")
     module.load_state_dict(torch.load(tmp_path / "old.ckpt")["state_dict"])  # as the message says

@@ -245,9 +245,6 @@ def test_refusals():
         train(loading={"batch_size": None})
 
 
-# --- Resume ---
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_resumed_run_has_the_same_steps_and_begins_the_stream_with_the_current_pass(workers, tmp_path, caplog):
     keep = L.pytorch.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=10, save_top_k=-1)

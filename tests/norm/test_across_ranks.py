@@ -68,10 +68,8 @@ def make_layer(kind=nn.BatchNorm3d, **arguments):
 def make_clips(number, other=(2, 3, 2), memory_format=torch.contiguous_format, seed=0):
     """Clips with a mean and a scale of their own, so that no two ranks have equal statistics."""
     generator = torch.Generator().manual_seed(seed)
-    x, scale, mean = (
-        torch.randn(shape, generator=generator, dtype=torch.float64)
-        for shape in ((number, CHANNELS, *other), *[(number, *[1] * (1 + len(other)))] * 2)
-    )
+    shapes = (number, CHANNELS, *other), *[(number, *[1] * (1 + len(other)))] * 2
+    x, scale, mean = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
     return (x * scale + mean).contiguous(memory_format=memory_format)
 
 
@@ -163,10 +161,8 @@ def half_precision_has_float32_statistics(rank, world):
         for memory_format in (torch.contiguous_format, torch.channels_last_3d):
             layer = make_layer().float()
             x, weights = (make_clips(4 * world, memory_format=memory_format, seed=s).to(dtype) for s in (0, 1))
-            exact = copy.deepcopy(layer).double()
-            expected, (grad_x, *_), [plain] = one_process(
-                exact, x.double(), weights.double(), counts, [[*range(world)]]
-            )
+            exact, everyone = copy.deepcopy(layer).double(), [[*range(world)]]
+            expected, (grad_x, *_), [plain] = one_process(exact, x.double(), weights.double(), counts, everyone)
             own = part(x, counts, [rank]).clone(memory_format=torch.preserve_format).requires_grad_()
             output = grouped(layer, own, 4 * world)
             assert output.dtype == dtype
@@ -337,13 +333,10 @@ def training_is_that_of_one_process(rank, world):
         for layer in (alone[1], alone[4]):
             layer.groups = [clips * len(group) for group in groups]
         own = slice(rank * clips, (rank + 1) * clips)
-        losses = [
-            nn.functional.cross_entropy(alone(x), y),
-            nn.functional.cross_entropy(grouped(replica, x[own], sub_batch), y[own]),
-        ]
-        for optimizer, loss in zip(optimizers, losses, strict=True):
+        scores = (alone(x), y), (grouped(replica, x[own], sub_batch), y[own])
+        for optimizer, of_each in zip(optimizers, scores, strict=True):
             optimizer.zero_grad()
-            loss.backward()
+            nn.functional.cross_entropy(*of_each).backward()
             optimizer.step()
         assert_close(dict(model.named_parameters()), dict(alone.named_parameters()), rtol=1e-9, atol=1e-9)
         if rank in groups[0]:

@@ -439,9 +439,6 @@ def test_clips_are_checked(clips):
         sub_batches(8, of=clips).__enter__()
 
 
-# --- A mini-batch in place of several of the baseline's ---
-
-
 @pytest.mark.parametrize("clips", [4, 16, 19])  # plain BatchNorm; groups as a view; groups of different sizes
 @pytest.mark.parametrize("momentum", [0.1, 0.3])
 def test_running_statistics_move_as_in_so_many_steps_of_the_baseline(clips, momentum):

@@ -172,8 +172,7 @@ def test_other_devices_than_the_cpu_have_the_same_clips() -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize("antialias", [False, True])
 def test_gpu_equals_cpu(antialias: bool) -> None:
-    crops = mixed_crops()
-    flips = [True, False] * 4
+    crops, flips = mixed_crops(), [True, False] * 4
     expected = resample_clips(crops, 16, flips=flips, antialias=antialias)
     on_gpu = [crop.format.view(crop.data.cuda()) if isinstance(crop, YuvClip) else crop.cuda() for crop in crops]
     actual = resample_clips(on_gpu, 16, flips=flips, antialias=antialias)
@@ -188,10 +187,7 @@ def test_gpu_equals_cpu(antialias: bool) -> None:
         ({"std": (0.2, 0.2, 0.0)}, "`std` above 0; got mean=.* and std=.*0.0"),
         ({"mean": (0.5,)}, "must have 3 entries"),
         ({"crops": [random_crop(2, 8, 8), random_crop(3, 8, 8)]}, "one length, got crops of 2 and 3 frames"),
-        (
-            {"crops": [random_crop(2, 8, 8).permute(3, 0, 1, 2)]},
-            r"must be frames x height x width x 3, got \(3, 2, 8, 8\)",
-        ),
+        ({"crops": [random_crop(2, 8, 8).movedim(3, 0)]}, r"must be frames x height x width x 3, got \(3, 2, 8, 8\)"),
         ({"crops": [torch.empty(2, 0, 8, 3, dtype=torch.uint8)]}, r"must be frames x height .* got \(2, 0, 8, 3\)"),
         ({"crops": [random_crop(2, 8, 8), torch.zeros(2, 8, 8, 3)]}, "must be uint8, got torch.float32 for crop 1"),
     ],

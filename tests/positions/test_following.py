@@ -77,8 +77,7 @@ def test_a_subclass_of_a_known_class_follows_and_is_as_it_was_on_the_baselines_g
     before, keys = part(torch.ones(1, 3, FRAMES, SIZE, SIZE)), list(module.state_dict())
     assert following.names == ["Own"]
     following.set_grid(4, 16)
-    assert part.table.shape == (2 * 2 * 2, 6)
-    assert part.fixed.shape == (2, 6)
+    assert (part.table.shape, part.fixed.shape) == ((2 * 2 * 2, 6), (2, 6))
     assert list(module.state_dict()) == keys
     assert len(part.state_dict()["table"]) == len(dict(part.named_parameters())["table"]) == 64
     assert isinstance(part, Own)

@@ -261,8 +261,7 @@ def test_pixels_that_are_not_square_become_so(tmp_path):
 def test_the_table_stands_behind_the_video(tmp_path):
     source = write_video(tmp_path / "a.mp4", numbered_frames(40))
     made = prepared(source, tmp_path / "b.mp4", made_from="of a")
-    assert made.made_from == "of a"
-    assert made.file_size == (tmp_path / "b.mp4").stat().st_size
+    assert (made.made_from, made.file_size) == ("of a", (tmp_path / "b.mp4").stat().st_size)
     expected = make_table(tmp_path / "b.mp4")
     for name in ("packets", "entries", "checksums", "times", "positions", "sizes", "droppable"):
         assert np.array_equal(getattr(made, name), getattr(expected, name)), name

@@ -75,9 +75,6 @@ def write_config(path, num_classes, data, callbacks=(), **model):
     return str(path)
 
 
-# --- The classes ---
-
-
 @pytest.mark.parametrize("kind", [Charades, HMDB51, Kinetics, SomethingSomething, UCF101, VideoList])
 def test_nothing_is_read_before_read(kind, tmp_path):
     videos = kind(*[tmp_path / "missing"] * 2)

@@ -138,8 +138,6 @@ def scaled(optimizer):
 
 
 class Overwriting(SGD):
-    """Writes its LR within `step`."""
-
     def step(self, closure=None):
         for group in self.param_groups:
             group["lr"] = self.written(group["lr"])

@@ -12,15 +12,12 @@ from tests.helpers.tiny import Module, fit
 
 @pytest.fixture
 def rehearsals(monkeypatch):
-    """Counts them."""
     calls, own = [], begin.check_grids
     monkeypatch.setattr(begin, "check_grids", lambda *given: calls.append(1) or own(*given))
     return calls
 
 
 class Refused(Module):
-    """Sums over clips."""
-
     def training_step(self, batch, batch_idx):
         return nn.functional.cross_entropy(self.net(batch[0]), batch[1], reduction="sum")
 

@@ -233,9 +233,6 @@ def test_fast_dev_run_trains_one_whole_coarse_batch():
     fit(Module(steps_scheduler), MultigridCallback(PLAN), fast_dev_run=True)
 
 
-# --- BatchNorm ---
-
-
 def test_sub_mini_batches_follow_the_plan_and_the_model_is_plain_again_afterwards(whole):
     module = whole.module
     assert module.sub_batches == [step.sub_batch for step in STEPS]
@@ -311,9 +308,6 @@ def test_validate_and_test_alone_do_nothing():
     host = trainer(MultigridCallback())
     host.validate(Tested(), loader(shuffle=False), verbose=False)
     host.test(Tested(), loader(shuffle=False), verbose=False)
-
-
-# --- Other callbacks ---
 
 
 @pytest.mark.parametrize("first", sampled([True, False], False))

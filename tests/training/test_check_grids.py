@@ -379,9 +379,10 @@ def test_whatever_a_step_does_the_training_is_the_one_without_a_rehearsal(name, 
         module = script(net, training_step=STEPS[name], forward=L.LightningModule.forward)
         module.automatic_optimization = name != "manual optimization"
         logger, logged = CSVLogger(tmp_path), []
-        logger.log_metrics = lambda metrics, _: logged.append([one for one in metrics.items() if "multi" not in one[0]])
+        logger.log_metrics = lambda metrics, step: logged.append(metrics)
         fit(module, MultigridCallback(seed=0), max_epochs=1, logger=logger)
-        return [*module.state_dict().values()], logged
+        told = [{name: value for name, value in metrics.items() if "multigrid" not in name} for metrics in logged]
+        return [*module.state_dict().values()], told
 
     rehearsed, logged = train()
     monkeypatch.setattr("lightning_multigrid.training.begin.check_grids", lambda *_: None)
@@ -507,8 +508,7 @@ def test_the_mode_of_a_compiled_module_and_its_statistics_stay():
     """The copy must not run the original, which has the compiled steps."""
     module = script(forward=lambda self, x: self.net(x), make_net=lambda self: copy.deepcopy(NET))
     before = copy.deepcopy(module.net.state_dict())
-    compiled = torch.compile(module, backend="eager")
-    seen = []
+    compiled, seen = torch.compile(module, backend="eager"), []
     look = LambdaCallback(on_train_start=lambda _, fitted: seen.append(copy.deepcopy(fitted.net.state_dict())))
     few = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((0.5,))}  # each grid is a graph
     fit(compiled, MultigridCallback(**few), look, max_epochs=1)

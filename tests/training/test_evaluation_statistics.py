@@ -2,6 +2,7 @@
 
 import copy
 import multiprocessing
+from functools import partial
 from itertools import product
 
 import lightning as L
@@ -92,8 +93,7 @@ class Snapshots(Callback):
 
 @pytest.mark.parametrize("workers", sampled([0, 1], 1))
 def test_every_validation_has_the_statistics_of_all_clips(workers):
-    seen = Snapshots()
-    module = Module()
+    seen, module = Snapshots(), Module()
     before = set(multiprocessing.active_children())  # of other tests
     callback, arguments = MultigridCallback(precise_bn_batches=ALL), {"val": val(), "val_check_interval": 0.5}
     fit(module, callback, seen, train=train(num_workers=workers), **arguments)
@@ -163,8 +163,7 @@ def test_training_is_the_same_to_the_bit(arguments):
         host = fit(modules[-1], MultigridCallback(precise_bn_batches=batches), train=train(), val=val(), **arguments)
         modules[-1].logged = float(host.callback_metrics["loss"])
     plain, precise = modules
-    assert plain.seen == precise.seen
-    assert plain.logged == precise.logged
+    assert (plain.seen, plain.logged) == (precise.seen, precise.logged)
     for (name, ours), theirs in zip(precise.state_dict().items(), plain.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs) is (name not in STATISTICS), name
 
@@ -504,7 +503,7 @@ class OnRanks(TwoLayers):
     """Keeps its weights, and writes down its statistics on each rank."""
 
     def __init__(self, folder):
-        super().__init__(optimizer=lambda parameters: SGD(parameters, lr=0.0))
+        super().__init__(optimizer=partial(SGD, lr=0.0))
         self.folder = str(folder)
         self.before, self.validated = [], []
 

@@ -83,7 +83,6 @@ def test_a_second_fit_goes_on_after_an_epoch_whose_end_failed(multigrid):
 
 # --- What is left behind ---
 
-
 STARTS = "on_fit_start", "on_train_start"
 
 
