@@ -460,7 +460,8 @@ def test_a_step_that_takes_the_baselines_number_of_clips_alone_is_refused_where_
     def step(self, batch, _):
         return cross_entropy(self(batch[0]) + torch.zeros(4, CLASSES), batch[1])
 
-    with pytest.raises(ValueError, match=r"takes 4 clips of .*, but not 8 \(RuntimeError: The size of tensor a"):
+    said = r"takes 4 clips of the grid of .*, but not 8 \(RuntimeError: The size of tensor a"
+    with pytest.raises(ValueError, match=said):
         begin(script(training_step=step), MultigridCallback())
 
 
@@ -528,6 +529,8 @@ class Counting(Dataset):
 
 
 class Metric(nn.Module):
+    """A metric whose state is no buffer."""
+
     def __init__(self):
         super().__init__()
         self.total, self.values = torch.zeros(()), []

@@ -379,6 +379,8 @@ def test_modules_of_every_kind(kind):
 
 
 class WeightNorm(Module):
+    """Its first weights are made of others by a hook, before each `forward`."""
+
     def make_net(self):
         net = super().make_net()
         net[0] = nn.utils.weight_norm(net[0])
