@@ -59,9 +59,7 @@ def test_only_the_callback_differs():
         assert (with_callback(other), without_callback(other)) == (other, {"trainer": {"callbacks": []}})
     baseline = {"trainer": {"callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.baseline"}]}}
     assert without_callback(baseline) == baseline  # it shares BatchNorm statistics, and is the baseline
-    assert with_callback(baseline) == {
-        "trainer": {"callbacks": [{"class_path": "lightning_multigrid.MultigridCallback"}]}
-    }
+    assert with_callback(baseline)["trainer"]["callbacks"] == [{"class_path": "lightning_multigrid.MultigridCallback"}]
 
 
 def test_a_shortened_baseline_has_its_milestones_and_warm_up_in_proportion():
@@ -183,24 +181,25 @@ def test_as_much_time_is_that_of_the_clock_without_the_start(clock, share, tmp_p
     assert module._share(Comparison(tmp_path, clock=clock)) == share
 
 
+def stand_in(folder, script, monkeypatch):
+    """A script of a shell in the place of Python."""
+    (folder / "python").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+
+
 def test_cpu_time_is_that_of_a_command_with_its_processes(tmp_path, monkeypatch):
     record = json.dumps({"variant": MULTIGRID, "seed": 0})
     busy = "import time; [None for _ in iter(lambda: time.process_time() < 0.3, False)]"
-    python = tmp_path / "python"
     own = tmp_path / "runs" / "multigrid-0"
-    python.write_text(f"#!/bin/sh\n({sys.executable} -c '{busy}')\necho '{record}' > {own / 'run.json'}\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
+    stand_in(tmp_path, f"({sys.executable} -c '{busy}')\necho '{record}' > {own / 'run.json'}", monkeypatch)
     module._run(with_callback(CONFIG), tmp_path, MULTIGRID, 0, None)
     found = RunRecord.read(tmp_path / "multigrid-0.json")
     assert found.cpu > 0.25  # systems count in hundredths
 
 
 def test_a_run_that_fails_is_named_with_its_last_lines(tmp_path, monkeypatch):
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 'no such model' >&2\nexit 3\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
+    stand_in(tmp_path, "echo 'no such model' >&2\nexit 3", monkeypatch)
     with pytest.raises(ValueError, match=r"multigrid-0 has ended with exit status 3\. Its last lines: no such model"):
         compare(CONFIG, tmp_path, seeds=1)
     assert not list(tmp_path.glob("*.json"))
@@ -225,27 +224,20 @@ def test_a_training_ends_with_the_comparison_that_has_started_it(tmp_path, monke
 def test_the_command_draws_what_it_has_compared(monkeypatch, tmp_path, capsys):
     RunRecord("baseline", 0, {"start": 9.0}, [(9.0, 1.0, {"val/top1": 0.5})]).write(tmp_path / "baseline-0.json")
     monkeypatch.setattr("lightning_multigrid.cli.commands.compare", lambda *_, **__: Comparison(tmp_path))
-    file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(CONFIG))
+    (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     main(["compare", "--config", str(file), f"--plot={tmp_path / 'curves.png'}"])
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "Drawn to" in capsys.readouterr().err
 
 
 def test_the_command_hands_its_whole_config_on(monkeypatch, tmp_path):
-    handed = []
-    monkeypatch.setattr(
-        "lightning_multigrid.cli.commands.compare", lambda *given, **named: handed.append((given, named))
-    )
-    file = tmp_path / "config.yaml"
-    null = CONFIG["trainer"] | {"check_val_every_n_epoch": None, "val_check_interval": 7}
-    file.write_text(yaml.safe_dump(CONFIG | {"trainer": null}))
+    handed, null = [], CONFIG["trainer"] | {"check_val_every_n_epoch": None, "val_check_interval": 7}
+    monkeypatch.setattr("lightning_multigrid.cli.commands.compare", lambda *args, **named: handed.append((args, named)))
+    (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"trainer": null}))
     main(["compare", "--config", str(file), "--trainer.max_epochs=3", "--seeds=2", f"--output={tmp_path / 'out'}"])
     [((config, folder), options)] = handed
-    assert (folder, options) == (
-        tmp_path / "out",
-        {"seeds": 2, "metric": None, "mode": None, "clock": "wall", "lengths": ()},
-    )
+    assert folder == tmp_path / "out"
+    assert options == {"seeds": 2, "metric": None, "mode": None, "clock": "wall", "lengths": ()}
     assert config["trainer"]["max_epochs"] == 3
     assert config["trainer"]["check_val_every_n_epoch"] is None  # not Lightning's default
     assert config["model"]["init_args"]["milestones"] == [2, 3]
@@ -261,8 +253,7 @@ def test_trainings_that_end_before_a_validation_are_refused_before_they_begin(tm
 
 @pytest.mark.parametrize("seeds", [0, -1])
 def test_a_comparison_needs_a_seed(tmp_path, capsys, seeds):
-    file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(CONFIG))
+    (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     with pytest.raises(SystemExit):
         main(["compare", "--config", str(file), f"--seeds={seeds}", f"--output={tmp_path / 'out'}"])
     assert f"`--seeds` must be at least 1, got {seeds}" in capsys.readouterr().err

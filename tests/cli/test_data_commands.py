@@ -37,6 +37,7 @@ model.class_path: lightning_multigrid.VideoClassifier
 model.init_args.num_classes: 2
 model.init_args.model: {class_path: lightning_multigrid.models.slow_r50, init_args: {num_classes: 2}}
 """
+DATA = f"{MODEL}data:\n  class_path: lightning_multigrid.VideoDataModule\n  init_args: "
 RECIPE = Path(__file__).parents[2] / "examples" / "recipes" / "slowfast_multigrid.yaml"
 
 
@@ -56,12 +57,8 @@ def test_prepare_a_folder(source, capsys):
 
 
 def test_prepare_all_splits_of_a_config(source, capsys):
-    text = f"""{MODEL}
+    text = f"""{DATA}{{val: {source / "val"}}}
 trainer: {{accelerator: gpu, devices: 8}}
-data:
-  class_path: lightning_multigrid.VideoDataModule
-  init_args:
-    val: {source / "val"}
 data.init_args.train:
   class_path: lightning_multigrid.sources.VideoList
   init_args: {{source: {source / "train"}}}
@@ -86,10 +83,8 @@ def test_prepare_writes_planes_and_says_their_bytes(source, capsys):
         assert [f"{float(text.split()[0]):.0f} {text.split()[1]}" for text in (said, size)] == ["167 kB", "168 kB"]
     main(["check", str(source / "out"), *SERIAL])
     main(["index", str(source / "out"), *SERIAL])
-    printed = capsys.readouterr().out
-    assert printed.startswith(
-        "3 videos checked, 0 broken, damaged or cut.\nNothing to do: prepared videos need no frame tables"
-    )
+    said = "3 videos checked, 0 broken, damaged or cut.\nNothing to do: prepared videos need no frame tables"
+    assert capsys.readouterr().out.startswith(said)
 
 
 def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
@@ -115,8 +110,7 @@ def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     ],
 )
 def test_the_short_side_of_a_config_is_what_its_clips_need(source, capsys, data, pixels):
-    text = f"{MODEL}data:\n  class_path: lightning_multigrid.VideoDataModule\n  init_args: {data}\n"
-    (source / "config.yaml").write_text(text)
+    (source / "config.yaml").write_text(f"{DATA}{data}\n")
     command = ["prepare", f"--config={source / 'config.yaml'}", f"--data.train={source / 'train'}", *QUICK]
     main([*command, f"--output={source / 'out'}"])
     assert f"\nThe videos have a short side of {pixels:.0f} pixels or less." in capsys.readouterr().out
@@ -216,16 +210,15 @@ def test_other_data_is_refused(source, capsys):
 
 
 def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, cache):
-    (source / "train" / "run" / "e.mp4").write_bytes(b"no video")
-    broken = f"{source / 'train' / 'run' / 'e.mp4'}: not a video"
+    (broken := source / "train" / "run" / "e.mp4").write_bytes(b"no video")
     for made in ("3 videos made, 1 broken", "0 videos made, 3 there before, 1 broken"):
         with pytest.raises(SystemExit, match="1"):
             main(["index", str(source / "train"), *SERIAL])
         printed = capsys.readouterr()
         assert printed.out.startswith(f"Frame tables of {made}. ")
         assert " ".join(printed.out.split()).endswith(f"They are in {cache / 'tables'}.")
-        assert broken in printed.err
-    (source / "train" / "run" / "e.mp4").unlink()
+        assert f"{broken}: not a video" in printed.err
+    broken.unlink()
     main(["index", str(source / "train"), *SERIAL])
     assert "0 videos made, 3 there before" in capsys.readouterr().out
 
@@ -233,9 +226,7 @@ def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, c
 @pytest.mark.parametrize(("index", "options", "folder"), [("own", [], "own"), ("own", ["--output=other"], "other")])
 def test_tables_are_kept_where_the_config_says(source, monkeypatch, index, options, folder):
     monkeypatch.chdir(source)
-    arguments = f"{{index: {index}, train: {source / 'train'}}}"
-    text = f"{MODEL}data:\n  class_path: lightning_multigrid.VideoDataModule\n  init_args: {arguments}\n"
-    (source / "config.yaml").write_text(text)
+    (source / "config.yaml").write_text(f"{DATA}{{index: {index}, train: {source / 'train'}}}\n")
     for command in ("check", "index"):
         main([command, "--config=config.yaml", *options, *SERIAL])
         assert len(list((source / folder).rglob("*.table"))) == 3

@@ -12,6 +12,7 @@ import sys
 import warnings
 from functools import partial
 from inspect import signature
+from unittest import mock
 
 import lightning as L
 import numpy as np
@@ -22,6 +23,7 @@ from lightning.fabric.accelerators import CUDAAccelerator
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch.optim.lr_scheduler import MultiStepLR
 
 from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, Plan, VideoClassifier, __version__
 from lightning_multigrid.cli import commands
@@ -36,32 +38,17 @@ KINETICS = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milest
 
 
 def config(tmp_path, **trainer):
+    cnn = {"class_path": "lightning_multigrid.models.small_cnn", "init_args": {"num_classes": 4}}
+    model = {"model": cnn, "num_classes": 4, "schedule": "steps", "milestones": [94, 154, 196]}
+    data = {"train": str(tmp_path / "train.csv"), "batch_size": 8, "frames": 32, "size": 224}
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    callbacks = [{"class_path": "lightning_multigrid.MultigridCallback.paper"}]
     values = {
-        "model": {
-            "class_path": "lightning_multigrid.VideoClassifier",
-            "init_args": {
-                "model": {"class_path": "lightning_multigrid.models.small_cnn", "init_args": {"num_classes": 4}},
-                "num_classes": 4,
-                "schedule": "steps",
-                "milestones": [94, 154, 196],
-            },
-        },
-        "data": {
-            "class_path": "lightning_multigrid.VideoDataModule",
-            "init_args": {"train": str(tmp_path / "train.csv"), "batch_size": 8, "frames": 32, "size": 224},
-        },
-        "trainer": {
-            "max_epochs": 239,
-            "accelerator": "cpu",
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "callbacks": [{"class_path": "lightning_multigrid.MultigridCallback.paper"}],
-            **trainer,
-        },
+        "model": {"class_path": "lightning_multigrid.VideoClassifier", "init_args": model},
+        "data": {"class_path": "lightning_multigrid.VideoDataModule", "init_args": data},
+        "trainer": {"max_epochs": 239, "accelerator": "cpu", "callbacks": callbacks, **quiet, **trainer},
     }
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(values))
+    (path := tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
     return str(path)
 
 
@@ -86,6 +73,8 @@ SMALL = ["--data.batch_size=1", "--data.frames=4", "--data.size=32", "--data.str
 # 8 videos: the first mini-batch must not be larger.
 SMALL_CYCLE = ["--trainer.callbacks.long_cycle.factors=[[0.5,0.75],[1,1]]"]
 
+NEWEST = {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "kept"}}
+KEEPING = {"max_epochs": 1, "enable_checkpointing": True, "callbacks": [NEWEST]}
 QUIET = [f"--trainer.{name}=false" for name in ("logger", "enable_checkpointing", "enable_progress_bar")]
 
 
@@ -141,8 +130,7 @@ def test_plan_needs_neither_data_nor_gpu(tmp_path, capsys, caplog):
 def test_plan_on_other_devices_than_the_config_says(tmp_path, given, world):
     path = config(tmp_path, devices=8, num_nodes=2)
     preview, _ = planned("--config", path, "--clips=48000", "--model.lr=0.4", *given)
-    assert preview.plan.world == world
-    assert preview.steps == Plan(KINETICS, 48_000, world=world).phase_steps
+    assert (preview.plan.world, preview.steps) == (world, Plan(KINETICS, 48_000, world=world).phase_steps)
     assert ("at the LR 0.4. For 6, as in this table" in preview.lr_notes[-1]) == (world == 6)
 
 
@@ -292,8 +280,7 @@ def test_the_names_of_classes_are_saved_beside_the_config_and_name_the_predictio
 
 
 def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_refused(videos, capsys):
-    newest = {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "kept"}}
-    path = config(videos, max_epochs=1, enable_checkpointing=True, callbacks=[newest])
+    path = config(videos, **KEEPING)
     words = ["--config", path, *SMALL, f"--data.val={videos / 'train.csv'}"]
     with pytest.warns(UserWarning, match="no last checkpoint"):  # Lightning's
         said = failure(capsys, ["validate", *words, "--ckpt_path=last"])
@@ -316,10 +303,7 @@ def test_weights_of_a_checkpoint_are_not_warned_of_and_a_missing_last_one_is_ref
         ("folder", "is a folder. Give a checkpoint of `fit`, such as "),
         ("tensors", "is not a checkpoint of Lightning: it has no `state_dict`. To train from its weights"),
         ("weights", "is not a checkpoint of Lightning: it has no `pytorch-lightning_version`. To train from"),
-        (
-            "other",
-            "The weights of the checkpoint don't fit BoringModel: Missing",
-        ),
+        ("other", "The weights of the checkpoint don't fit BoringModel: Missing"),
     ],
 )
 def test_what_is_no_checkpoint_of_this_model_is_refused_in_a_sentence(tmp_path, capsys, monkeypatch, kind, said):
@@ -344,8 +328,7 @@ def test_what_is_no_checkpoint_of_this_model_is_refused_in_a_sentence(tmp_path, 
 
 
 def test_a_script_loads_the_module_of_a_config_with_its_checkpoint_alone(videos):
-    newest = {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "kept"}}
-    path = config(videos, max_epochs=1, enable_checkpointing=True, callbacks=[newest])
+    path = config(videos, **KEEPING)
     main(["fit", "--config", path, *SMALL, "--model.optimizer=torch.optim.AdamW", "--model.optimizer.lr=0.01"])
     loaded = VideoClassifier.load_from_checkpoint("kept/last.ckpt")
     given = VideoClassifier.load_from_checkpoint("kept/last.ckpt", model=small_cnn(4), weights_only=True)
@@ -439,10 +422,9 @@ def test_errors_of_users_are_one_paragraph(tmp_path, capsys, extra, message):
 
 
 def test_errors_of_the_system_are_one_paragraph(tmp_path, capsys, monkeypatch):
-    def fails(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from RuntimeError("of a worker, without its frames")
-
-    monkeypatch.setattr(commands, "count_clips", fails)
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    error.__cause__ = RuntimeError("of a worker, without its frames")
+    monkeypatch.setattr(commands, "count_clips", mock.Mock(side_effect=error))
     assert failure(capsys, ["plan", "--config", config(tmp_path)]) == " [Errno 28] No space left on device\n"
 
 
@@ -458,9 +440,7 @@ def test_torch_leaves_cores_to_what_decodes(videos, monkeypatch, cores, workers,
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(commands, "CORES", cores)
     set_threads = []
-    monkeypatch.setattr(
-        commands.LightningCLI, "_run_subcommand", lambda *_: set_threads.append(torch.get_num_threads())
-    )
+    monkeypatch.setattr(LightningCLI, "_run_subcommand", lambda *_: set_threads.append(torch.get_num_threads()))
     main(["fit", "--config", config(videos), f"--data.num_workers={workers}"])
     main(["fit", "--config", config(videos), f"--data.num_workers={workers}", "--threads=2"])
     assert set_threads == [threads, 2]
@@ -474,19 +454,12 @@ def test_a_name_that_the_output_cannot_show_ends_no_command(tmp_path, monkeypatc
     assert b"\\xe9\n" in output.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("stop", "code", "said"), [(KeyboardInterrupt, 130, "Stopped.\n"), (SIGTERMException, 143, "")]
-)
-def test_a_command_that_is_stopped_shows_no_traceback_and_is_no_success(
-    tmp_path, capsys, monkeypatch, stop, code, said
-):
-    def stopped(*_):
-        raise stop
-
-    monkeypatch.setattr(commands, "count_clips", stopped)
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (SIGTERMException, 143)])
+def test_a_command_that_is_stopped_shows_no_traceback_and_is_no_success(tmp_path, capsys, monkeypatch, stop, code):
+    monkeypatch.setattr(commands, "count_clips", mock.Mock(side_effect=stop))
     with pytest.raises(SystemExit, match=str(code)):
         main(["plan", "--config", config(tmp_path)])
-    assert capsys.readouterr().err.endswith("Stopped.\n" if code == 130 else "")
+    assert capsys.readouterr().err.strip() == ("Stopped." if code == 130 else "")
 
 
 @pytest.mark.parametrize("words", [["migrate", "theirs.yaml"], ["check", "--help"], ["plan", "--like=kinetics-i3d"]])
@@ -504,10 +477,7 @@ def test_a_command_that_nobody_reads_ends_without_a_word(words, tmp_path, capfd,
 
 
 def test_a_pipe_that_is_not_the_output_is_an_error(tmp_path, monkeypatch):
-    def broken(*_):
-        raise BrokenPipeError
-
-    monkeypatch.setattr(commands, "count_clips", broken)
+    monkeypatch.setattr(commands, "count_clips", mock.Mock(side_effect=BrokenPipeError))
     with (tmp_path / "output").open("w") as output:
         monkeypatch.setattr(sys, "stdout", output)
         with pytest.raises(BrokenPipeError):
@@ -568,14 +538,8 @@ def test_help_names_all_that_our_commands_take_and_imports_nothing_that_trains(c
 def test_a_path_may_start_from_the_home_folder_where_a_shell_leaves_it_so(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     words = ["~/videos", "--output=~/a=~/b", "--source.root", "~/c", "--data={train: ~/d}"]
-    taken = [
-        "--output=/home/me/a=~/b",
-        "--source.root",
-        "/home/me/c",
-        "--data={train: ~/d}",
-        "--source=/home/me/videos",
-    ]
-    assert commands.typed("prepare", words) == taken
+    taken = ["--output=/home/me/a=~/b", "--source.root", "/home/me/c", "--data={train: ~/d}"]
+    assert commands.typed("prepare", words) == [*taken, "--source=/home/me/videos"]
 
 
 def test_the_version_is_told_without_importing_what_trains(monkeypatch, capsys):
@@ -604,20 +568,14 @@ def test_the_module_runs_as_a_program_and_torchrun_is_told_its_error(tmp_path, m
 
 class StepScheduled(Module):
     def __init__(self):
-        super().__init__(
-            lambda optimizer, module: {
-                "scheduler": torch.optim.lr_scheduler.MultiStepLR(optimizer, [9400, 15400]),
-                "interval": "step",
-            }
-        )
+        super().__init__(lambda one, _: {"scheduler": MultiStepLR(one, [9400, 15400]), "interval": "step"})
 
 
 class Warns(Module):
     def __init__(self):
         super().__init__()
-        warnings.warn_explicit(
-            "Lightning will change.", FutureWarning, "file.py", 1, module="lightning.pytorch.trainer"
-        )
+        of_lightning = {"filename": "file.py", "lineno": 1, "module": "lightning.pytorch.trainer"}
+        warnings.warn_explicit("Lightning will change.", FutureWarning, **of_lightning)
         warnings.warn("Mine will change.", FutureWarning, stacklevel=1)
 
 

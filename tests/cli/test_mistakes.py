@@ -25,8 +25,7 @@ def write_config(tmp_path, *, data=(), callback="MultigridCallback", **arguments
         "data": {"class_path": "lightning_multigrid.VideoDataModule", "init_args": dict(data)},
         "trainer": {"callbacks": [{"class_path": f"lightning_multigrid.{callback}", "init_args": arguments}]},
     }
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(values))
+    (path := tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
     return f"--config={path}"
 
 
@@ -67,8 +66,7 @@ def test_a_mistake_in_a_config(tmp_path, given, meant, capsys):
     ],
 )
 def test_a_config_that_a_reader_of_yaml_would_not_take_as_it_stands(tmp_path, text, message, capsys):
-    path = tmp_path / "config.yaml"
-    path.write_bytes(text)
+    (path := tmp_path / "config.yaml").write_bytes(text)
     assert re.match(f"error: {re.escape(str(path))}{message}", said(capsys, ["plan", "--config", str(path)]))
 
 

@@ -48,25 +48,21 @@ def data_of(videos, **arguments):
 
 
 class Record(L.Callback):
-    """The LR in use."""
-
     def __init__(self):
         self.lrs = []
 
     def on_train_start(self, trainer, pl_module):
-        trainer.optimizers[0].register_step_pre_hook(
-            lambda optimizer, *_: self.lrs.append(float(optimizer.param_groups[0]["lr"]))
-        )
+        [optimizer] = trainer.optimizers
+        optimizer.register_step_pre_hook(lambda one, *_: self.lrs.append(float(one.param_groups[0]["lr"])))
 
 
-def planned(videos, module, host, data, *, callback=None, clips=VIDEOS, world=1):
-    callback = callback or MultigridCallback()
-    return preview(callback, host, module, data, clips=clips, world=world, configured_world=world)
+def planned(module, host, data, clips=VIDEOS):
+    return preview(MultigridCallback(), host, module, data, clips=clips, world=1, configured_world=1)
 
 
 def test_planned_steps_are_those_of_the_fit(videos):
     """With clips that are taken from a video several times; `test_plan_and_fit.py` has random configs of other data."""
-    plan = planned(videos, classifier(), trainer(max_epochs=3), data_of(videos, repeats=2))
+    plan = planned(classifier(), trainer(max_epochs=3), data_of(videos, repeats=2))
     callback, record = MultigridCallback(), Record()
     trainer(callback, record, max_epochs=3).fit(classifier(), datamodule=data_of(videos, repeats=2))
     assert sum(plan.steps) == len(record.lrs)
@@ -74,9 +70,8 @@ def test_planned_steps_are_those_of_the_fit(videos):
 
 
 def test_without_videos_there_are_no_steps_but_all_else(videos):
-    of_module = {"schedule": "steps", "milestones": [1.25, 2]}
-    arguments = classifier(**of_module), trainer(max_epochs=3), data_of(None)
-    plan = planned(None, *arguments, clips=None)
+    module = classifier(schedule="steps", milestones=[1.25, 2])
+    plan = planned(module, trainer(max_epochs=3), data_of(None), None)
     assert plan.steps is None
     assert [float(milestone) for milestone in plan.plan.schedule.baseline.milestones] == [1.5]  # half of the training
 
@@ -92,7 +87,7 @@ def test_trainer_and_module_are_afterwards_as_before(clips, videos):
     host, module = trainer(max_epochs=3), classifier(schedule="steps", milestones=[1.4, 2.2])
     before = attributes(host, module)
     with pytest.raises(ValueError, match=r"An epoch would have 0\.37 optimizer steps") if clips == 2 else nullcontext():
-        planned(videos, module, host, data_of(videos), clips=clips)
+        planned(module, host, data_of(videos), clips)
     after = attributes(host, module)
     for was, now in zip(before, after, strict=True):
         assert was.keys() == now.keys()
@@ -116,14 +111,14 @@ def test_videos_that_the_data_module_will_write_are_counted(tmp_path):
 # --- What it says ---
 
 
-@pytest.fixture
-def plan(videos):
-    callback = MultigridCallback(long_cycle=LongCycle(((0.5, 1), (1, 1))))
-    arguments = trainer(max_epochs=6), classifier(schedule="constant", lr=0.3), data_of(videos)
-    return preview(callback, *arguments, clips=8000, world=16, configured_world=4)
+def planned_of_8000(videos, callback, module=None, configured_world=4):
+    module = module or classifier(schedule="constant", lr=0.3)
+    arguments = callback, trainer(max_epochs=6), module, data_of(videos)
+    return preview(*arguments, clips=8000, world=16, configured_world=configured_world)
 
 
-def test_the_table_says_what_is_known(plan):
+def test_the_table_says_what_is_known(videos):
+    plan = planned_of_8000(videos, MultigridCallback(long_cycle=LongCycle(((0.5, 1), (1, 1)))))
     text = plan.table(seconds_by_points(plan.shapes, BatchShape(2, 4, 16), 0.05))
     title, *lines = text.splitlines()
     first = lines[lines.index("") + 2]
@@ -141,9 +136,7 @@ def test_the_table_says_what_is_known(plan):
 
 @pytest.mark.parametrize(("scaling", "lr"), [("linear", "1.2"), ("sqrt", "0.6"), ("none", "0.3")])
 def test_the_lr_is_that_for_the_devices_asked_for(videos, scaling, lr):
-    callback, module = MultigridCallback(lr_scaling=scaling), classifier(schedule="constant", lr=0.3)
-    arguments = callback, trainer(max_epochs=6), module, data_of(videos)
-    planned = preview(*arguments, clips=8000, world=16, configured_world=4)
+    planned = planned_of_8000(videos, MultigridCallback(lr_scaling=scaling))
     assert {f"{point.baseline_lr:.3g}" for point in planned.lrs} == {lr}
     text = planned.table({})
     assert f"The config is for 4 devices x 2 clips, at the LR 0.3. For 16, as in this table, write the LR {lr}." in text
@@ -151,8 +144,7 @@ def test_the_lr_is_that_for_the_devices_asked_for(videos, scaling, lr):
 
 def test_the_lr_of_a_baseline_is_by_the_rule_of_its_optimizer(videos):
     module = classifier(schedule="constant", optimizer=partial(torch.optim.AdamW, lr=0.3))
-    arguments = MultigridCallback.baseline(), trainer(max_epochs=6), module, data_of(videos)
-    planned = preview(*arguments, clips=8000, world=16, configured_world=4)
+    planned = planned_of_8000(videos, MultigridCallback.baseline(), module)
     assert [point.lr for point in planned.lrs] == pytest.approx([0.3 * 2] * len(planned.lrs))
 
 
@@ -172,9 +164,7 @@ def test_of_too_few_steps_the_way_out_is_an_argument_of_the_data_module(videos):
 
 @pytest.mark.parametrize(("sub_batch", "said"), [(2, "2"), (32, "32 of 16 ranks"), (8, "8 of 4 ranks")])
 def test_a_plan_says_over_how_many_clips_a_baseline_normalises(sub_batch, said, videos):
-    arguments = trainer(max_epochs=6), classifier(schedule="constant", lr=0.3), data_of(videos)
-    callback = MultigridCallback.baseline(sub_batch=sub_batch)
-    plan = preview(callback, *arguments, clips=8000, world=16, configured_world=16)
+    plan = planned_of_8000(videos, MultigridCallback.baseline(sub_batch=sub_batch), configured_world=16)
     lines = plan.table({}).splitlines()
     assert re.search(f"^ *[x\\d]+ +{said} +[x\\d]+$", lines[lines.index("") + 2])
 

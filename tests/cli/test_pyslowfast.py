@@ -37,6 +37,7 @@ KINETICS = {
 }  # fmt: skip
 SMALL = {"TRAIN": {"BATCH_SIZE": 8}, "SOLVER": {"MAX_EPOCH": 4}, "MODEL": {"ARCH": "i3d", "NUM_CLASSES": 10}}
 SMALL["NUM_GPUS"] = 2
+SLOW = pytest.mark.slow
 
 
 def changed(config, **sections):
@@ -49,8 +50,7 @@ def changed(config, **sections):
 
 
 def translated(tmp_path, config):
-    path = tmp_path / "theirs.yaml"
-    path.write_text(yaml.safe_dump(config))
+    (path := tmp_path / "theirs.yaml").write_text(yaml.safe_dump(config))
     return translate_pyslowfast(path)
 
 
@@ -99,13 +99,11 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     callback, newest = tree["trainer"]["callbacks"]
     assert newest == {"class_path": "lightning_multigrid.NewestCheckpoint", "init_args": {"dirpath": "./checkpoints"}}
     assert "# PySlowFast also validates after the last epoch: `validate --ckpt_path ./checkpoints/last.ckpt`" in text
-    assert callback["init_args"]["precise_bn_batches"] == 100
-    assert callback["init_args"]["sub_batch"] == 8
+    assert (callback["init_args"]["precise_bn_batches"], callback["init_args"]["sub_batch"]) == (100, 8)
     assert tree["trainer"]["check_val_every_n_epoch"] == 10
     left = [line for line in text.splitlines() if "Not carried over" in line]
-    assert left == [
-        f"# Not carried over: {key}" for key in ("MULTIGRID.EVAL_FREQ: 5", "SOME_NEW_KEY: 3", "TRAIN.ENABLE: True")
-    ]
+    keys = "MULTIGRID.EVAL_FREQ: 5", "SOME_NEW_KEY: 3", "TRAIN.ENABLE: True"
+    assert left == [f"# Not carried over: {key}" for key in keys]
 
 
 def test_places_of_test_clips_and_draws_of_the_short_side_are_those_of_the_config(tmp_path):
@@ -148,14 +146,10 @@ def test_the_batch_statistics_of_a_baseline_are_those_of_the_config(norm, expect
 @pytest.mark.parametrize(
     ("cycles", "passes", "grids"),
     [
-        pytest.param({"LONG_CYCLE": False}, 239, {(32, 112), (32, 158), (32, 224)}, marks=pytest.mark.slow),
-        pytest.param(
-            {"SHORT_CYCLE": False}, 358.5, {(8, 158), (16, 158), (16, 224), (32, 224)}, marks=pytest.mark.slow
-        ),
+        pytest.param({"LONG_CYCLE": False}, 239, {(32, 112), (32, 158), (32, 224)}, marks=SLOW),
+        pytest.param({"SHORT_CYCLE": False}, 358.5, {(8, 158), (16, 158), (16, 224), (32, 224)}, marks=SLOW),
         ({"SHORT_CYCLE": False, "LONG_CYCLE_FACTORS": [[0.5, 0.5], [1, 1]]}, 358.5, {(16, 112), (32, 224)}),
-        pytest.param(
-            {"LONG_CYCLE": False, "SHORT_CYCLE_FACTORS": [0.5]}, 239, {(32, 112), (32, 224)}, marks=pytest.mark.slow
-        ),
+        pytest.param({"LONG_CYCLE": False, "SHORT_CYCLE_FACTORS": [0.5]}, 239, {(32, 112), (32, 224)}, marks=SLOW),
     ],
 )
 def test_cycles_are_as_the_config_has_them(cycles, passes, grids, tmp_path):
@@ -270,15 +264,13 @@ def test_what_has_no_counterpart_is_refused(change, message, tmp_path):
     ],
 )
 def test_other_files_are_refused(content, message, tmp_path):
-    path = tmp_path / "other.yaml"
-    path.write_bytes(content)
+    (path := tmp_path / "other.yaml").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         translate_pyslowfast(path)
 
 
 def test_the_command_prints_a_config_or_says_in_a_line_what_is_wrong(tmp_path, capsys):
-    path = tmp_path / "theirs.yaml"
-    path.write_text(yaml.safe_dump(KINETICS))
+    (path := tmp_path / "theirs.yaml").write_text(yaml.safe_dump(KINETICS))
     main(["migrate", str(path)])
     assert capsys.readouterr().out == translate_pyslowfast(path)
     path.write_text("a: 1")

@@ -191,8 +191,7 @@ def test_names_are_found_in_either_form_of_unicode(tmp_path, listed, there, exis
 
 
 def test_a_video_is_closed_whatever_happens(folder, monkeypatch):
-    closed = []
-    close = VideoReader.close
+    closed, close = [], VideoReader.close
     monkeypatch.setattr(VideoReader, "close", lambda self: (closed.append(self), close(self))[1])
     rows = manifest(folder, (1.0, 2.0), (5.0, 6.0))
     with open_row(rows, 0):
@@ -214,31 +213,25 @@ def indexed(tmp_path):
     return replace(manifest(tmp_path, WHOLE, (1.0, 2.0)), tables=str(tmp_path / "tables"))
 
 
-def store_of(rows):
-    return TableStore(rows.tables, rows.root)
-
-
 def test_a_video_is_opened_with_its_table(indexed):
-    rows = indexed
-    made = make_table(rows.path(0)).to_bytes()
+    made = make_table(indexed.path(0)).to_bytes()
     for row in (0, 1):
-        with open_row(rows, row) as video:
+        with open_row(indexed, row) as video:
             assert video.video.table.to_bytes() == made
     for row, shown in ((0, 27), (1, 17)):
-        with open_row(rows, row) as video:
+        with open_row(indexed, row) as video:
             assert numbers(video.read([bisect_left(range(FRAMES), shown) - 10 * row])) == [shown]
-    with open_row(rows, 0) as video:
+    with open_row(indexed, 0) as video:
         assert video.video.table.entries[27] == 25  # the reader's own would begin with the first packet
-    for tables in ("", str(Path(rows.path(0)).parent / "none")):
-        with open_row(replace(rows, tables=tables), 0) as video:
+    for tables in ("", str(Path(indexed.path(0)).parent / "none")):
+        with open_row(replace(indexed, tables=tables), 0) as video:
             assert video.video.slow_because == "has no frame table"
 
 
 def test_a_table_that_does_not_fit_is_made_again_by_the_next_index(indexed):
     """Of a video whose frames are not those of the table, or are found only in a decode of the whole file."""
-    path, rows, store = indexed.path(0), indexed, store_of(indexed)
-    [file] = Path(rows.tables).rglob("*.table")
-    table = store.find(path)
+    path, rows, store = indexed.path(0), indexed, TableStore(indexed.tables, indexed.root)
+    [file], table = Path(rows.tables).rglob("*.table"), store.find(path)
     other, late = table.checksums.copy(), table.entries.copy()
     other[27], late[28] = other[27] ^ 1, table.packets[28]
     for wrong, told in ((replace(table, checksums=other), "changed: frame 27"), (replace(table, entries=late), None)):

@@ -54,10 +54,8 @@ def test_a_short_video_repeats_its_last_frame():
 
 def test_segments_give_one_frame_each():
     sampling = ClipSampling(frames=10, size=224, stride=2, mode="segments")
-    seen = [set() for _ in range(10)]
-    for grid in draws(sampling, 500, length=40, **HD, frames=10, size=224):
-        for places, index in zip(seen, grid.indices, strict=True):
-            places.add(index)
+    grids = draws(sampling, 500, length=40, **HD, frames=10, size=224)
+    seen = [set(places) for places in zip(*(grid.indices for grid in grids), strict=True)]
     assert seen == [{4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3} for i in range(10)]
 
 
@@ -72,11 +70,10 @@ def test_segments_of_a_fractional_length_cover_every_frame_alike():
 
 
 @pytest.mark.parametrize(
-    ("size", "short_side"),
-    [(224, (256, 340)), (158, (256 * 158 / 224, 340)), (112, (128, 340))],  # [256 h/H, 340]
+    ("size", "low", "high"),
+    [(224, 256, 340), (158, 256 * 158 / 224, 340), (112, 128, 340)],  # [256 h/H, 340]
 )
-def test_the_crop_is_the_share_of_the_short_side_that_the_paper_draws(size, short_side):
-    low, high = short_side
+def test_the_crop_is_the_share_of_the_short_side_that_the_paper_draws(size, low, high):
     shares = [grid.box[2] / 1080 for grid in draws(KINETICS, length=300, **HD, frames=32, size=size)]
     assert size / high == pytest.approx(min(shares), abs=0.003)
     assert size / low == pytest.approx(max(shares), abs=0.003)
@@ -108,10 +105,9 @@ def test_an_inverse_uniform_short_side_makes_the_side_of_the_crop_uniform():
 @pytest.mark.parametrize(("height", "width"), [(1080, 1920), (1920, 1080)])
 def test_crops_lie_anywhere_in_the_frame(height, width):
     grids = draws(KINETICS, length=300, height=height, width=width, frames=32, size=224)
-    for room in (
-        [grid.box.top / (height - grid.box.height) for grid in grids],
-        [grid.box.left / (width - grid.box.width) for grid in grids],
-    ):
+    tops = [grid.box.top / (height - grid.box.height) for grid in grids]
+    lefts = [grid.box.left / (width - grid.box.width) for grid in grids]
+    for room in (tops, lefts):
         assert min(room) < 0.01
         assert max(room) > 0.99
         assert sum(room) / len(room) == pytest.approx(0.5, abs=0.03)

@@ -73,12 +73,8 @@ def test_mini_batches_are_the_same_for_any_number_of_workers(folder, repeats, wo
         for step, *batches in zip(Plan(SCHEDULE, repeats * 6 * VIDEOS).epoch(epoch), *loaders, strict=True):
             alone = contents(batches[0])
             assert all(contents(batch) == alone for batch in batches[1:])
-            clips = step.shape.clips
-            assert (len(batches[0]), batches[0].formats[0].frames, batches[0].size) == (
-                clips,
-                step.shape.frames,
-                step.shape.size,
-            )
+            found = len(batches[0]), batches[0].formats[0].frames, batches[0].size
+            assert found == (step.shape.clips, step.shape.frames, step.shape.size)
 
 
 def test_pieces_are_nearly_equal_and_part_no_visit():

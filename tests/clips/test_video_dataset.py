@@ -47,12 +47,12 @@ def folder(tmp_path_factory):
 SMALL = ClipSampling(frames=8, size=16, stride=2)
 
 
-def dataset(folder, name):
-    return VideoDataset(VideoList(folder / name).read(), SMALL)
+def dataset(folder, name, sampling=SMALL):
+    return VideoDataset(VideoList(folder / name).read(), sampling)
 
 
-def viewed(folder, name, views=CENTRE):
-    return ViewDataset(VideoList(folder / name).read(), SMALL, views)
+def viewed(folder, name, views=CENTRE, sampling=SMALL):
+    return ViewDataset(VideoList(folder / name).read(), sampling, views)
 
 
 def levels(crop):
@@ -73,7 +73,7 @@ def test_a_clip_shows_the_frames_and_pixels_of_its_grid(folder):
 
 def test_what_is_drawn_for_a_clip_on_the_device_does_not_follow_its_stride(folder):
     """It would, if both were drawn from one seed: one in four clips is erased, of those of any stride."""
-    data, erased = VideoDataset(VideoList(folder / "good.csv").read(), SMALL), {False: [], True: []}
+    data, erased = dataset(folder, "good.csv"), {False: [], True: []}
     for seed in range(240):
         clip = data.read_clip(ClipRequest(0, frames=4, size=12, seed=seed))
         first, second, *_ = levels(clip.crop)
@@ -163,8 +163,7 @@ def test_whatever_one_video_does_breaks_that_video_only(folder, monkeypatch):
 
     monkeypatch.setattr(lightning_multigrid.decode.reader, "VideoReader", Greedy)
     clip = dataset(folder, "good.csv").read_clip(ClipRequest(index=0, frames=4, size=12, seed=0))
-    assert clip.broken == (BrokenVideo(str(folder / "a.mp4"), "MemoryError: 8 TB"),)
-    assert clip.labels == (3,)
+    assert (clip.broken, clip.labels) == ((BrokenVideo(str(folder / "a.mp4"), "MemoryError: 8 TB"),), (3,))
 
 
 def test_an_index_beyond_the_dataset_is_an_error_of_the_caller(folder):
@@ -184,8 +183,7 @@ def actions(folder):
 
 
 def test_a_training_clip_has_the_labels_of_its_span_and_evaluation_those_of_the_video(actions):
-    data = VideoDataset(actions, ClipSampling(frames=3, size=16, stride=2))
-    found = set()
+    data, found = VideoDataset(actions, ClipSampling(frames=3, size=16, stride=2)), set()
     for seed in range(120):
         clip = data.read_clip(ClipRequest(0, frames=3, size=16, seed=seed))
         # The gray of a frame is its number; between the frames of a clip, the action goes on.
@@ -218,8 +216,7 @@ def test_frames_that_are_shown_for_unequal_times_have_the_labels_of_those_times(
     gray_video(tmp_path / "a.mp4", rate=40, pts=[*range(0, 40, 4), *range(40, 60)])
     builder = ManifestBuilder(tmp_path / "list", multi_label=True)
     builder.add("a.mp4", [0, 1], where="line 1", spans=[(0, 0.99), (0.99, 2)])
-    data = VideoDataset(builder.build(), ClipSampling(frames=3, size=16, stride=1))
-    seen = set()
+    data, seen = VideoDataset(builder.build(), ClipSampling(frames=3, size=16, stride=1)), set()
     for seed in range(60):
         clip = data.read_clip(ClipRequest(0, 3, 16, seed))
         first, *_ = levels(clip.crop)
@@ -256,15 +253,10 @@ def stretched(folder, *stretches, **arguments):
     return builder.build()
 
 
-SAMPLINGS = [
-    SMALL,
-    replace(SMALL, mode="segments"),
-    replace(SMALL, frame_rate=60),
-    replace(SMALL, frame_rate=15, frames=4),
-]
+CHANGES = [{}, {"mode": "segments"}, {"frame_rate": 60}, {"frame_rate": 15, "frames": 4}]
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", [replace(SMALL, **change) for change in CHANGES])
 def test_clips_and_views_of_a_stretch_lie_in_it(folder, sampling):
     stretches = {(0, 1 / 3): range(10), (0.34, 0.8): range(10, 24), (0.5, 0.51): range(15, 16), (0.9, 5): range(27, 30)}
     manifest = stretched(folder, *stretches)
@@ -283,7 +275,7 @@ def test_a_clip_of_a_stretch_is_one_of_a_video_that_was_cut_out(folder, tmp_path
     (tmp_path / "one.csv").write_text("a.mp4 0\n")
     for sampling in (SMALL, replace(SMALL, frame_rate=30)):
         stretch = VideoDataset(stretched(folder, (0.2, 0.8)), sampling)
-        cut = VideoDataset(VideoList(tmp_path / "one.csv").read(), sampling)
+        cut = dataset(tmp_path, "one.csv", sampling)
         for seed in range(10):
             request = ClipRequest(0, 4, 16, seed)
             assert levels(stretch.read_clip(request).crop) == levels(cut.read_clip(request).crop)
@@ -293,8 +285,7 @@ def test_labels_of_clips_and_views_of_a_stretch(folder):
     """The spans of labels count from the beginning of the video; what lies outside of the stretch is not seen."""
     actions = {"labels": [0, 1, 2, 3], "spans": [(0, 0.2), (0.2, 0.5), (0.4, 0.8), (0.85, 1)]}
     manifest = stretched(folder, (0.3, 0.8), **actions)
-    data = VideoDataset(manifest, ClipSampling(frames=3, size=16, stride=1))
-    found = set()
+    data, found = VideoDataset(manifest, ClipSampling(frames=3, size=16, stride=1)), set()
     for seed in range(40):
         clip = data.read_clip(ClipRequest(0, 3, 16, seed))
         first, *_, last = levels(clip.crop)
@@ -314,20 +305,14 @@ def test_a_stretch_after_the_end_of_its_video_is_a_broken_video(folder):
 # --- at a frame rate ---
 
 
-def read_at(path, sampling, request):
-    (path.parent / "one.csv").write_text(f"{path.name} 0\n")
-    return VideoDataset(VideoList(path.parent / "one.csv").read(), sampling).read_clip(request)
-
-
 def test_at_its_own_frame_rate_a_video_has_the_clips_that_it_has_without(folder):
     at_its_own = replace(SMALL, frame_rate=30)
     for seed in range(10):
         request = ClipRequest(0, 4, 12, seed)
-        own = dataset(folder, "good.csv").read_clip(request)
-        assert same(VideoDataset(VideoList(folder / "good.csv").read(), at_its_own).read_clip(request), own)
+        clip, own = (dataset(folder, "good.csv", each).read_clip(request) for each in (at_its_own, SMALL))
+        assert same(clip, own)
     for views in (CENTRE, Views(clips=3)):
-        video = ViewDataset(VideoList(folder / "good.csv").read(), at_its_own, views)[0]
-        own_video = viewed(folder, "good.csv", views)[0]
+        video, own_video = (viewed(folder, "good.csv", views, each)[0] for each in (at_its_own, SMALL))
         assert torch.equal(video.crop, own_video.crop)
         assert video.views == own_video.views
 
@@ -335,11 +320,12 @@ def test_at_its_own_frame_rate_a_video_has_the_clips_that_it_has_without(folder)
 def test_frames_of_a_variable_rate_are_those_that_are_shown_at_the_times(tmp_path):
     shown = [0, 1, 2, 10, 11, 12, 20, 21, 29]  # in 1/30 s; the last frame lasts as long as the mean of the others
     gray_video(tmp_path / "a.mp4", frames=9, rate=30, pts=shown)
+    (tmp_path / "one.csv").write_text("a.mp4 0\n")
     sampling = ClipSampling(frames=4, size=16, stride=3, frame_rate=30)
     at = [bisect_right(shown, tick) - 1 for tick in range(33)]  # the frame on the screen in each 1/30 s
     for seed in range(10):
         start = sampling.draw(length=33, height=36, width=48, frames=4, size=16, rng=random.Random(seed)).indices[0]
-        clip = read_at(tmp_path / "a.mp4", sampling, ClipRequest(0, 4, 16, seed))
+        clip = dataset(tmp_path, "one.csv", sampling).read_clip(ClipRequest(0, 4, 16, seed))
         assert levels(clip.crop) == [at[start + 3 * point] for point in range(4)]
 
 
@@ -357,8 +343,7 @@ def test_a_video_of_unknown_rate_is_broken_where_the_rate_is_needed(folder, monk
     of_unknown_rate(monkeypatch)
     request = ClipRequest(0, 4, 12, 5)
     assert not dataset(folder, "good.csv").read_clip(request).broken
-    data = VideoDataset(VideoList(folder / "good.csv").read(), replace(SMALL, frame_rate=30))
-    clip = data.read_clip(request)
+    clip = dataset(folder, "good.csv", replace(SMALL, frame_rate=30)).read_clip(request)
     assert clip.index == 1
     assert [tried.reason for tried in clip.broken] == ["has no known frame rate, which `frame_rate=30` needs"]
 
@@ -380,8 +365,7 @@ def test_views_of_yuv_planes_are_those_of_rgb(folder):
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
 def test_a_read_that_fails_for_a_moment_is_tried_again(folder, monkeypatch, failures, code):
     """Once: a second failure in a row makes a broken video."""
-    data = dataset(folder, "good.csv")
-    request, left, own = ClipRequest(0, 4, 16, 1), [failures], InputFile.read
+    data, request, left, own = dataset(folder, "good.csv"), ClipRequest(0, 4, 16, 1), [failures], InputFile.read
     right = data.read_clip(request)
 
     def read(self, position, size):
@@ -397,6 +381,5 @@ def test_a_read_that_fails_for_a_moment_is_tried_again(folder, monkeypatch, fail
         assert (clip.index, clip.broken) == (0, ())
         assert torch.equal(clip.crop, right.crop)
     else:
-        assert [(video.index, os.strerror(code) in video.reason) for video in clip.broken if not video.used_anyway] == [
-            (0, True)
-        ]
+        [failed] = [video for video in clip.broken if not video.used_anyway]
+        assert (failed.index, os.strerror(code) in failed.reason) == (0, True)

@@ -18,6 +18,7 @@ from tests.helpers.videos import write_video
 
 KINETICS = ClipSampling(frames=32, size=224, stride=2)
 CHARADES = ClipSampling(frames=64, size=224, stride=2)
+BORDERED = Views(clips=1, crops=3, size=224, short_side=256)
 SEGMENTS = ClipSampling(frames=4, size=224, stride=7, mode="segments")
 
 
@@ -87,17 +88,9 @@ def test_a_clip_of_segments_takes_the_centre_of_each(length, frames, expected):
         (Views(clips=1, crops=3, size=256), (340, 256), [(0, 0, 256, 256), (42, 0, 256, 256), (84, 0, 256, 256)]),
         (Views(clips=1, crops=3, size=256), (512, 680), [(0, 0, 512, 512), (0, 84, 512, 512), (0, 168, 512, 512)]),
         # With a border, as training has it.
-        (
-            Views(clips=1, crops=3, size=224, short_side=256),
-            (256, 340),
-            [(16, 0, 224, 224), (16, 58, 224, 224), (16, 116, 224, 224)],
-        ),
+        (BORDERED, (256, 340), [(16, 0, 224, 224), (16, 58, 224, 224), (16, 116, 224, 224)]),
         # A square has a left and a right.
-        (
-            Views(clips=1, crops=3, size=224, short_side=256),
-            (256, 256),
-            [(16, 0, 224, 224), (16, 16, 224, 224), (16, 32, 224, 224)],
-        ),
+        (BORDERED, (256, 256), [(16, 0, 224, 224), (16, 16, 224, 224), (16, 32, 224, 224)]),
     ],
 )
 def test_crops_of_the_protocols(views, frame, boxes):
@@ -215,15 +208,12 @@ LENGTH, HEIGHT, WIDTH = 24, 48, 64
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Wide and tall videos that say where a pixel is from: red is 3 x column, green 3 x row, blue 8 x frame."""
-    folder = tmp_path_factory.mktemp("views")
-    lines = []
+    folder, lines = tmp_path_factory.mktemp("views"), []
     for label, (height, width) in enumerate([(HEIGHT, WIDTH), (WIDTH, HEIGHT)]):
         row, column = np.mgrid[:height, :width]
-        frames = [
-            np.stack([3 * column, 3 * row, np.full_like(row, 8 * number)], axis=-1).astype(np.uint8)
-            for number in range(LENGTH)
-        ]
-        write_video(folder / f"{label}.mp4", frames, pix_fmt="yuv444p", options={"crf": "4"})
+        places = 3 * column, 3 * row
+        frames = [np.stack([*places, np.full_like(row, 8 * number)], axis=-1) for number in range(LENGTH)]
+        write_video(folder / f"{label}.mp4", np.uint8(frames), pix_fmt="yuv444p", options={"crf": "4"})
         lines.append(f"{label}.mp4 {label}\n")
     (folder / "list.csv").write_text("".join(lines))
     return folder
@@ -268,12 +258,8 @@ def test_validation_keeps_the_single_centre_view(folder):
 @pytest.mark.parametrize(("batch_size", "views", "videos"), [(4, 1, 4), (8, 3, 2), (12, 3, 4), (8, 30, 1)])
 def test_a_mini_batch_holds_as_many_videos_as_make_batch_size_views(folder, batch_size, views, videos):
     crops = 3 if views % 3 == 0 else 1
-    data = VideoDataModule(
-        folder / "list.csv",
-        test=folder / "list.csv",
-        test_views=Views(clips=views // crops, crops=crops),
-        **{**TINY, "batch_size": batch_size},
-    )
+    test = {"test": folder / "list.csv", "test_views": Views(clips=views // crops, crops=crops)}
+    data = VideoDataModule(folder / "list.csv", **test, **{**TINY, "batch_size": batch_size})
     data.setup("test")
     assert data.test_dataloader().batch_size == videos
 
@@ -348,14 +334,8 @@ def test_the_test_of_a_video_is_that_of_its_fused_scores(folder):
         losses.append(-np.log(scores[:, label]).mean())
         fused = scores.mean(axis=0)
         places.append((fused > fused[label]).sum())
-    assert logged == {
-        "test/loss": pytest.approx(np.mean(losses), rel=1e-5),
-        "test/top1": np.mean([place < 1 for place in places]),
-        "test/top5": np.mean([place < 5 for place in places]),
-    }
-
-
-# --- Arguments ---
+    ranks = {f"test/top{most}": np.mean([place < most for place in places]) for most in (1, 5)}
+    assert logged == {"test/loss": pytest.approx(np.mean(losses), rel=1e-5)} | ranks
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,7 @@ def read_mutations(folder, target, count, seed):
     for number in range(seed, seed + count):
         draw = random.Random(number)
         which = draw.randrange(len(SOURCES))
-        path = target / f"mutated{Path(SOURCES[which]).suffix}"
-        path.write_bytes(mutate_video(contents[which], draw))
+        (path := target / f"mutated{Path(SOURCES[which]).suffix}").write_bytes(mutate_video(contents[which], draw))
         began = time.process_time()
         # A damaged table may tell of hours of frames: no more than a clip is asked for.
         with suppress(VideoError), VideoReader(path) as reader:
@@ -174,8 +173,7 @@ def test_damage_that_makes_no_error_spreads_no_further_than_in_a_sequential_deco
         for _ in range(3):
             place = draw.randrange(45, int(table.sizes[packet]))
             data[int(table.positions[packet]) + place] ^= 1 << draw.randrange(8)
-        path = tmp_path / f"{seed}.mp4"
-        path.write_bytes(data)
+        (path := tmp_path / f"{seed}.mp4").write_bytes(data)
         expected = sequential(path)
         spared = [n for n, frame in enumerate(expected) if np.array_equal(frame, whole[n])]
         damaged += len(expected) - len(spared)

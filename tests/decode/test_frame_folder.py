@@ -91,12 +91,8 @@ def test_it_reads_as_the_same_video_in_a_file_does(folder, tmp_path):
     lossless = write_video(tmp_path / "video.mp4", FRAMES, codec="libx264rgb", pix_fmt="rgb24", options={"crf": "0"})
     box = Box(3, 8, 40, 32)
     with VideoReader(lossless) as video, FrameFolder(folder, rate=30) as frames:
-        assert (len(frames), frames.height, frames.width, frames.rate) == (
-            len(video),
-            video.height,
-            video.width,
-            video.rate,
-        )
+        shape = len(video), video.height, video.width, video.rate
+        assert (len(frames), frames.height, frames.width, frames.rate) == shape
         assert torch.equal(frames.read([9, 2], box), video.read([9, 2], box))
 
 

@@ -84,12 +84,10 @@ def test_planes_are_those_of_ordinary_scaling(tmp_path):
     """By PyAV alone: limited range, bicubic."""
     planes, _ = both(tmp_path, **KINDS["larger"])
     with av.open(str(tmp_path / "a.mp4")) as container:
-        decoded = [
-            frame.reformat(64, SIDE, "yuv420p", interpolation="BICUBIC").to_ndarray()
-            for frame in container.decode(video=0)
-        ]
+        frames = [frame.reformat(64, SIDE, "yuv420p", interpolation="BICUBIC") for frame in container.decode(video=0)]
     with open_whole(planes) as video:
-        assert all(np.array_equal(mine.to_ndarray(), one) for mine, one in zip(video, decoded, strict=True))
+        pairs = zip(video, frames, strict=True)
+        assert all(np.array_equal(mine.to_ndarray(), frame.to_ndarray()) for mine, frame in pairs)
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +102,7 @@ def test_its_size_is_said_beforehand(stored):
 
 
 def altered(stored, folder, data):
-    path = folder / "c.planes"
-    path.write_bytes(data)
+    (path := folder / "c.planes").write_bytes(data)
     return path
 
 

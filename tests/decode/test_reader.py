@@ -183,8 +183,7 @@ def test_frames_and_boxes_that_there_are_not(opened_as, box):
 @pytest.mark.parametrize("name", ["gop_12.mp4", "gop_250.mp4", "open_gop.mp4", "h265.mp4"])
 @pytest.mark.parametrize(("skipped", "kept"), [(5, 55), (14, 46), (14, 20)])
 def test_frames_that_an_edit_list_leaves_out_do_not_count(folder, tmp_path, name, skipped, kept):
-    path = tmp_path / name
-    path.write_bytes(mp4_cut(written(folder, name).read_bytes(), skipped, kept, rate=30))
+    (path := tmp_path / name).write_bytes(mp4_cut(written(folder, name).read_bytes(), skipped, kept, rate=30))
     assert_shows(path, range(skipped, skipped + kept))
     if name == "gop_12.mp4":
         with opened(path) as reader:
@@ -204,8 +203,7 @@ def test_wrong_times_are_found_out(folder, tmp_path, first):
             data[at + 4 : at + 8] = (1024).to_bytes(4, "big")
         packets += int.from_bytes(data[at : at + 4], "big")
     assert packets == COUNT
-    path = tmp_path / "wrong.mp4"
-    path.write_bytes(data)
+    (path := tmp_path / "wrong.mp4").write_bytes(data)
     expected = decode_all(path)
     assert [number_of(frame) for frame in expected] == list(range(COUNT))
     assert_reads_as(path, expected)
@@ -221,8 +219,7 @@ def test_a_keyframe_that_is_none_is_not_started_at(folder, tmp_path, name):
     table = data.index(b"stss") + 8  # how many keyframes, and the number of each, from 1
     assert int.from_bytes(data[table + 8 : table + 12], "big") == 13
     data[table + 8 : table + 12] = (18).to_bytes(4, "big")
-    path = tmp_path / name
-    path.write_bytes(data)
+    (path := tmp_path / name).write_bytes(data)
     assert_reads_as(path, decode_all(path))
     with opened(path) as reader:
         for index in range(20, 24):
@@ -253,8 +250,7 @@ def test_samples_without_a_byte_do_not_count(folder, tmp_path):
     first, second = (slice(sizes + 4 * sample, sizes + 4 * sample + 4) for sample in (3, 4))
     data[first] = sum(int.from_bytes(data[sample], "big") for sample in (first, second)).to_bytes(4, "big")
     data[second] = bytes(4)
-    path = tmp_path / "no_byte.mp4"
-    path.write_bytes(data)
+    (path := tmp_path / "no_byte.mp4").write_bytes(data)
     # Of the two pictures that are now in one sample, the decoder shows the second.
     assert_reads_as(path, np.delete(decode_all(tmp_path / "whole.mp4"), 3, axis=0))
 
@@ -284,8 +280,7 @@ def test_frames_at_the_start_that_need_what_is_gone_do_not_count(folder, tmp_pat
         second = [packet for packet in container.demux(video=0) if packet.is_keyframe][1]
     data = source.read_bytes()
     tables = 3 * 188  # packets that say what the stream holds
-    path = tmp_path / "cut.ts"
-    path.write_bytes(data[:tables] + data[second.pos :])
+    (path := tmp_path / "cut.ts").write_bytes(data[:tables] + data[second.pos :])
     expected = decode_all(path)
     first = number_of(expected[0])
     assert [number_of(frame) for frame in expected] == list(range(first, COUNT))
@@ -315,8 +310,7 @@ def test_hidden_frames_of_vp8_do_not_count(folder, tmp_path):
     for number in (7, 41):
         assert not packets[number].is_keyframe
         data[data.index(bytes(packets[number]))] &= 0xEF  # the bit that shows a frame
-    path = tmp_path / "hidden.ivf"
-    path.write_bytes(data)
+    (path := tmp_path / "hidden.ivf").write_bytes(data)
     assert_shows(path, (n for n in range(COUNT) if n not in (7, 41)))
     with opened(path) as reader:
         reader.read([50])
@@ -383,7 +377,7 @@ def test_damage_stays_in_its_gop(folder, tmp_path):
     path = damage(whole, tmp_path / "damaged.mp4", packet=30)
     expected = np.delete(decode_all(whole), 33, axis=0)  # the frame of that packet does not come out
     table = make_table(path)
-    assert str(table.damage) == ("damaged (frames that FFmpeg conceals: 0, packets that it can't decode: 1)")
+    assert str(table.damage) == "damaged (frames that FFmpeg conceals: 0, packets that it can't decode: 1)"
     spared = [*range(30), *range(35, COUNT - 1)]
     with VideoReader(path, table) as reader:
         assert len(reader) == COUNT - 1
@@ -489,8 +483,7 @@ def jpegs(frames, **options):
     ],
 )
 def test_jpegs_behind_each_other_are_a_video(tmp_path, suffix, options, size):
-    path = tmp_path / f"video.{suffix}"
-    path.write_bytes(b"".join(jpegs(numbered_frames(30, *size), **options)))
+    (path := tmp_path / f"video.{suffix}").write_bytes(b"".join(jpegs(numbered_frames(30, *size), **options)))
     assert_shows(path, range(30), count=4)
     with opened(path) as reader:
         assert reader.table.direct
@@ -603,8 +596,7 @@ def test_a_fault_is_a_video_error_that_names_file_and_reason(folder, tmp_path, n
     with pytest.raises(VideoError, match=reason) as caught:
         VideoReader(path)
     error = caught.value
-    assert error.path == str(path)
-    assert str(error) == f"{path}: {error.reason}".replace("\0", "\\x00")
+    assert (error.path, str(error)) == (str(path), f"{path}: {error.reason}".replace("\0", "\\x00"))
     assert len(str(error).splitlines()) == 1
 
 
@@ -618,8 +610,7 @@ def test_titles_need_not_be_utf8(video, tmp_path):
     # The encoder's name stands in the file's header: a camera of 2005 might have written it in Latin-1.
     data = video.read_bytes()
     assert data.count(b"Lavf") == 1
-    path = tmp_path / "latin.mp4"
-    path.write_bytes(data.replace(b"Lavf", b"L\xe4\xfcf"))
+    (path := tmp_path / "latin.mp4").write_bytes(data.replace(b"Lavf", b"L\xe4\xfcf"))
     assert number_of(read_frames(path, [7])[0].numpy()) == 7
 
 
@@ -649,13 +640,9 @@ def huge_picture(name, data):
 )
 def test_huge_declared_sizes_are_refused_at_no_cost(folder, tmp_path, name, reason):
     resource = pytest.importorskip("resource")
-    whole = (
-        write_video(tmp_path / name, FRAMES[:10], codec="rawvideo", pix_fmt="yuv420p")
-        if name == "raw.avi"
-        else written(folder, name)
-    )
-    path = tmp_path / f"huge_{name}"
-    path.write_bytes(huge_picture(name, whole.read_bytes()))
+    raw = {"codec": "rawvideo", "pix_fmt": "yuv420p"}
+    whole = write_video(tmp_path / name, FRAMES[:10], **raw) if name == "raw.avi" else written(folder, name)
+    (path := tmp_path / f"huge_{name}").write_bytes(huge_picture(name, whole.read_bytes()))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(VideoError, match=reason):
         read_frames(path, [0])

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import time
 from pathlib import Path
+from unittest import mock
 
 import av
 import pytest
@@ -266,8 +267,7 @@ def test_writers_at_the_same_time(store, videos):
 
 def test_what_a_killed_writer_leaves_is_no_table(store, videos):
     (Path(store.folder) / "00").mkdir(exist_ok=True)
-    left = Path(store.folder) / "00" / ".lightning-multigrid-0123.part"
-    left.write_bytes(b"half")
+    (left := Path(store.folder) / "00" / ".lightning-multigrid-0123.part").write_bytes(b"half")
     for days, there in ((0, True), (2, False)):  # another process may be writing it
         os.utime(left, (time.time() - days * DAY,) * 2)
         store.begin()
@@ -290,14 +290,11 @@ def test_a_folder_that_cannot_be_written(tmp_path, videos):
         TableStore(tmp_path / "closed").begin()
 
 
-def test_a_full_disk_keeps_no_part_of_a_file(videos, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+def test_a_full_disk_keeps_no_part_of_a_file(videos, tmp_path):
     store = TableStore(tmp_path / "tables")
     store.begin()
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OutputError, match="No space left on device while writing to"):
+    full = mock.patch("os.replace", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    with full, pytest.raises(OutputError, match="No space left on device while writing to"):
         store.make(videos[0])
     assert store.known(videos).missing == videos
     assert [name for _, _, names in os.walk(tmp_path / "tables") for name in names] == []

@@ -74,19 +74,12 @@ def fit(folder, ckpt_path=None):
     """Trains with callbacks of all kinds; returns the steps, the weights and the checkpoints."""
     pl.seed_everything(1, verbose=False)
     generator = torch.Generator().manual_seed(0)
-    train, val = (
-        DataLoader(
-            TensorDataset(torch.randn(n, 3, 8, 16, 16, generator=generator), torch.arange(n) % 4), 2, shuffle=n > 9
-        )
-        for n in (40, 4)
-    )
+    noise = torch.randn(44, 3, 8, 16, 16, generator=generator)
+    train = DataLoader(TensorDataset(noise[:40], torch.arange(40) % 4), 2, shuffle=True)
+    val = DataLoader(TensorDataset(noise[40:], torch.arange(4)), 2)
     checkpoint = pl.callbacks.ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=3)
-    callbacks = [
-        MultigridCallback(**FOUR_GRIDS, precise_bn_batches=2),
-        checkpoint,
-        pl.callbacks.EarlyStopping("val", patience=99),
-        pl.callbacks.TQDMProgressBar(),
-    ]
+    callbacks = [MultigridCallback(**FOUR_GRIDS, precise_bn_batches=2), checkpoint, pl.callbacks.TQDMProgressBar()]
+    callbacks.append(pl.callbacks.EarlyStopping("val", patience=99))
     if hasattr(pl.callbacks, "EMAWeightAveraging"):  # new in Lightning 2.6
         callbacks.append(pl.callbacks.EMAWeightAveraging())
     trainer = pl.Trainer(**QUIET, callbacks=callbacks, plugins=[AtomicCheckpointIO()])
@@ -124,16 +117,10 @@ def outcome(folder):
     """What happened, as JSON."""
     whole = fit(f"{folder}/whole")
     resumed = fit(f"{folder}/resumed", whole[2][0])
-    return json.dumps(
-        {
-            "seen": whole[0],
-            "resumed": resumed[0],
-            "weights": [whole[1], resumed[1]],
-            "videos": videos(),
-            "command line": command_line(folder),
-            "imported": sorted({"lightning.pytorch", "pytorch_lightning"} & set(sys.modules)),
-        }
-    )
+    told = {"seen": whole[0], "resumed": resumed[0], "weights": [whole[1], resumed[1]], "videos": videos()}
+    told["command line"] = command_line(folder)
+    told["imported"] = sorted({"lightning.pytorch", "pytorch_lightning"} & set(sys.modules))
+    return json.dumps(told)
 
 
 if __name__ == "__main__":

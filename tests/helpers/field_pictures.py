@@ -103,14 +103,10 @@ def write_field_pictures(path: Path, lumas: Sequence[tuple[int, int]], *, gop: i
         for place in order:
             idr, refers = place == first, (place - first) % 2 == 0
             number = 0 if idr else number
+            of_frame = {"number": number, "refers": refers}
             fields = [
                 _field(
-                    luma,
-                    order=2 * (place - first) + bottom,
-                    number=number,
-                    bottom=bool(bottom),
-                    refers=refers,
-                    idr=idr and not bottom,
+                    luma, order=2 * (place - first) + bottom, bottom=bool(bottom), idr=idr and not bottom, **of_frame
                 )
                 for bottom, luma in enumerate(lumas[place])
             ]

@@ -98,20 +98,12 @@ def plain_values(thing: Any) -> dict[str, Any]:
 
 def numbers(optimizer: Any) -> list[dict[str, Any]]:
     """All numbers of the parameter groups: LR, momentum, weight decay, betas."""
-    kept = (int, float, tuple, Tensor)
-    return [
-        {
-            name: float(value) if isinstance(value, Tensor) else value
-            for name, value in group.items()
-            if isinstance(value, kept)
-        }
-        for group in optimizer.param_groups
-    ]
+    kinds = (int, float, tuple, Tensor)
+    groups = [[item for item in group.items() if isinstance(item[1], kinds)] for group in optimizer.param_groups]
+    return [{name: float(value) if isinstance(value, Tensor) else value for name, value in kept} for kept in groups]
 
 
 class Names(DummyLogger):
-    """A logger that keeps what is logged."""
-
     def __init__(self) -> None:
         super().__init__()
         self.logged: list[Any] = []

@@ -60,15 +60,9 @@ def by_torchrun(folder, world, **options):
 
 def by_slurm(folder, world, **options):
     """As `srun` does: one task per rank, each on a node of its own."""
-    shared = {
-        "SLURM_NTASKS": str(world),
-        "SLURM_NTASKS_PER_NODE": "1",
-        "SLURM_JOB_NAME": "train",
-        "SLURM_JOB_ID": "17",
-        "SLURM_NODELIST": "127.0.0.1",
-        "SLURM_LOCALID": "0",
-        "MASTER_PORT": free_port(),
-    }
+    job = {"NTASKS_PER_NODE": "1", "JOB_NAME": "train", "JOB_ID": "17", "NODELIST": "127.0.0.1", "LOCALID": "0"}
+    shared = {f"SLURM_{name}": value for name, value in (job | {"NTASKS": str(world)}).items()}
+    shared["MASTER_PORT"] = free_port()
     command = [sys.executable, *_script(folder, devices=1, num_nodes=world, **options)]
     tasks = [{"SLURM_PROCID": str(rank), "SLURM_NODEID": str(rank)} for rank in range(world)]
     _finish(*[_start(command, **shared, **task) for task in tasks])

@@ -53,8 +53,7 @@ def groups_of(layer, x, clips, of=None):
     """Which rows share statistics: those whose output changes when one of them changes."""
     probe = copy.deepcopy(layer)
     with torch.no_grad():
-        before = grouped(probe, x, clips, of).flatten(1)
-        groups = set()
+        before, groups = grouped(probe, x, clips, of).flatten(1), set()
         for row in range(len(x)):
             changed = x.clone()
             changed[row] += torch.randn_like(changed[row])

@@ -92,25 +92,13 @@ def main(folder, devices, num_nodes=1, die=None, layers=0, compiled=False, worke
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     L.seed_everything(0, verbose=False)  # else each rank draws for itself
-    train, val = (
-        DataLoader(
-            Drawn(*clips(number).tensors),
-            batch,
-            shuffle=number == NUMBER,
-            num_workers=workers if number == NUMBER else 0,
-        )
-        for number in (NUMBER, 11)
-    )
-    host = trainer(
-        MultigridCallback(seed=0, milestones="script", precise_bn_batches=2),
-        *([ModelCheckpoint(keep, every_n_train_steps=3, save_last=True)] if keep else []),
-        enable_checkpointing=keep is not None,
-        plugins=[AtomicCheckpointIO()],
-        max_epochs=2,
-        strategy=DDPStrategy(process_group_backend="gloo", **ddp),
-        devices=devices,
-        num_nodes=num_nodes,
-    )
+    train = DataLoader(Drawn(*clips(NUMBER).tensors), batch, shuffle=True, num_workers=workers)
+    val = DataLoader(Drawn(*clips(11).tensors), batch)
+    callbacks = [MultigridCallback(seed=0, milestones="script", precise_bn_batches=2)]
+    callbacks += [ModelCheckpoint(keep, every_n_train_steps=3, save_last=True)] if keep else []
+    strategy = DDPStrategy(process_group_backend="gloo", **ddp)
+    settings = {"devices": devices, "num_nodes": num_nodes, "enable_checkpointing": keep is not None, "max_epochs": 2}
+    host = trainer(*callbacks, plugins=[AtomicCheckpointIO()], strategy=strategy, **settings)
     module = Recording(folder, ddp.get("find_unused_parameters", False), die, layers)
     if compiled:
         module.net.compile(backend="eager", dynamic=False)

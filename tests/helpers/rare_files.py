@@ -106,8 +106,7 @@ class Case:
         return f"{self.codec}-{self.property}.{_SUFFIXES.get(self.container, self.container)}"
 
     def write(self, folder: Path) -> Path:
-        path = folder / self.name
-        path.write_bytes(self.make())
+        (path := folder / self.name).write_bytes(self.make())
         return path
 
 

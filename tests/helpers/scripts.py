@@ -24,24 +24,11 @@ from torch import Tensor, nn
 from lightning_multigrid import BatchShape, MultigridCallback
 from tests.helpers.small_scripts import BATCH, CLIPS, EPOCHS, FRAMES, SIZE, Script, loader
 
-QUIET = {
-    "accelerator": "cpu",
-    "logger": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "num_sanity_val_steps": 0,
-    "max_epochs": EPOCHS,
-}
+QUIET = {"accelerator": "cpu", "num_sanity_val_steps": 0, "max_epochs": EPOCHS}
+QUIET |= dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
 SHAPE = BatchShape(BATCH, FRAMES, SIZE)
-RESTORED = (
-    "max_epochs",
-    "max_steps",
-    "limit_train_batches",
-    "log_every_n_steps",
-    "val_check_interval",
-    "check_val_every_n_epoch",
-    "reload_dataloaders_every_n_epochs",
-)
+RESTORED = ("max_epochs", "max_steps", "limit_train_batches", "log_every_n_steps", "val_check_interval")
+RESTORED += ("check_val_every_n_epoch", "reload_dataloaders_every_n_epochs")
 
 
 def tensors(batch: Any) -> Iterator[Tensor]:
@@ -149,8 +136,6 @@ class Keep(ModelCheckpoint):
 
 @dataclass
 class Run:
-    """What a run was like."""
-
     trainer: L.Trainer
     module: L.LightningModule
     watch: Watch
@@ -158,7 +143,6 @@ class Run:
 
 
 def run(style: Style, folder: Path, *callbacks: L.Callback, **arguments: Any) -> Run:
-    """Runs the script."""
     L.seed_everything(3, verbose=False)
     watch = Watch(style.axes)
     ckpt_path = arguments.pop("ckpt_path", None)
@@ -171,7 +155,7 @@ def run(style: Style, folder: Path, *callbacks: L.Callback, **arguments: Any) ->
     trainer = L.Trainer(**given, callbacks=[*own, *callbacks, watch])
     settings = {name: getattr(trainer, name) for name in RESTORED}
     module = style.module()
-    data = style.data() if style.data is not None else None
+    data = None if style.data is None else style.data()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found 1 module.* in eval mode")
         warnings.filterwarnings("ignore", "Be aware that when using `ckpt_path`")

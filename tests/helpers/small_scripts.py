@@ -46,14 +46,8 @@ def loader(dataset=None, **arguments):
 def net(channels=3):
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return nn.Sequential(
-            nn.Conv3d(channels, 4, 3, stride=2, padding=1),
-            nn.BatchNorm3d(4),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool3d(1),
-            nn.Flatten(),
-            nn.Linear(4, CLASSES),
-        )
+        body = nn.Conv3d(channels, 4, 3, stride=2, padding=1), nn.BatchNorm3d(4), nn.ReLU(), nn.AdaptiveAvgPool3d(1)
+        return nn.Sequential(*body, nn.Flatten(), nn.Linear(4, CLASSES))
 
 
 class Script(L.LightningModule):

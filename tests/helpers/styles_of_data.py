@@ -68,8 +68,6 @@ class Whole(Clips):
 
 
 class Augmented(Clips):
-    """Draws from torch, NumPy and `random`."""
-
     def __getitem__(self, index):
         x, y = super().__getitem__(index)
         x = x + 0.1 * torch.randn(()) + 0.1 * float(np.random.rand()) + 0.1 * random.random()
@@ -136,8 +134,6 @@ class TellsAtOnce(Tells):
 
 
 class Private(Clips):
-    """Draws from a generator that it holds."""
-
     def __init__(self, generator, draw):
         super().__init__()
         self.generator, self.draw = generator, draw
@@ -332,8 +328,6 @@ class Data(L.LightningDataModule):
 
 
 class Moved(Data):
-    """Normalises on the device."""
-
     def on_after_batch_transfer(self, batch, dataloader_idx):
         clips, labels = batch
         return (clips - 0.5) / 0.25, labels

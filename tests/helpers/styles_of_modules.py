@@ -166,8 +166,6 @@ class Skips(Script):
 
 
 class Late(Script):
-    """Makes its model in `configure_model`."""
-
     def __init__(self):
         super().__init__()
         self.net = None
@@ -184,14 +182,8 @@ class PerFrame(nn.Module):
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(1)
-            self.frames = nn.Sequential(
-                nn.Conv2d(3, 4, 3),
-                nn.BatchNorm2d(4),
-                nn.ReLU(),
-                nn.AdaptiveAvgPool2d(1),
-                nn.Flatten(),
-                nn.Linear(4, CLASSES),
-            )
+            body = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+            self.frames = nn.Sequential(*body, nn.Linear(4, CLASSES))
 
     def forward(self, clips):
         scores = self.frames(clips.transpose(1, 2).flatten(0, 1))
@@ -199,17 +191,12 @@ class PerFrame(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer over the frames' features."""
-
     def __init__(self):
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(1)
-            self.conv, self.lstm, self.head = (
-                nn.Conv3d(3, 4, (1, 3, 3)),
-                nn.LSTM(4, 5, batch_first=True),
-                nn.Linear(5, CLASSES),
-            )
+            self.conv, self.lstm = nn.Conv3d(3, 4, (1, 3, 3)), nn.LSTM(4, 5, batch_first=True)
+            self.head = nn.Linear(5, CLASSES)
 
     def forward(self, clips):
         return self.head(self.lstm(self.conv(clips).mean(dim=(3, 4)).transpose(1, 2))[0][:, -1])

@@ -110,10 +110,8 @@ def chained(optimizer):
 def estimated(module):
     optimizer = SGD(module.parameters(), lr=0.1, momentum=0.9)
     total = int(module.trainer.estimated_stepping_batches)
-    return {
-        "optimizer": optimizer,
-        "lr_scheduler": {"scheduler": lr_scheduler.OneCycleLR(optimizer, 0.2, total), **STEP},
-    }
+    scheduler = {"scheduler": lr_scheduler.OneCycleLR(optimizer, 0.2, total), **STEP}
+    return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
 
 def two_on_one(module):
@@ -201,8 +199,6 @@ def hugging_face(module):
 
 
 class Steps(Script):
-    """Steps its scheduler in its own way."""
-
     def lr_scheduler_step(self, scheduler, metric):
         scheduler.step()
 
@@ -263,8 +259,6 @@ class WrittenDecay(Script):
 
 
 class Halved(Script):
-    """Halves the LR at the end of each epoch."""
-
     def on_train_epoch_end(self):
         for group in self.optimizers().param_groups:
             group["lr"] *= 0.5
@@ -298,8 +292,6 @@ class Constant(Script):
 
 
 class Floor(Script):
-    """Lowers the LR in each mini-batch, down to a number."""
-
     def on_train_batch_start(self, batch, batch_idx):
         for group in self.optimizers().param_groups:
             group["lr"] = max(group["lr"] * 0.95, 0.04)
@@ -316,8 +308,6 @@ class WarmsUp(Script):
 
 
 class Grows(Script):
-    """Adds a parameter group with an LR of its own."""
-
     def on_train_epoch_start(self):
         if self.current_epoch == 1:
             self.more = nn.Parameter(torch.zeros(1))
@@ -325,16 +315,12 @@ class Grows(Script):
 
 
 class Renewed(Script):
-    """Makes another optimizer while it trains."""
-
     def on_train_epoch_start(self):
         if self.current_epoch == 1:
             self.trainer.optimizers = [SGD(self.parameters(), lr=0.1, momentum=0.9)]
 
 
 class NoLR(SGD):
-    """Has no LR in its parameter groups."""
-
     def __init__(self, parameters):
         super().__init__(parameters, lr=0.1)
         for group in self.param_groups:
@@ -383,8 +369,6 @@ MANUAL = "Manual optimization"
 
 
 class Manual(Script):
-    """One optimizer or two, in turn."""
-
     def __init__(self, optimizers=1, when="", declared=None):
         super().__init__()
         self.automatic_optimization = False
@@ -449,8 +433,6 @@ class Adversarial(Script):
 
 
 class Taught(Script):
-    """Learns from a moving average of itself."""
-
     def __init__(self, manual):
         super().__init__(estimated)
         self.automatic_optimization = not manual
@@ -473,8 +455,6 @@ class Taught(Script):
 
 
 class Accumulates(Script):
-    """Steps in every other mini-batch."""
-
     def __init__(self):
         super().__init__()
         self.automatic_optimization = False

@@ -45,11 +45,9 @@ class Classifier(L.LightningModule):
         groups = [{"params": weights, "weight_decay": 1e-4}, {"params": others, "weight_decay": 0.0}]
         optimizer = SGD(groups, lr=self.hparams.lr, momentum=0.9, nesterov=True)
         warmup, steps = self.hparams.warmup_epochs * CLIPS // BATCH, self.trainer.estimated_stepping_batches
-        parts = [
-            lr_scheduler.LinearLR(optimizer, 0.01, total_iters=warmup),
-            lr_scheduler.CosineAnnealingLR(optimizer, int(steps) - warmup),
-        ]
-        scheduler = lr_scheduler.SequentialLR(optimizer, parts, milestones=[warmup])
+        warm = lr_scheduler.LinearLR(optimizer, 0.01, total_iters=warmup)
+        falling = lr_scheduler.CosineAnnealingLR(optimizer, int(steps) - warmup)
+        scheduler = lr_scheduler.SequentialLR(optimizer, [warm, falling], milestones=[warmup])
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
@@ -71,11 +69,8 @@ class Data(L.LightningDataModule):
 
 
 def callbacks():
-    return [
-        cb.ModelCheckpoint(monitor="val/loss", filename="{epoch}", save_top_k=2, save_last=True),
-        cb.LearningRateMonitor("step"),
-        cb.EarlyStopping("val/loss", patience=10),
-    ]
+    checkpoint = cb.ModelCheckpoint(monitor="val/loss", filename="{epoch}", save_top_k=2, save_last=True)
+    return [checkpoint, cb.LearningRateMonitor("step"), cb.EarlyStopping("val/loss", patience=10)]
 
 
 row("Complete scripts", "`import lightning as L`", module=Classifier, data=Data, callbacks=callbacks,

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.helpers.norms import shared_clips
 
 CLIPS, FRAMES, SIZE, CLASSES = 100, 8, 32, 4
+QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
 
 
 def clips(number=CLIPS, frames=FRAMES, size=SIZE, seed=0):
@@ -49,15 +50,8 @@ class Module(L.LightningModule):
         self.sub_batches = []
 
     def make_net(self):
-        return nn.Sequential(
-            nn.Conv3d(3, 6, 3, stride=2, padding=1),
-            nn.BatchNorm3d(6),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool3d(1),
-            nn.Flatten(),
-            nn.Dropout(0.1),
-            nn.Linear(6, CLASSES),
-        )
+        body = nn.Conv3d(3, 6, 3, stride=2, padding=1), nn.BatchNorm3d(6), nn.ReLU(), nn.AdaptiveAvgPool3d(1)
+        return nn.Sequential(*body, nn.Flatten(), nn.Dropout(0.1), nn.Linear(6, CLASSES))
 
     def training_step(self, batch, batch_idx):
         x, y = batch
@@ -138,15 +132,7 @@ def tells(kind):
 
 
 def trainer(*callbacks, **arguments):
-    quiet = {
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "max_epochs": 4,
-    }
-    return L.Trainer(**quiet | arguments, callbacks=list(callbacks))
+    return L.Trainer(**{"accelerator": "cpu", "max_epochs": 4, **QUIET, **arguments}, callbacks=list(callbacks))
 
 
 def fit(module, *callbacks, train=None, val=None, ckpt_path=None, **arguments):

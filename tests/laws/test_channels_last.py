@@ -24,8 +24,7 @@ def _two_threads():
 @pytest.mark.usefixtures("_two_threads")
 @pytest.mark.parametrize("make", sampled([small_cnn, r3d_18, slow_r50, i3d_r50, i3d_nl_r50, slowfast_r50], small_cnn))
 def test_every_batchnorm_is_channels_last(make):
-    classifier = VideoClassifier(make(num_classes=3), 3, channels_last=True)
-    copied = {}
+    classifier, copied = VideoClassifier(make(num_classes=3), 3, channels_last=True), {}
 
     def record(name, inputs, output):
         copied[name] = not all(tensor.is_contiguous(memory_format=LAST) for tensor in (*inputs, output))

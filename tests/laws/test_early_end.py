@@ -42,13 +42,8 @@ def test_thresholds_of_early_stopping_hold_throughout(caplog):
     host, schedule = trained(EarlyStopping("val", patience=2, stopping_threshold=2.0))
     assert host.current_epoch == 1
     phases = len(schedule.phases)
-    assert any(
-        re.fullmatch(
-            rf"Stopped in phase 1 of {phases}, at epoch 1.00 of {schedule.epochs}: fine-tuning not reached.",
-            record.getMessage(),
-        )
-        for record in caplog.records
-    )
+    said = rf"Stopped in phase 1 of {phases}, at epoch 1.00 of {schedule.epochs}: fine-tuning not reached."
+    assert any(re.fullmatch(said, message) for message in caplog.messages)
 
 
 def at_end_of(epoch):

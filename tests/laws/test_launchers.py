@@ -33,11 +33,8 @@ SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=2, milestones
 def check_ranks(folder, world):
     """All ranks have the grids, LR and steps of the plan, share the stream of clips, and have one model."""
     ranks = [torch.load(f"{folder}/{rank}.pt") for rank in range(world)]
-    plan = [
-        (epoch, batch, step.shape.clips, step.shape.frames, step.shape.size)
-        for epoch in range(SCHEDULE.epochs)
-        for batch, step in enumerate(Plan(SCHEDULE, NUMBER, world=world).epoch(epoch))
-    ]
+    steps = [step for epoch in range(SCHEDULE.epochs) for step in Plan(SCHEDULE, NUMBER, world=world).epoch(epoch)]
+    plan = [(*step.place, step.shape.clips, step.shape.frames, step.shape.size) for step in steps]
     for seen, _, _ in ranks:
         assert [(epoch, batch, shape[0], shape[2], shape[3]) for epoch, batch, shape, *_ in seen] == plan
         assert [entry[3] for entry in seen] == [entry[3] for entry in ranks[0][0]]  # LR
@@ -101,8 +98,7 @@ class Noting(Module):
 
     def on_train_end(self):
         [callback] = [one for one in self.trainer.callbacks if isinstance(one, MultigridCallback)]
-        clips_of_pass = callback.run.plan.clips
-        Path(self.folder, str(self.global_rank)).write_text(f"{clips_of_pass}: {self.shapes}")
+        Path(self.folder, str(self.global_rank)).write_text(f"{callback.run.plan.clips}: {self.shapes}")
 
 
 def fit_two_ranks(folder, dataset, module=None):
@@ -176,8 +172,7 @@ def test_many_layers_that_share_statistics_are_compiled(tmp_path):
     """Each layer ends a graph, so there are more graphs of one function than grids."""
     losses = {}
     for compiled in (False, True):
-        folder = tmp_path / str(compiled)
-        folder.mkdir()
+        (folder := tmp_path / str(compiled)).mkdir()
         by_lightning(folder, 2, layers=20, compiled=compiled)
         seen, *_ = torch.load(f"{folder}/0.pt")
         losses[compiled] = [loss for *_, loss in seen]
@@ -207,12 +202,8 @@ def strategy_of(kind):
         return DDPStrategy(process_group_backend="gloo")
     if kind.startswith("fsdp"):
         return OfCPU(process_group_backend="gloo", state_dict_type="full" if "full" in kind else "sharded")
-    return ModelParallelStrategy(
-        data_parallel_size=2,
-        tensor_parallel_size=1,
-        save_distributed_checkpoint=kind == "folder",
-        process_group_backend="gloo",
-    )
+    sizes = {"data_parallel_size": 2, "tensor_parallel_size": 1, "process_group_backend": "gloo"}
+    return ModelParallelStrategy(save_distributed_checkpoint=kind == "folder", **sizes)
 
 
 def fit_sharded(folder, kind, ckpt_path=None):

@@ -288,8 +288,6 @@ def public_attributes(loader):
 
 
 class Mine(DataLoader):
-    """A loader with an attribute and a method of its own."""
-
     views = 3
 
     def describe(self):
@@ -446,8 +444,7 @@ class ToldOrder(PrivateOrder):
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_generators_of_a_dataset_or_a_sampler_resume_exactly(order, workers, tmp_path):
     def run(folder, **arguments):
-        module = Module()
-        train = DataLoader(Private(), 2, sampler=order(), num_workers=workers)
+        module, train = Module(), DataLoader(Private(), 2, sampler=order(), num_workers=workers)
         save = ModelCheckpoint(tmp_path / folder, filename="{step}", every_n_train_steps=3, save_top_k=-1)
         host = fit(module, multigrid(), save, train=train, max_epochs=2, enable_checkpointing=True, **arguments)
         return module.seen, [p.tolist() for p in host.lightning_module.parameters()]
@@ -482,9 +479,6 @@ def test_a_first_sample_that_is_none_is_passed_over():
     assert 0 <= planned - 3 * passes - sum(shape[0] for *_, shape, _, _ in module.seen) <= min(3, rest)
     with pytest.raises(ValueError, match="Broken: A sample must hold a clip.*; got NoneType. Let"):
         FixedClips(Broken(range(NUMBER)))
-
-
-# --- Samples that a sampler leaves out ---
 
 
 @pytest.mark.parametrize("workers", [0, 1])

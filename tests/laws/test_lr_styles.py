@@ -91,7 +91,6 @@ PER_EPOCH = {
     "after an epoch's last step": {"on_train_batch_end": lambda host: host.is_last_batch},
 }
 
-
 FIRST = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # before the first step
 
 
@@ -150,10 +149,8 @@ def test_a_scheduler_may_be_told_the_epoch_after_it_and_not_in_a_step():
     module = TellsEpochs(PER_EPOCH["at an epoch's end"])
     steps = plan_of(fit_by_hand(module)).batches_per_epoch
     assert module.ticks[::steps] == list(range(EPOCHS))
-    with pytest.raises(
-        MisconfigurationException,
-        match=r"with arguments in a mini-batch.*Call it without.*call it in `lr_scheduler_step`",
-    ):
+    said = r"with arguments in a mini-batch.*Call it without.*call it in `lr_scheduler_step`"
+    with pytest.raises(MisconfigurationException, match=said):
         fit_by_hand(TellsEpochs(PER_STEP["in each step"]))
 
 
@@ -219,20 +216,8 @@ HAND = LambdaCallback(
     on_train_batch_start=lambda _, module, *__: module.told("a callback"),
     on_train_batch_end=lambda _, module, *__: module.told("a callback, after"),
 )
-PLACES = [
-    "on_train_start",
-    "on_train_batch_start",
-    "training_step",
-    "on_before_optimizer_step",
-    "optimizer_step",
-    "after optimizer_step",
-    "on_train_batch_end",
-    "on_train_epoch_end",
-    "a callback",
-    "a callback, after",
-]
-
-
+PLACES = ["on_train_start", "on_train_batch_start", "training_step", "on_before_optimizer_step", "optimizer_step"]
+PLACES += ["after optimizer_step", "on_train_batch_end", "on_train_epoch_end", "a callback", "a callback, after"]
 WAYS = [*product((False, True), (0.1, torch.tensor(0.1)))]
 
 
@@ -346,9 +331,8 @@ class ByEpoch(Module):
     def told(self, place, *given):
         if place != self.place or not isinstance(self._trainer, L.Trainer) or self.trainer.sanity_checking:
             return
-        if (place == "training_step" and given[1]) or (
-            place == "on_train_batch_end" and not self.trainer.is_last_batch
-        ):
+        last = self.trainer.is_last_batch
+        if (place == "training_step" and given[1]) or (place == "on_train_batch_end" and not last):
             return
         epoch = self.current_epoch + (place not in ("on_train_epoch_start", "training_step"))
         for group in self.trainer.optimizers[0].param_groups:
@@ -387,9 +371,8 @@ def test_an_lr_that_is_written_within_an_epoch_is_refused_at_the_first_write_and
 
 @pytest.mark.parametrize("place", sampled(["on_train_epoch_end", "on_train_batch_end"], "on_train_epoch_end"))
 def test_checkpoints_hold_what_was_written_and_resume_from_it(place, tmp_path):
-    saves = LambdaCallback(
-        on_train_epoch_end=lambda host, _: host.save_checkpoint(tmp_path / f"{host.current_epoch}.ckpt")
-    )
+    path = f"{tmp_path}/{{}}.ckpt"
+    saves = LambdaCallback(on_train_epoch_end=lambda host, _: host.save_checkpoint(path.format(host.current_epoch)))
     whole, resumed = ByHand(place, relative=True), ByHand(place, relative=True)
     fit(whole, MultigridCallback(lr_by_hand="run"), saves)
     fit(resumed, MultigridCallback(lr_by_hand="run"), ckpt_path=tmp_path / "1.ckpt")

@@ -59,12 +59,8 @@ def pytorchvideo(module, builder, **settings):
 
 
 def head_of_resnets():
-    settings = {
-        "in_features": 4,
-        "out_features": 4,
-        "pool_kernel_size": (FRAMES, 8, 8),
-        "output_with_global_average": True,
-    }
+    settings = {"in_features": 4, "out_features": 4, "output_with_global_average": True}
+    settings["pool_kernel_size"] = FRAMES, 8, 8
     return nn.Sequential(
         nn.Conv3d(3, 4, (1, 4, 4), (1, 4, 4)), pytorchvideo("head", "create_res_basic_head", **settings)
     )

@@ -46,15 +46,9 @@ def test_steps_do_not_wait_for_the_device(tmp_path: Path, monkeypatch: pytest.Mo
     data = MovingShapesDataModule(train_per_class=16, val_per_class=1, batch_size=4, frames=8, size=32, num_workers=1)
     data.augment = EDITS
     watch = NoWaiting()
-    trainer = L.Trainer(
-        max_epochs=2,
-        accelerator="gpu",
-        devices=1,
-        callbacks=[*([MultigridCallback(seed=0)] if multigrid else []), watch],
-        logger=False,
-        enable_checkpointing=False,
-        limit_val_batches=0,
-    )
+    callbacks = [*([MultigridCallback(seed=0)] if multigrid else []), watch]
+    quiet = {"logger": False, "enable_checkpointing": False, "limit_val_batches": 0}
+    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=2, callbacks=callbacks, **quiet)
     trainer.fit(VideoClassifier(small_cnn(16), num_classes=16), data)
     assert watch.watched > 10
 

@@ -186,10 +186,8 @@ def lrs_in_use(row, plan, updates):
     optimizers = listed((row.replay or row.make)(make_net(), Recorder()))
     for update in updates:
         step, ticks = steps_in_use(plan, update.place)
-        yield [
-            float(decayed(group["lr"], row, ticks) * step.lr_scale)
-            for group in optimizers[update.optimizer].param_groups
-        ]
+        groups = optimizers[update.optimizer].param_groups
+        yield [float(decayed(group["lr"], row, ticks) * step.lr_scale) for group in groups]
 
 
 def replay(row, updates, lrs, scales):
@@ -412,6 +410,7 @@ def amp():
     return {"plugins": [MixedPrecision("16-mixed", "cpu", scaler)]}
 
 
+of_adamw = lookahead(AdamW, weight_decay=0.1)
 ROWS = {
     "SGD with momentum": Row(sgd),
     "SGD with Nesterov": Row(functools.partial(sgd, nesterov=True, weight_decay=0.05), scaling="sqrt"),
@@ -420,9 +419,7 @@ ROWS = {
     "Adam with weight decay": Row(adam(Adam, weight_decay=0.1), scaling="sqrt"),
     "AdamW by the square root": Row(adam(weight_decay=0.1), scaling="sqrt", decays=True),
     "Adafactor by the square root": Row(adam(Adafactor, lr=0.3, weight_decay=0.1), scaling="sqrt", decays=True),
-    "Lookahead of AdamW by the square root": Row(
-        lookahead(AdamW, weight_decay=0.1), scaling="sqrt", decays=True, needs="timm"
-    ),
+    "Lookahead of AdamW by the square root": Row(of_adamw, scaling="sqrt", decays=True, needs="timm"),
     "AdamW with foreach": Row(adam(foreach=True)),
     "fused AdamW": Row(adam(fused=True)),
     "an LR in a tensor": Row(tensor_lr),
@@ -436,10 +433,8 @@ ROWS = {
     "schedule-free wrapper": Row(schedule_free_wrapper, gamma=None, needs="schedulefree"),
     "SAM": Row(sam, replay=sgd),
     "SAM, two steps by hand": Row(sam, replay=sgd, manual=two_steps_of_sam, gamma=None),
-    "LBFGS": Row(lambda net, record: record(LBFGS)(net.parameters(), lr=0.01, max_iter=2)),
-    "LBFGS, closures by hand": Row(
-        lambda net, record: record(LBFGS)(net.parameters(), lr=0.01, max_iter=2), manual=closures
-    ),
+    "LBFGS": Row(adam(LBFGS, max_iter=2)),
+    "LBFGS, closures by hand": Row(adam(LBFGS, max_iter=2), manual=closures),
     "Lookahead of SGD": Row(lookahead(SGD, momentum=0.9), needs="timm"),
     "Lookahead of AdamW": Row(lookahead(AdamW), needs="timm"),
     "Muon and SGD": Row(muon, manual=steps, needs="torch.optim._muon"),
@@ -463,18 +458,9 @@ def assert_gradients_are_left_alone(module):
 
 
 # One of each way to find the LR, to count steps and to call closures; `compiled` compiles.
-SAMPLE = (
-    *(
-        "SGD with Nesterov",
-        "AdamW by the square root",
-        "Lookahead of AdamW by the square root",
-        "several groups",
-        "an LR in a tensor, by hand",
-        "Adafactor",
-    ),
-    *("schedule-free AdamW", "SAM, two steps by hand", "LBFGS", "Lookahead of SGD", "Muon and SGD"),
-    *("closures by hand", "accumulated gradients"),
-)
+SAMPLE = ("SGD with Nesterov", "AdamW by the square root", "Lookahead of AdamW by the square root", "several groups")
+SAMPLE += ("an LR in a tensor, by hand", "Adafactor", "schedule-free AdamW", "SAM, two steps by hand", "LBFGS")
+SAMPLE += ("Lookahead of SGD", "Muon and SGD", "closures by hand", "accumulated gradients")
 
 
 @pytest.mark.rehearsed
@@ -548,8 +534,6 @@ class Plain(L.LightningModule):
 
 
 class Recording(Plain):
-    """Records the LR in use of each update."""
-
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.recorder = Recorder()

@@ -56,8 +56,7 @@ def test_models_of_torchvision_train_by_their_class_path(name, frames, size, fir
 
 def test_images_are_clips_of_one_frame(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    images = runpy.run_path(str(EXAMPLES / "images.py"))
-    seen = []
+    images, seen = runpy.run_path(str(EXAMPLES / "images.py")), []
 
     class Recording(images["ImageClassifier"]):
         def training_step(self, batch, batch_idx):

@@ -126,12 +126,8 @@ def fitted(config):
 
 
 def arguments(config):
-    return {
-        "max_epochs": config.epochs,
-        "max_steps": config.max_steps,
-        "accumulate_grad_batches": config.accumulate,
-        "limit_train_batches": config.limit,
-    }
+    epochs = {"max_epochs": config.epochs, "max_steps": config.max_steps}
+    return epochs | {"accumulate_grad_batches": config.accumulate, "limit_train_batches": config.limit}
 
 
 def planned(config, monkeypatch):
@@ -147,16 +143,11 @@ def planned(config, monkeypatch):
     length = first.plan.batches_per_epoch
     places = [divmod(number, length) for number in range(sum(first.steps))]
     steps = [first.plan.step(Place(*place)) for place in places]
-    starts = [
+    starts = []
+    for (epoch, batch), step in zip(places, steps, strict=True):
+        clock = epoch + Fraction(batch - batch % config.accumulate, length)
         # Each update of `baseline()` has the LR of the script's own, whose epoch may end with fewer mini-batches.
-        (
-            step.baseline_epoch
-            if config.callback == "baseline"
-            else epoch + Fraction(batch - batch % config.accumulate, length),
-            step.lr_scale,
-        )
-        for (epoch, batch), step in zip(places, steps, strict=True)
-    ]
+        starts.append((step.baseline_epoch if config.callback == "baseline" else clock, step.lr_scale))
     assert [step.phase for step in steps] == [phase for phase, number in enumerate(first.steps) for _ in range(number)]
     with monkeypatch.context() as patch:
         patch.setattr(plan_module, "_places", lambda schedule: starts)

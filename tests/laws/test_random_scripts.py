@@ -63,19 +63,13 @@ def check(style):
             run(each, Path(folder) / str(number), MultigridCallback(**style.multigrid), enable_checkpointing=False)
             for number, each in enumerate((style, peeking))
         )
-    assert one.watch.losses == other.watch.losses
-    assert one.watch.lrs == other.watch.lrs
+    assert (one.watch.losses, one.watch.lrs) == (other.watch.losses, other.watch.lrs)
     mine, its = weights(one.module), weights(other.module)
     assert all(torch.equal(value, its[name]) for name, value in mine.items())
 
 
-COMMON = {
-    "deadline": None,
-    "database": None,
-    "derandomize": True,
-    "phases": [Phase.generate],
-    "suppress_health_check": [HealthCheck.too_slow],
-}
+COMMON = {"deadline": None, "database": None, "derandomize": True, "phases": [Phase.generate]}
+COMMON["suppress_health_check"] = [HealthCheck.too_slow]
 
 
 @settings(max_examples=1, **COMMON)

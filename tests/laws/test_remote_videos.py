@@ -33,8 +33,7 @@ ROWS = "a.mp4,0\nb #1.mkv,1\nc.webm,2\nd.mp4,0\n"
 def server(tmp_path_factory):
     """Serves four videos in three containers, their list, and the same videos prepared."""
     folder = tmp_path_factory.mktemp("remote")
-    served = folder / "served"
-    served.mkdir()
+    (served := folder / "served").mkdir()
     for place, row in enumerate(ROWS.splitlines()):
         name = row.partition(",")[0]
         codec = {"codec": "libvpx-vp9"} if name.endswith("webm") else {"options": {"g": "6", "bf": "2"}}

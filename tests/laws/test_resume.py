@@ -34,18 +34,10 @@ from tests.helpers.tiny import CLIPS, ByHand, Module, fit, loader, stopping, tel
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "verify_resume.py"
 PLAN_WITHOUT_STAGES = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2,)), stepwise=False)
 OFF = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
-pytestmark = [
-    pytest.mark.usefixtures("_unrehearsed"),
-    pytest.mark.filterwarnings(
-        "ignore:Checkpoint directory",
-        "ignore:The dirpath has changed",
-        "ignore:This DataLoader will create 4 worker",
-        "ignore:.*there is no last checkpoint available",
-        "ignore:.*Please add the following callbacks. ..ModelCheckpoint{",
-    ),
-]
-
-
+IGNORED = ["Checkpoint directory", "The dirpath has changed", "This DataLoader will create 4 worker"]
+IGNORED += [".*there is no last checkpoint available", ".*Please add the following callbacks. ..ModelCheckpoint{"]
+ignored = pytest.mark.filterwarnings(*(f"ignore:{message}" for message in IGNORED))
+pytestmark = [pytest.mark.usefixtures("_unrehearsed"), ignored]
 SLOW = pytest.mark.slow  # whole trainings; samples of each kind run in the ordinary suite
 
 
@@ -53,14 +45,9 @@ def steps_scheduler(optimizer, module):
     return MultiStepLR(optimizer, [2, 3])
 
 
-def by_step(make):
-    return lambda optimizer, module: {
-        "scheduler": make(optimizer, int(module.trainer.estimated_stepping_batches)),
-        "interval": "step",
-    }
-
-
-one_cycle = by_step(lambda optimizer, total: OneCycleLR(optimizer, 0.1, total_steps=total))
+def one_cycle(optimizer, module):
+    total = int(module.trainer.estimated_stepping_batches)
+    return {"scheduler": OneCycleLR(optimizer, 0.1, total_steps=total), "interval": "step"}
 
 
 def cosine(optimizer, module):
@@ -159,19 +146,12 @@ def test_another_seed_is_refused(tmp_path):
     assert module.seen[0][:2] == (1, 0)
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        {
-            "seed": np.int64(3),
-            "sub_batch": np.int64(8),
-            "epoch_factor": np.float32(1.1),
-            "milestones": np.array([2.0, 3.0]),
-        },
-        {"schedule": MultigridSchedule(Baseline(BatchShape(4, 8, 32), np.int64(4), (2,)), sub_batch=np.int64(8))},
-    ],
-    ids=["arguments", "schedule"],
-)
+NUMPYS = {"seed": np.int64(3), "sub_batch": np.int64(8), "epoch_factor": np.float32(1.1)}
+NUMPYS["milestones"] = np.array([2.0, 3.0])
+OF_NUMPY = MultigridSchedule(Baseline(BatchShape(4, 8, 32), np.int64(4), (2,)), sub_batch=np.int64(8))
+
+
+@pytest.mark.parametrize("numbers", [NUMPYS, {"schedule": OF_NUMPY}], ids=["arguments", "schedule"])
 def test_numbers_of_numpy_train_as_pythons_and_continue(numbers, tmp_path):
     """Checkpoints are loaded as plain values, which NumPy's are not."""
     fit(Module(), MultigridCallback(**numbers), saver(tmp_path, every_n_train_steps=5), enable_checkpointing=True)
@@ -181,8 +161,6 @@ def test_numbers_of_numpy_train_as_pythons_and_continue(numbers, tmp_path):
 
 
 class SavesWithinSteps(Module):
-    """Writes a checkpoint within a step, and fails."""
-
     def __init__(self, folder):
         super().__init__(steps_scheduler)
         self.folder = folder
@@ -220,8 +198,6 @@ def stop():
 
 
 class StepsByHand(ByHand, Module):
-    """Steps optimizer and scheduler itself."""
-
     def on_train_epoch_end(self):
         self.lr_schedulers().step()
 
@@ -327,12 +303,8 @@ def unfailed(tmp_path_factory):
     return of
 
 
-STEP, VALIDATION, START, END = (
-    "after training_step",
-    "on_validation_start",
-    "on_train_epoch_start",
-    "on_train_batch_end",
-)
+STEP, VALIDATION = "after training_step", "on_validation_start"
+START, END = "on_train_epoch_start", "on_train_batch_end"
 ONCE = [(STEP, 8), (VALIDATION, 2), (START, 2), ("last transfer", 2)]
 RARELY = [(STEP, 1), (STEP, 2), ("on_before_optimizer_step", 6), (END, 7)]
 # Lightning's counters differ after a resume from the middle of a step.
@@ -453,11 +425,8 @@ def test_continues_at_the_next_clip_is_the_next_and_the_epoch_goes_on_where_it_w
     there["clips_seen"] += its_shift
     back, and_back = _continues_at(there, describe_run(before), found, before)
     assert before.step(back).offset + and_back == before.step(at).offset + shift
-    assert (
-        0
-        <= before.position(back) - before.position(at)
-        < Fraction(1, now.steps_per_epoch) + Fraction(1, before.steps_per_epoch)
-    )
+    ahead = before.position(back) - before.position(at)
+    assert 0 <= ahead < Fraction(1, now.steps_per_epoch) + Fraction(1, before.steps_per_epoch)
 
 
 class Noting(Module):
@@ -500,10 +469,8 @@ def test_another_global_batch_goes_on_with_the_next_clip_at_the_same_point_of_th
     stream = [clip for run in (small, large) for _, _, clips, _ in run for clip in clips]
     order = [index for number in range(len(stream) // 396 + 1) for index in shuffled_order(3, number, 396)]
     assert stream == order[: len(stream)]
-    plan, before = (
-        Plan(MultigridSchedule(Baseline(BatchShape(clips, 8, 32), epochs=4, milestones=(2, 3))), 396)
-        for clips in (8, 4)
-    )
+    schedules = [MultigridSchedule(Baseline(BatchShape(clips, 8, 32), 4, (2, 3))) for clips in (8, 4)]
+    plan, before = (Plan(schedule, 396) for schedule in schedules)
     epoch, batch, _, lr = large[0]
     assert Fraction(37, before.steps_per_epoch) <= epoch + Fraction(batch, plan.steps_per_epoch)
     assert epoch + Fraction(batch - 1, plan.steps_per_epoch) < Fraction(37, before.steps_per_epoch)
@@ -546,8 +513,7 @@ def test_the_end_of_a_coarse_epoch_goes_on_without_the_callback(tmp_path):
     with pytest.warns(UserWarning, match=r"callbacks used to create the .*: \['MultigridCallback'\]"):
         plain = train_for(tmp_path / "plain", None, steps_scheduler, ckpt_path=path)
     assert [step[:2] for step in plain.seen] == [(3, batch) for batch in range(25)]
-    assert set(plain.shapes) == {(4, 8, 32)}
-    assert set(plain.lrs) == {group["lr"]}
+    assert (set(plain.shapes), set(plain.lrs)) == ({(4, 8, 32)}, {group["lr"]})
 
 
 def test_what_means_nothing_here_is_refused(tmp_path):
@@ -560,23 +526,19 @@ def test_what_means_nothing_here_is_refused(tmp_path):
     def resume(path, callback):
         fit(Module(steps_scheduler), callback, ckpt_path=tmp_path / path)
 
+    said = "run with 8 mini-batches in an epoch, and this run has (.|\n)*Pretrained"
     for other in ({"epoch_factor": 2}, OFF):  # of other steps
-        with pytest.raises(
-            MisconfigurationException,
-            match="run with 8 mini-batches in an epoch, and this run has (.|\n)*Pretrained",
-        ):
+        with pytest.raises(MisconfigurationException, match=said):
             resume("multigrid/4.ckpt", MultigridCallback(milestones="script", **other))
+    said = (
+        "of a training without MultigridCallback, so its place means nothing here. Continue it without it, or start a "
+        "new training from its weights, without `ckpt_path`: `module.load_state_dict"
+    )
     for path in ("plain 0/25.ckpt", "plain 1/30.ckpt"):
-        with pytest.raises(
-            MisconfigurationException,
-            match="of a training without MultigridCallback, so its place means nothing here. Continue it without it, "
-            "or start a new training from its weights, without `ckpt_path`: `module.load_state_dict",
-        ):
+        with pytest.raises(MisconfigurationException, match=said):
             resume(path, MultigridCallback())
-    with (
-        pytest.warns(UserWarning, match="Please add the following callbacks: .*'MultigridCallback'"),
-        pytest.raises(RuntimeError, match="0 stateful loaders, but found 1 states"),
-    ):
+    warned = pytest.warns(UserWarning, match="Please add the following callbacks: .*'MultigridCallback'")
+    with warned, pytest.raises(RuntimeError, match="0 stateful loaders, but found 1 states"):
         fit(Module(steps_scheduler), max_epochs=9, ckpt_path=tmp_path / "multigrid" / "4.ckpt")
 
 
@@ -623,10 +585,10 @@ def test_a_checkpoint_of_another_version_is_refused_before_anything_is_planned(v
     state.update({} if version is None else {"version": version})
     torch.save(checkpoint, tmp_path / "old.ckpt")
     callback, module = MultigridCallback(), Module(steps_scheduler)
-    with pytest.raises(
-        MisconfigurationException,
-        match=rf"of another version of lightning-multigrid \(its state has version {version or 1}, not 7\), so its "
-        "place means nothing here. Continue it with that version, or start a new training from its weights",
-    ):
+    said = (
+        rf"of another version of lightning-multigrid \(its state has version {version or 1}, not 7\), so its place "
+        "means nothing here. Continue it with that version, or start a new training from its weights"
+    )
+    with pytest.raises(MisconfigurationException, match=said):
         fit(module, callback, ckpt_path=tmp_path / "old.ckpt")
     module.load_state_dict(torch.load(tmp_path / "old.ckpt")["state_dict"])  # as the message says

@@ -87,8 +87,6 @@ def story(*used, batches=None, schedulers=None, **arguments):
 
 
 class Pruning(callbacks.ModelPruning):
-    """Notes the epochs in which it prunes."""
-
     def __init__(self, apply):
         super().__init__("l1_unstructured", parameters_to_prune=None, amount=self.amount_of, apply_pruning=apply)
         self.told = []
@@ -99,8 +97,6 @@ class Pruning(callbacks.ModelPruning):
 
 
 class Unfreezing(callbacks.BaseFinetuning):
-    """Trains the backbone from an epoch on."""
-
     def __init__(self):
         super().__init__()
         self.told = []
@@ -113,8 +109,6 @@ class Unfreezing(callbacks.BaseFinetuning):
 
 
 class Curriculum(L.Callback):
-    """Acts in every fourth epoch."""
-
     def __init__(self):
         self.told = []
 
@@ -204,8 +198,6 @@ def test_early_stopping_waits_for_min_epochs():
 
 
 class Manual(Scored):
-    """With one optimizer or two."""
-
     def __init__(self, number=1):
         super().__init__()
         self.automatic_optimization, self.number = False, number

@@ -57,15 +57,13 @@ def _shards_are_closed_here(request):
 @pytest.mark.parametrize("name", sampled(WORKS, *SAMPLE))
 def test_a_style_that_works(name, tmp_path):
     style = WORKS[name]
-    if style.needs is not None:
-        pytest.importorskip(style.needs)
+    pytest.importorskip(style.needs or "lightning")
     check_style(style, tmp_path)
 
 
 @pytest.mark.parametrize("style", REFUSED, ids=lambda style: style.id)
 def test_a_style_that_is_refused(style, tmp_path):
-    if style.needs is not None:
-        pytest.importorskip(style.needs)
+    pytest.importorskip(style.needs or "lightning")
     check_refused(style, tmp_path)
 
 
@@ -73,8 +71,7 @@ def test_a_style_that_is_refused(style, tmp_path):
 def test_the_baseline_is_the_script_alone(name, tmp_path):
     """`MultigridCallback.baseline()` may differ from the script alone only where a reason is listed."""
     style = IDENTITY[name]
-    if style.needs is not None:
-        pytest.importorskip(style.needs)
+    pytest.importorskip(style.needs or "lightning")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

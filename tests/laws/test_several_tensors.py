@@ -27,13 +27,9 @@ class Frames(Dataset):
     def __getitem__(self, index):
         numbers = torch.arange(8.0).view(1, 8, 1, 1).expand(3, 8, 16, 16) + index / 100
         labels = torch.randint(2, (8,))
-        return {
-            "mask": labels.view(8, 1, 1).expand(8, 16, 16),
-            "fast": numbers + torch.rand(()) / 1000,
-            "slow": numbers[:, ::2],
-            "labels": labels.numpy(),
-            "boxes": torch.tensor([[0.0, 0, 16, 16]] * 8),
-        }
+        clips = {"fast": numbers + torch.rand(()) / 1000, "slow": numbers[:, ::2]}
+        follow = {"mask": labels.view(8, 1, 1).expand(8, 16, 16), "labels": labels.numpy()}
+        return {**clips, **follow, "boxes": torch.tensor([[0.0, 0, 16, 16]] * 8)}
 
 
 class Recording(Module):

@@ -14,6 +14,7 @@ import yaml
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule, Plan
 from tests.helpers.launchers import free_port, shell_environment
+from tests.helpers.processes import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDER = EXAMPLES / "slurm"
@@ -31,40 +32,28 @@ code=0
 for task in "${tasks[@]}"; do wait "$task" || code=$?; done
 exit $code
 """
-FEW = [
-    "--data.train_per_class=8",
-    "--data.val_per_class=1",
-    "--data.batch_size=2",
-    "--data.num_workers=0",
-    "--model.milestones=[1.5]",
-    "--trainer.enable_progress_bar=false",
-]
+FEW = [f"--data.{option}" for option in ("train_per_class=8", "val_per_class=1", "batch_size=2", "num_workers=0")]
+FEW += ["--model.milestones=[1.5]", "--trainer.enable_progress_bar=false"]
+
+
+def write_tool(path, script='#!/bin/bash\necho "$@"\n'):
+    path.write_text(script)
+    path.chmod(stat.S_IRWXU)
 
 
 @pytest.fixture
 def cluster(tmp_path):
     """The environment of a job of two tasks on one node."""
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name, content in (("srun", SRUN), ("scontrol", '#!/bin/bash\necho "$@" >> "$REQUEUED"\n')):
-        (tools / name).write_text(content)
-        (tools / name).chmod(stat.S_IRWXU)
-    return shell_environment(
-        PATH=os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]]),
-        TASKS=str(tmp_path / "tasks"),
-        REQUEUED=str(tmp_path / "requeued"),
-        RUN=str(tmp_path / "run"),
-        CHECKPOINT_MINUTES="0",
-        LIGHTNING_MULTIGRID_CACHE=str(tmp_path / "cache"),
-        SLURM_JOB_NAME="multigrid",
-        SLURM_JOB_ID="17",
-        SLURM_JOB_NUM_NODES="1",
-        SLURM_NTASKS="2",
-        SLURM_NTASKS_PER_NODE="2",
-        SLURM_CPUS_PER_TASK="3",
-        SLURM_NODELIST="127.0.0.1",
-        MASTER_PORT=free_port(),
-    )
+    (tools := tmp_path / "bin").mkdir()
+    write_tool(tools / "srun", SRUN)
+    write_tool(tools / "scontrol", '#!/bin/bash\necho "$@" >> "$REQUEUED"\n')
+    paths = {name: str(tmp_path / name.lower()) for name in ("TASKS", "REQUEUED", "RUN")}
+    paths["PATH"] = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
+    paths["LIGHTNING_MULTIGRID_CACHE"] = str(tmp_path / "cache")
+    job = {"JOB_NAME": "multigrid", "JOB_ID": "17", "JOB_NUM_NODES": "1", "NTASKS": "2", "NTASKS_PER_NODE": "2"}
+    job |= {"CPUS_PER_TASK": "3", "NODELIST": "127.0.0.1"}
+    told = {f"SLURM_{name}": value for name, value in job.items()}
+    return shell_environment(**paths, **told, CHECKPOINT_MINUTES="0", MASTER_PORT=free_port())
 
 
 def submit(cluster, *options):
@@ -81,9 +70,8 @@ def test_the_script_is_bash_and_names_its_arguments():
 
 def test_a_job_continues_from_the_newest_checkpoint_of_its_own_folder(cluster, tmp_path):
     """Whatever folders the config names: other jobs of it write there."""
-    python, config = tmp_path / "bin" / "python", EXAMPLES / "quickstart.yaml"
-    python.write_text('#!/bin/bash\necho "$@"\n')
-    python.chmod(stat.S_IRWXU)
+    config = EXAMPLES / "quickstart.yaml"
+    write_tool(tmp_path / "bin" / "python")
 
     def continued():
         command = ["bash", str(SCRIPT), str(config), "--model.lr=0.1"]
@@ -107,16 +95,12 @@ def test_a_job_continues_from_the_newest_checkpoint_of_its_own_folder(cluster, t
 @pytest.mark.timeout(1000)
 def test_a_job_trains_on_all_of_its_tasks_and_if_its_time_is_up_it_is_requeued_and_goes_on(cluster, tmp_path):
     job = submit(cluster, "--trainer.max_epochs=40")
-    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    deadline = time.monotonic() + 500  # a busy machine takes minutes
-    while not last.exists() and time.monotonic() < deadline:
-        time.sleep(0.2)
+    wait_for((tmp_path / "run" / "checkpoints" / "last.ckpt").exists, seconds=500)  # a busy machine takes minutes
     tasks = [int(task) for task in (tmp_path / "tasks").read_text().split()]
     for task in tasks:
         os.kill(task, signal.SIGUSR1)
     requeued = tmp_path / "requeued"
-    while not requeued.exists() and time.monotonic() < deadline:
-        time.sleep(0.2)
+    wait_for(requeued.exists, seconds=500)
     for task in tasks:
         os.kill(task, signal.SIGKILL)
     output, _ = job.communicate(timeout=60)
@@ -135,9 +119,7 @@ def test_a_job_trains_on_all_of_its_tasks_and_if_its_time_is_up_it_is_requeued_a
 
 def test_the_arguments_of_the_array_script(cluster, tmp_path):
     """Several `prepare` may share a folder: `tests/prepare/test_sharing.py`."""
-    python = tmp_path / "bin" / "python"
-    python.write_text('#!/bin/bash\necho "$@"\n')
-    python.chmod(stat.S_IRWXU)
+    write_tool(tmp_path / "bin" / "python")
     command, task = ["bash", FOLDER / "prepare.sbatch", "--source", "a b"], {**cluster, "SLURM_ARRAY_TASK_ID": "3"}
     done = subprocess.run(command, env=task, capture_output=True, text=True, check=True)
     assert done.stdout == "-m lightning_multigrid prepare --source a b\n"

@@ -118,9 +118,8 @@ def test_baseline_shape_is_read_off_a_sample():
 )
 def test_an_image_is_a_clip_of_one_frame(axes, layout):
     image = torch.rand(3, 70, 80)
-    images = FixedClips(
-        Samples(lambda clip, label: (image.permute(["CHW".index(axis) for axis in axes]), label)), layout
-    )
+    stored = image.permute(["CHW".index(axis) for axis in axes])
+    images = FixedClips(Samples(lambda clip, label: (stored, label)), layout)
     assert (images.frames, images.size) == (1, 70)
     small, label = images.read_clip(request(frames=1, size=35, index=2))
     back = small.permute([axes.index(axis) for axis in "CHW"])

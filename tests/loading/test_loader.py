@@ -84,8 +84,7 @@ def test_loader_asks_for_its_position_only_when_the_first_batch_is_asked_for():
 def test_workers_live_through_every_change_of_shape_and_change_nothing(workers):
     sampler = make()
     loader = loader_of(sampler, workers)
-    plain = loader_of(sampler)
-    processes = set()
+    plain, processes = loader_of(sampler), set()
     for epoch in range(SCHEDULE.epochs):
         sampler.set_epoch(epoch)
         batches = list(loader)

@@ -157,12 +157,8 @@ def test_masks_and_labels_are_those_of_the_same_frames_and_the_nearest_pixels(or
     axes = "".join(order)
     values = torch.randint(2, (2, 8, 12, width)).to(dtype)
     mask = values.permute(["NTHW".index(axis) for axis in axes])
-    sample = {
-        "clip": numbered(8, height=12, width=width),
-        "mask": mask,
-        "labels": torch.arange(8).numpy(),
-        "list": [*range(8)],
-    }
+    clip = numbered(8, height=12, width=width)
+    sample = {"clip": clip, "mask": mask, "labels": torch.arange(8).numpy(), "list": [*range(8)]}
     follow = {"mask": axes, "labels": "T", "list": "T"}
     reduced = reduce(sample, frames, size, seed, clips=["clip"], follow=follow)
     taken = shown(reduced["clip"])
@@ -171,10 +167,8 @@ def test_masks_and_labels_are_those_of_the_same_frames_and_the_nearest_pixels(or
     assert reduced["mask"].dtype == dtype
     height, width = reduced["clip"].shape[2:]
     # An independent nearest neighbour that looks where bilinear resizing does.
-    expected = torch.nn.functional.interpolate(values[:, taken].float(), (height, width), mode="nearest-exact").to(
-        dtype
-    )
-    assert torch.equal(reduced["mask"].permute([axes.index(axis) for axis in "NTHW"]), expected)
+    expected = torch.nn.functional.interpolate(values[:, taken].float(), (height, width), mode="nearest-exact")
+    assert torch.equal(reduced["mask"].permute([axes.index(axis) for axis in "NTHW"]), expected.to(dtype))
 
 
 def test_numbers_scale_with_the_axis_that_they_are_measured_along():
@@ -212,16 +206,9 @@ def test_what_follows_has_the_frames_of_its_own_clip():
 )
 def test_numbers_of_frames_count_the_frames_that_stay(frames, seed, stretch, real, whole_span):
     start, end = stretch
-    sample = {
-        "clip": numbered(16),
-        "stretch": torch.tensor([[start, end]]),
-        "list": [start, end],
-        "end": np.int64(end),
-        "number": end,
-        "seconds": torch.tensor(float(end)),
-        "box": torch.tensor([[1.0, 2.0, float(start)]]),
-        "real": real,
-    }
+    box = torch.tensor([[1.0, 2.0, float(start)]])
+    sample = {"clip": numbered(16), "stretch": torch.tensor([[start, end]]), "list": [start, end], "box": box}
+    sample |= {"end": np.int64(end), "number": end, "seconds": torch.tensor(float(end)), "real": real}
     follow = {"stretch": "Ntt", "list": "tt", "end": "t", "number": "t", "seconds": "t", "box": "Nxyt", "real": "f"}
     reduced = reduce(sample, frames, 8, seed, clips=["clip"], follow=follow, whole_span=whole_span)
     taken = shown(reduced["clip"])
@@ -329,11 +316,8 @@ def test_torchvisions_kinds_stay():
     sample = (tv_tensors.Image(torch.rand(3, 8, 8)), {"boxes": boxes, "mask": tv_tensors.Mask(torch.ones(1, 8, 8))})
     parts = {"clips": [0], "follow": {"1.boxes": "Nxyxy", "1.mask": "NHW"}}
     image, target = reduce(sample, 1, 4, **parts)
-    assert [type(part) for part in (image, target["boxes"], target["mask"])] == [
-        tv_tensors.Image,
-        tv_tensors.BoundingBoxes,
-        tv_tensors.Mask,
-    ]
+    kinds = [type(part) for part in (image, target["boxes"], target["mask"])]
+    assert kinds == [tv_tensors.Image, tv_tensors.BoundingBoxes, tv_tensors.Mask]
     assert (target["boxes"].tolist(), target["boxes"].canvas_size) == ([[1, 1, 3, 3]], (4, 4))
     with pytest.raises(ValueError, match=r"'1.boxes', of 1 x 4, may belong to a clip .*follow=\{'1.boxes': 'Nxyxy'\}"):
         FixedClips([sample], clips=[0], follow={"1.mask": "NHW"})
@@ -360,9 +344,8 @@ def test_frames_in_a_list_are_to_be_stacked():
     ],
 )
 def test_several_clips_are_refused_with_the_line_that_works(sample, line):
-    with pytest.raises(
-        ValueError, match=r"must hold one clip, got [23], of .* for instance `MultigridCallback\(" + line
-    ) as error:
+    said = r"must hold one clip, got [23], of .* for instance `MultigridCallback\("
+    with pytest.raises(ValueError, match=said + line) as error:
         FixedClips([sample])
     written = str(error.value).split("MultigridCallback")[-1].strip("`.")
     FixedClips([sample], **eval(f"dict{written}"))

@@ -61,8 +61,7 @@ class Recording(Script):
         return [sample[:2] for sample in self.seen]
 
 
-def shapes(plan):
-    steps = [step for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
+def shapes(steps):
     return [(step.shape.clips, step.shape.frames, step.shape.size) for step in steps]
 
 
@@ -70,10 +69,8 @@ def train(stream=None, callbacks=(), multigrid=LENGTH, workers=0, module=None, l
     module, callback = module or Recording(), MultigridCallback(**multigrid)
     L.seed_everything(0, verbose=False)
     trainer = L.Trainer(**QUIET | {"enable_checkpointing": False} | arguments, callbacks=[callback, *callbacks])
-    loader = DataLoader(
-        Stream() if stream is None else stream, **{"batch_size": 2, "num_workers": workers, **dict(loading)}
-    )
-    trainer.fit(module, loader, ckpt_path=ckpt_path)
+    arguments = {"batch_size": 2, "num_workers": workers, **dict(loading)}
+    trainer.fit(module, DataLoader(Stream() if stream is None else stream, **arguments), ckpt_path=ckpt_path)
     module.plan = callback.run.plan
     return module
 
@@ -97,7 +94,7 @@ def trained():
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_mini_batches_are_on_the_grids_of_the_plan(workers, trained):
     module, _ = trained[workers]
-    assert module.shapes == shapes(module.plan)
+    assert module.shapes == shapes(step for epoch in range(module.plan.epochs) for step in module.plan.epoch(epoch))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -192,9 +189,7 @@ def test_after_a_skipped_rest_of_an_epoch_the_stream_begins_with_the_pass_of_the
     module = train(module=Skipping(), workers=workers, max_epochs=3)
     plan = module.plan
     of_epochs = [plan.epoch(epoch) for epoch in range(3)]
-    assert module.shapes == [
-        (step.shape.clips, step.shape.frames, step.shape.size) for steps in of_epochs for step in steps[:2]
-    ]
+    assert module.shapes == shapes(step for steps in of_epochs for step in steps[:2])
     first = 0
     for steps in of_epochs:
         clips = sum(step.shape.clips for step in steps[:2])
@@ -248,9 +243,6 @@ def test_refusals():
         train(multigrid={**LENGTH, "precise_bn_batches": 2})
     with pytest.raises(TypeError, match="batch_size=None"):
         train(loading={"batch_size": None})
-
-
-# --- Resume ---
 
 
 @pytest.mark.parametrize("workers", [0, 1])

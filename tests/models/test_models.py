@@ -67,8 +67,7 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
     ],
 )
 def test_one_model_takes_every_grid_at_the_published_cost(factory, arguments, costs):
-    model = on_meta(factory, **arguments)
-    counted = {}
+    model, counted = on_meta(factory, **arguments), {}
     for frames, size in costs:
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             logits = model(torch.empty(1, 3, frames, size, size, device="meta"))
@@ -187,8 +186,7 @@ def test_small_cnn_takes_any_grid(clips, frames, size):
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
 @pytest.mark.parametrize("instantiation", ["softmax", "dot_product"])
 def test_non_local_keeps_to_the_memory_format(instantiation, memory_format):
-    block = NonLocal(8, instantiation).to(memory_format=memory_format)
-    seen = []
+    block, seen = NonLocal(8, instantiation).to(memory_format=memory_format), []
     block.conv_out.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     out = block(torch.randn(2, 8, 3, 4, 4).contiguous(memory_format=memory_format))
     assert [x.is_contiguous(memory_format=memory_format) for x in (*seen, out)] == [True, True]

@@ -112,8 +112,7 @@ SAMPLE = (("own names", i3d_nl_r50), ("pytorchvideo", slowfast_r50), ("Caffe2", 
 def test_logits_are_those_of_the_reference(naming, factory):
     model = factory().eval()
     report = load_weights(model, filled(name_tables(model.state_dict())[naming], model))
-    assert report.naming == naming
-    assert report.complete
+    assert (report.complete, report.naming) == (True, naming)
     for (frames, size), expected in zip([(8, 64), (16, 45)], GOLDEN[naming, factory], strict=True):
         with torch.no_grad():
             logits = model(clips(frames, size))
@@ -154,22 +153,19 @@ def test_an_inflated_resnet_of_frames_is_the_image_resnet():
     images.load_state_dict({name: fill(name, tensor.shape) for name, tensor in images.state_dict().items()})
     model = VideoResNet(7, stem_kernel=1, temporal_kernels=((1,) * 3, (1,) * 4, (1,) * 6, (1,) * 3)).eval()
     report = load_weights(model, images.state_dict())
-    assert report.complete
-    assert report.naming == "torchvision"
+    assert (report.complete, report.naming) == (True, "torchvision")
     batch = clips(1, 64)
     with torch.no_grad():
         torch.testing.assert_close(model(batch), images(batch[:, :, 0]), atol=1e-4, rtol=0)
 
 
 def test_inflated_kernels_add_up_to_the_image_kernel():
-    images = resnet50()
-    model = i3d_r50()
+    images, model = resnet50(), i3d_r50()
     report = load_weights(model, images.state_dict())
     # 1 stem, 16 blocks of 3 convolutions, 4 shortcuts
     assert len(report.inflated) == 1 + 16 * 3 + 4
     assert set(report.mismatched) == {"head.projection.weight", "head.projection.bias"}
-    assert not report.missing
-    assert not report.unexpected
+    assert not report.missing + report.unexpected
     stem = model.get_parameter("s1.pathway0_stem.conv.weight")
     assert stem.shape == (64, 3, 5, 7, 7)
     torch.testing.assert_close(stem.sum(2), images.conv1.weight)
@@ -180,11 +176,8 @@ def test_inflated_kernels_add_up_to_the_image_kernel():
 @pytest.mark.parametrize("prefix", ["model.", "module.", "model._orig_mod."])
 def test_names_may_begin_with_those_of_wrappers(prefix):
     ours, other = small_cnn(num_classes=3), small_cnn(num_classes=3)
-    checkpoint = {
-        "epoch": 4,
-        "state_dict": {f"{prefix}{name}": tensor for name, tensor in other.state_dict().items()},
-        "hyper_parameters": {"lr": 0.1},
-    }
+    state = {f"{prefix}{name}": tensor for name, tensor in other.state_dict().items()}
+    checkpoint = {"epoch": 4, "state_dict": state, "hyper_parameters": {"lr": 0.1}}
     assert load_weights(ours, checkpoint).complete
     assert all(torch.equal(ours.state_dict()[name], tensor) for name, tensor in other.state_dict().items())
 
@@ -233,9 +226,8 @@ def test_no_kind_of_tensor_hides_behind_the_many_of_another():
     ]
     layers = {"".join(chr(ord("a") + int(digit)) for digit in str(number)): nn.Linear(2, 2) for number in range(10, 16)}
     report = load_weights(nn.ModuleDict(layers), {"ba.weight": torch.zeros(2, 2)})
-    assert str(report).endswith(
-        ": ba.bias, bb.weight, bb.bias, bc.weight, bc.bias, bd.weight, bd.bias, be.weight and 3 more"
-    )
+    named = "ba.bias, bb.weight, bb.bias, bc.weight, bc.bias, bd.weight, bd.bias, be.weight"
+    assert str(report).endswith(f": {named} and 3 more")
 
 
 # --- Files of the Hugging Face Hub ---
@@ -264,8 +256,7 @@ KNOWN = {
 
 def hub_file(kind):
     """A classifier's file as on the Hub, with drawn values: of 7 classes, and with a tensor that no model has."""
-    state = hugging_face(kind, 7, OF_HUB[kind]).model.state_dict()
-    names = {}
+    state, names = hugging_face(kind, 7, OF_HUB[kind]).model.state_dict(), {}
     for name in state:
         names[name] = name
         for own, hub in HUB_NAMES:
@@ -362,11 +353,8 @@ def test_a_model_that_is_made_in_another_way_gets_what_fits_by_its_names(caplog)
 
 
 def test_weights_without_a_fitting_tensor_are_refused():
-    message = (
-        r"^The mapping has no tensor that fits SmallCNN: it has `encoder\.weight`; the model has `stem\.weight`, .*"
-        r"Build the model that the weights are for"
-    )
-    with pytest.raises(ValueError, match=message):
+    said = r"^The mapping has no tensor that fits SmallCNN: it has `encoder\.weight`; the model has `stem\.weight`, .*"
+    with pytest.raises(ValueError, match=rf"{said}Build the model that the weights are for"):
         load_weights(small_cnn(num_classes=2), {"encoder.weight": torch.zeros(3)})
     with pytest.raises(ValueError, match=r"it has none; the model has"):
         load_weights(small_cnn(num_classes=2), {})
@@ -393,16 +381,14 @@ def test_files_of_safetensors_are_read_and_damaged_ones_named(tmp_path):
 def test_half_precision_comes_as_the_models_own():
     model = nn.Linear(2, 1)
     load_weights(model, {"weight": torch.tensor([[0.5, 2.0]], dtype=torch.float16), "bias": torch.zeros(1)})
-    assert model.weight.dtype == torch.float32
-    assert model.weight.tolist() == [[0.5, 2.0]]
+    assert (model.weight.dtype, model.weight.tolist()) == (torch.float32, [[0.5, 2.0]])
 
 
 def test_export_is_pyslowfasts_checkpoint_and_the_way_back(tmp_path):
     model = small_cnn(num_classes=9)
     export_weights(model, tmp_path / "slow.pyth")
-    content = torch.load(tmp_path / "slow.pyth", weights_only=True)
-    assert list(content) == ["model_state"]
-    assert content["model_state"].keys() == model.state_dict().keys()
+    [(kind, state)] = torch.load(tmp_path / "slow.pyth", weights_only=True).items()
+    assert (kind, state.keys()) == ("model_state", model.state_dict().keys())
     other = small_cnn(num_classes=9)
     assert load_weights(other, tmp_path / "slow.pyth").complete
     assert all(torch.equal(other.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
@@ -439,9 +425,8 @@ def test_a_hostile_file_is_refused_and_not_run(tmp_path, writer, suffix):
 
 def test_a_flipped_bit_is_refused(tmp_path):
     """Of the bits of tensors, torch takes any for good: the checksums are in the file, but it does not look at them."""
-    path = tmp_path / "weights.pyth"
     weights = small_cnn(num_classes=4).state_dict()
-    torch.save({"model_state": weights}, path)
+    torch.save({"model_state": weights}, path := tmp_path / "weights.pyth")
     data, draw, refused = path.read_bytes(), random.Random(0), 0
     for _ in range(60):
         flipped = bytearray(data)
@@ -470,8 +455,7 @@ def test_a_file_without_checksums_is_read(tmp_path):
     "content", [b"", b"not a file of weights", b"PK\x03\x04 cut", pickle.dumps({"blobs": 1}, protocol=2)[:9]]
 )
 def test_a_damaged_file_is_named(tmp_path, content):
-    path = tmp_path / "weights.pkl"
-    path.write_bytes(content)
+    (path := tmp_path / "weights.pkl").write_bytes(content)
     with pytest.raises(ValueError, match=r"weights\.pkl is damaged or not a file of weights: .+\. Download it again"):
         load_weights(nn.Linear(2, 1), path)
 
@@ -492,26 +476,20 @@ def python2_pickle(name, values):
 
 def test_caffe2_file_of_python_2(tmp_path):
     values = [1.5, -2.25, 1e30, 0.0]  # their bytes are not all ASCII
-    path = tmp_path / "model.pkl"
-    path.write_bytes(python2_pickle(b"pred_b", values))
+    (path := tmp_path / "model.pkl").write_bytes(python2_pickle(b"pred_b", values))
     # NumPy agrees that this is such a file.
     assert pickle.loads(path.read_bytes(), encoding="latin1")["blobs"]["pred_b"].tolist() == pytest.approx(values)
     model = slow_r50(num_classes=4)
     report = load_weights(model, path)
-    assert report.loaded == ("head.projection.bias",)
-    assert report.naming == "Caffe2"
+    assert (report.loaded, report.naming) == (("head.projection.bias",), "Caffe2")
     assert model.head.projection.bias.tolist() == pytest.approx(values)
 
 
 def test_caffe2_leaves_its_optimizer_behind_and_its_classifier_is_a_convolution(tmp_path):
     model = slow_r50(num_classes=4)
-    blobs = {
-        "pred_w": np.arange(4 * 2048, dtype=np.float32).reshape(4, 2048, 1, 1, 1),
-        "pred_w_momentum": np.zeros((4, 2048), np.float32),
-        "lr": np.zeros(1, np.float32),
-        "model_iter": np.zeros(1, np.int64),
-        "unheard_of_w": np.zeros(1, np.float32),
-    }
+    blobs = {"pred_w": np.arange(4 * 2048, dtype=np.float32).reshape(4, 2048, 1, 1, 1)}
+    blobs |= {"pred_w_momentum": np.zeros((4, 2048), np.float32), "model_iter": np.zeros(1, np.int64)}
+    blobs |= dict.fromkeys(("lr", "unheard_of_w"), np.zeros(1, np.float32))
     (tmp_path / "model.pkl").write_bytes(pickle.dumps({"blobs": blobs, "cfg": "SOLVER: ..."}, protocol=2))
     report = load_weights(model, tmp_path / "model.pkl")
     assert report.unexpected == ("unheard_of_w",)
@@ -528,8 +506,7 @@ def test_arrays_come_as_numpy_would_read_them(tmp_path, protocol):
         number=np.array(7, dtype=np.int32),
         nothing=np.zeros((0, 3), dtype=np.float32),
     )
-    path = tmp_path / "arrays.pkl"
-    path.write_bytes(pickle.dumps(arrays, protocol=protocol))
+    (path := tmp_path / "arrays.pkl").write_bytes(pickle.dumps(arrays, protocol=protocol))
     read = find_tensors(read_file(path), str(path))
     assert list(read) == list(arrays)
     for name, array in arrays.items():
@@ -554,8 +531,7 @@ class AsText:
     ],
 )
 def test_arrays_of_other_kinds_are_refused(tmp_path, content, message):
-    path = tmp_path / "arrays.pkl"
-    path.write_bytes(pickle.dumps({"blobs": {"w": content}}, protocol=2))
+    (path := tmp_path / "arrays.pkl").write_bytes(pickle.dumps({"blobs": {"w": content}}, protocol=2))
     with pytest.raises(ValueError, match=message):
         read_file(path)
 

@@ -68,10 +68,8 @@ def make_layer(kind=nn.BatchNorm3d, **arguments):
 def make_clips(number, other=(2, 3, 2), memory_format=torch.contiguous_format, seed=0):
     """Clips with a mean and a scale of their own, so that no two ranks have equal statistics."""
     generator = torch.Generator().manual_seed(seed)
-    x, scale, mean = (
-        torch.randn(shape, generator=generator, dtype=torch.float64)
-        for shape in ((number, CHANNELS, *other), *[(number, *[1] * (1 + len(other)))] * 2)
-    )
+    shapes = (number, CHANNELS, *other), *[(number, *[1] * (1 + len(other)))] * 2
+    x, scale, mean = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
     return (x * scale + mean).contiguous(memory_format=memory_format)
 
 
@@ -126,9 +124,8 @@ def ranks_are_one_process(rank, world):
                     output = grouped(layer, own, sub_batch, clips)
                     assert output.is_contiguous(memory_format=memory_format)
                     parameters = list(layer.parameters())
-                    grad_x, *grads = torch.autograd.grad(
-                        loss_of(output, part(weights, counts, [rank])), [own, *parameters]
-                    )
+                    loss = loss_of(output, part(weights, counts, [rank]))
+                    grad_x, *grads = torch.autograd.grad(loss, [own, *parameters])
                     for grad in grads:
                         dist.all_reduce(grad)  # each rank has its part of the sum
                     assert_close(output, part(expected, counts, [rank]), rtol=1e-10, atol=1e-10)
@@ -164,9 +161,8 @@ def half_precision_has_float32_statistics(rank, world):
         for memory_format in (torch.contiguous_format, torch.channels_last_3d):
             layer = make_layer().float()
             x, weights = (make_clips(4 * world, memory_format=memory_format, seed=s).to(dtype) for s in (0, 1))
-            expected, (grad_x, *_), [plain] = one_process(
-                copy.deepcopy(layer).double(), x.double(), weights.double(), counts, [list(range(world))]
-            )
+            exact, everyone = copy.deepcopy(layer).double(), [[*range(world)]]
+            expected, (grad_x, *_), [plain] = one_process(exact, x.double(), weights.double(), counts, everyone)
             own = part(x, counts, [rank]).clone(memory_format=torch.preserve_format).requires_grad_()
             output = grouped(layer, own, 4 * world)
             assert output.dtype == dtype
@@ -310,16 +306,9 @@ class GroupedBatchNorm(nn.BatchNorm3d):
 def training_is_that_of_one_process(rank, world):
     """SGD under DDP while shapes, sub-mini-batch and the ranks that share change, with evaluations in between."""
     torch.manual_seed(2)
-    alone = nn.Sequential(
-        nn.Conv3d(CHANNELS, 4, 3, padding=1, bias=False),
-        GroupedBatchNorm(4),
-        nn.ReLU(inplace=True),
-        nn.Conv3d(4, 4, 3, padding=1, bias=False),
-        GroupedBatchNorm(4),
-        nn.AdaptiveAvgPool3d(1),
-        nn.Flatten(),
-        nn.Linear(4, 5),
-    ).double()
+    first, second = (nn.Conv3d(channels, 4, 3, padding=1, bias=False) for channels in (CHANNELS, 4))
+    body = first, GroupedBatchNorm(4), nn.ReLU(inplace=True), second, GroupedBatchNorm(4)
+    alone = nn.Sequential(*body, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 5)).double()
     model = copy.deepcopy(alone)
     for layer in model.modules():
         if isinstance(layer, GroupedBatchNorm):
@@ -344,13 +333,10 @@ def training_is_that_of_one_process(rank, world):
         for layer in (alone[1], alone[4]):
             layer.groups = [clips * len(group) for group in groups]
         own = slice(rank * clips, (rank + 1) * clips)
-        losses = [
-            nn.functional.cross_entropy(alone(x), y),
-            nn.functional.cross_entropy(grouped(replica, x[own], sub_batch), y[own]),
-        ]
-        for optimizer, loss in zip(optimizers, losses, strict=True):
+        scores = (alone(x), y), (grouped(replica, x[own], sub_batch), y[own])
+        for optimizer, of_each in zip(optimizers, scores, strict=True):
             optimizer.zero_grad()
-            loss.backward()
+            nn.functional.cross_entropy(*of_each).backward()
             optimizer.step()
         assert_close(dict(model.named_parameters()), dict(alone.named_parameters()), rtol=1e-9, atol=1e-9)
         if rank in groups[0]:
@@ -363,11 +349,8 @@ def training_is_that_of_one_process(rank, world):
 def sharded_by_fsdp2_it_is_that_of_one_process(rank, world):
     """Whether `fully_shard` was called on a block or on the BatchNorm layer itself."""
     torch.manual_seed(3)
-    alone = nn.Sequential(
-        nn.Sequential(nn.Conv3d(CHANNELS, 4, 3, bias=False, padding=1), nn.BatchNorm3d(4), nn.ReLU()),
-        nn.Conv3d(4, 4, 3, bias=False, padding=1),
-        nn.BatchNorm3d(4),
-    )
+    first, second = (nn.Conv3d(channels, 4, 3, bias=False, padding=1) for channels in (CHANNELS, 4))
+    alone = nn.Sequential(nn.Sequential(first, nn.BatchNorm3d(4), nn.ReLU()), second, nn.BatchNorm3d(4))
     model, mesh = copy.deepcopy(alone), init_device_mesh("cpu", (world,))
     for part_of_it in (model[0], model[2], model):
         fully_shard(part_of_it, mesh=mesh)
@@ -436,9 +419,8 @@ LAWS = [
 
 
 def start(rank, world, store, backend="gloo"):
-    dist.init_process_group(
-        backend, init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
-    )
+    group = {"rank": rank, "world_size": world, "timeout": timedelta(seconds=60)}
+    dist.init_process_group(backend, init_method=f"file://{store}", **group)
 
 
 def start_again(rank, world):
@@ -474,21 +456,15 @@ def test_groups_of_two_sizes_and_with_remainders(tmp_path):
     spawn(run_laws, args=(7, str(tmp_path / "store"), laws), nprocs=7)
 
 
+def on_devices(number):
+    return pytest.mark.skipif(torch.cuda.device_count() < number, reason=f"needs {number} CUDA device(s)")
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize(
-    ("backend", "devices"),
-    [
-        pytest.param(
-            backend,
-            devices,
-            marks=[
-                pytest.mark.cuda,
-                pytest.mark.skipif(torch.cuda.device_count() < devices, reason=f"needs {devices} CUDA device(s)"),
-            ],
-        )
-        for backend, devices in (("gloo", 1), ("nccl", 2))
-    ],
+    "backend", [pytest.param("gloo", marks=on_devices(1)), pytest.param("nccl", marks=on_devices(2))]
 )
-def test_cuda_across_ranks(backend, devices, tmp_path):
+def test_cuda_across_ranks(backend, tmp_path):
     spawn(run_laws, args=(2, str(tmp_path / "store"), [devices_agree], backend), nprocs=2)
 
 

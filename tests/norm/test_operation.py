@@ -382,9 +382,8 @@ def test_another_thread_is_refused_by_name():
         in_a_thread()
     in_a_thread()  # afterwards it may
     [refused] = errors
-    assert (
-        f"The thread '{threading.current_thread().name}' already trains with one of them, so 'second' can't" in refused
-    )
+    first = threading.current_thread().name
+    assert f"The thread '{first}' already trains with one of them, so 'second' can't" in refused
     assert "Train one after the other, or in processes of their own" in refused
 
 
@@ -443,9 +442,6 @@ def test_clips_are_checked(clips):
         sub_batches(clips, of=8).__enter__()
     with pytest.raises(ValueError, match="`of` must be an integer"):
         sub_batches(8, of=clips).__enter__()
-
-
-# --- A mini-batch in place of several of the baseline's ---
 
 
 @pytest.mark.parametrize("clips", [4, 16, 19])  # plain BatchNorm; groups as a view; groups of different sizes

@@ -103,10 +103,8 @@ def test_all_operations_are_drawn_equally_often(probability: float) -> None:
 
 
 def test_a_round_follows_the_other() -> None:
-    images, rounds = (
-        clips(),
-        [[("rotate", 1), ("contrast", -1), ("identity", 1), ("solarize", 1)], [("equalize", 1)] * 4],
-    )
+    rounds = [[("rotate", 1), ("contrast", -1), ("identity", 1), ("solarize", 1)], [("equalize", 1)] * 4]
+    images = clips()
     pixels = images.clamp(0, 1)
     both = rand_augment(pixels, rounds, 9, torch.tensor(MEAN))
     for place in range(4):
@@ -184,9 +182,8 @@ def test_clips_are_mixed_with_those_of_other_videos(videos: int, repeats: int) -
     """Those of one video are neighbours."""
     labels = torch.arange(videos).repeat_interleave(repeats)
     count = len(labels)
-    _, soft = Augmentation(mixup=1).apply(
-        torch.zeros(count, 3, 1, 2, 2), labels, range(count), num_classes=videos, mean=MEAN, std=STD
-    )
+    given = torch.zeros(count, 3, 1, 2, 2), labels, range(count)
+    _, soft = Augmentation(mixup=1).apply(*given, num_classes=videos, mean=MEAN, std=STD)
     assert ((soft > 0).sum(dim=1) == 2).all()
     assert torch.equal(soft.sum(dim=1), torch.ones(count))
 
@@ -292,18 +289,9 @@ COARSE = LongCycle(((0.5, 0.75), (1, 1)))
 
 def fit(videos: Path, augment: Augmentation, workers: int = 0, precision: Any = "32-true") -> Recorder:
     L.seed_everything(0, verbose=False)
-    data = VideoDataModule(
-        videos / "list.csv",
-        videos / "list.csv",
-        batch_size=2,
-        frames=4,
-        size=16,
-        stride=1,
-        augment=augment,
-        num_workers=workers,
-    )
-    module = Recorder()
-    callback = MultigridCallback(epoch_factor=1, long_cycle=COARSE)
+    lists, small = [videos / "list.csv"] * 2, {"batch_size": 2, "frames": 4, "size": 16, "stride": 1}
+    data = VideoDataModule(*lists, **small, augment=augment, num_workers=workers)
+    module, callback = Recorder(), MultigridCallback(epoch_factor=1, long_cycle=COARSE)
     trainer(callback, max_epochs=2, precision=precision, num_sanity_val_steps=0).fit(module, datamodule=data)
     return module
 

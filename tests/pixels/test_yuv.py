@@ -60,10 +60,8 @@ def test_colours_are_those_of_ffmpegs_converter(tmp_path: Path, colours: str) ->
     path = coloured(tmp_path / "video.mp4", *COLOURS[colours])
     for box in (None, *BOXES):  # also boxes that begin or end within a chroma sample
         clip, rgb = read_both(path, [6, 0, 3, 3], box)
-        assert (clip.format.matrix, clip.format.full_range) == (
-            "bt709" if "709" in colours else "bt601",
-            "full" in colours,
-        )
+        matrix = "bt709" if "709" in colours else "bt601"
+        assert (clip.format.matrix, clip.format.full_range) == (matrix, "full" in colours)
         assert clip.rgb().shape == (3, 4, *rgb.shape[1:3])
         torch.testing.assert_close(clip.rgb(), rgb.permute(3, 0, 1, 2).float(), atol=3, rtol=0)
 

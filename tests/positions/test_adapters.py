@@ -91,9 +91,8 @@ def test_the_first_convolution_says_the_multiples_of_a_grid(layers, divisors):
 class Patches(Module):
     def make_net(self):
         # Without the divisors a coarse grid's last frame and pixels would be lost in silence.
-        return nn.Sequential(
-            nn.Conv3d(3, 6, (4, 8, 8), stride=(4, 8, 8)), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, CLASSES)
-        )
+        patches = nn.Conv3d(3, 6, (4, 8, 8), stride=(4, 8, 8))
+        return nn.Sequential(patches, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, CLASSES))
 
 
 @pytest.mark.parametrize(

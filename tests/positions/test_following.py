@@ -46,11 +46,9 @@ def tokens(grids):
 @pytest.fixture(autouse=True)
 def _adapter(monkeypatch):
     def adapter(part, grids):
-        return {
-            "tokens": torch.Size(tokens(grids)).numel(),
-            "table": Table((4, 4, 4), tokens(grids), mode="bilinear"),
-            "fixed": Table((4, 1, 1), (tokens(grids)[0], 1, 1)),
-        }
+        table, fixed = tokens(grids), (tokens(grids)[0], 1, 1)
+        tables = {"table": Table((4, 4, 4), table, mode="bilinear"), "fixed": Table((4, 1, 1), fixed)}
+        return {"tokens": torch.Size(table).numel(), **tables}
 
     monkeypatch.setitem(adapters.ADAPTERS, "tests.Places", adapter)
 
@@ -79,8 +77,7 @@ def test_a_subclass_of_a_known_class_follows_and_is_as_it_was_on_the_baselines_g
     before, keys = part(torch.ones(1, 3, FRAMES, SIZE, SIZE)), list(module.state_dict())
     assert following.names == ["Own"]
     following.set_grid(4, 16)
-    assert part.table.shape == (2 * 2 * 2, 6)
-    assert part.fixed.shape == (2, 6)
+    assert (part.table.shape, part.fixed.shape) == ((2 * 2 * 2, 6), (2, 6))
     assert list(module.state_dict()) == keys
     assert len(part.state_dict()["table"]) == len(dict(part.named_parameters())["table"]) == 64
     assert isinstance(part, Own)

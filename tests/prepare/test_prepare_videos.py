@@ -35,6 +35,11 @@ STRANGE = ["a b.mp4", "-i.mp4", "line\nbreak.mp4", '"quoted".mp4', "été/漢.mp
 STRANGE.append(os.fsdecode(b"\xff.mp4"))
 
 
+def listed(folder, text, **arguments):
+    (folder / "list.csv").write_text(text)
+    return VideoList(folder / "list.csv", **arguments).read()
+
+
 def first_numbers(manifest):
     """The number in the first frame of each video."""
     found = []
@@ -82,9 +87,7 @@ def test_of_several_labels_each_keeps_its_time(tmp_path):
 
 def test_a_video_listed_twice_is_made_once(tmp_path):
     videos(tmp_path / "in", ["a.mp4"])
-    (tmp_path / "in" / "list.csv").write_text("a.mp4 0\n./a.mp4 3\n")
-    summary = prepare(VideoList(tmp_path / "in" / "list.csv").read(), tmp_path / "out", FAST)
-    assert summary.made == 1
+    assert prepare(listed(tmp_path / "in", "a.mp4 0\n./a.mp4 3\n"), tmp_path / "out", FAST).made == 1
     assert [VideoList(tmp_path / "out").read().label(row) for row in range(2)] == [0, 3]
 
 
@@ -92,8 +95,7 @@ def test_what_is_broken_is_left_out_and_counted(tmp_path):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
     broken = broken_files(tmp_path / "in")
     lines = [f'"{name}" {label}' for label, name in enumerate(["a.mp4", *broken, "b.mp4", "c.mp4"])]
-    (tmp_path / "in" / "list.csv").write_text("\n".join(lines))
-    summary = prepare(VideoList(tmp_path / "in" / "list.csv").read(), tmp_path / "out", FAST, max_bad_fraction=0.9)
+    summary = prepare(listed(tmp_path / "in", "\n".join(lines)), tmp_path / "out", FAST, max_bad_fraction=0.9)
     expected = {str(tmp_path / "in" / name) for name in broken}
     assert set(summary.broken) == set(report(tmp_path / "out")) == expected
     assert all(report(tmp_path / "out").values())
@@ -126,14 +128,12 @@ def test_nothing_begins_without_an_encoder(tmp_path, monkeypatch):
 
 def test_too_many_broken_ones_are_an_error_and_the_good_ones_are_there(tmp_path):
     videos(tmp_path / "in", ["a.mp4"])
-    (tmp_path / "in" / "list.csv").write_text("a.mp4 0\nb.mp4 1\n")
-    source = VideoList(tmp_path / "in" / "list.csv").read()
+    source = listed(tmp_path / "in", "a.mp4 0\nb.mp4 1\n")
     with pytest.raises(BrokenVideosError, match=r"1 of the 2 videos can't be used, .*`max_bad_fraction=0.25`.*report"):
         prepare(source, tmp_path / "out", FAST)
     assert len(VideoList(tmp_path / "out").read()) == 1
-    (tmp_path / "in" / "b.csv").write_text("b.mp4 1\n")
     with pytest.raises(BrokenVideosError, match="1 of the 1 videos can't be used"):
-        prepare(VideoList(tmp_path / "in" / "b.csv").read(), tmp_path / "none", FAST, max_bad_fraction=1)
+        prepare(listed(tmp_path / "in", "b.mp4 1\n"), tmp_path / "none", FAST, max_bad_fraction=1)
 
 
 def times(folder):
@@ -177,8 +177,7 @@ def test_sources_under_another_mount_are_not_encoded_again(tmp_path):
 
 
 def test_folders_of_frames_are_made_anew_at_another_rate_or_of_other_images(tmp_path):
-    folder = tmp_path / "in" / "run" / "clip"
-    folder.mkdir(parents=True)
+    (folder := tmp_path / "in" / "run" / "clip").mkdir(parents=True)
 
     def made(rate, shade):
         for number in range(3):
@@ -200,8 +199,7 @@ def test_folders_of_frames_are_made_anew_at_another_rate_or_of_other_images(tmp_
 def test_nothing_is_written_outside_the_output_folder(tmp_path):
     videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     lines = f"../in/a.mp4 0\n{tmp_path}/in/../../{tmp_path.name}/in/b.mp4 1\n/dev/null 2\n"
-    (tmp_path / "in" / "list.csv").write_text(lines)
-    source = VideoList(tmp_path / "in" / "list.csv", tmp_path / "elsewhere", allow_outside_root=True).read()
+    source = listed(tmp_path / "in", lines, root=tmp_path / "elsewhere", allow_outside_root=True)
     (tmp_path / "elsewhere").mkdir()
     before = set(tmp_path.rglob("*"))
     prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.5)
@@ -315,10 +313,8 @@ def test_a_file_that_fails_on_the_way_leaves_the_old_one(tmp_path):
         write_and_fail(path)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]
-    with (
-        pytest.raises(OutputError, match="No such file or directory while writing to .* Check the disk"),
-        new_file(tmp_path / "b" / "a"),
-    ):
+    refused = pytest.raises(OutputError, match="No such file or directory while writing to .* Check the disk")
+    with refused, new_file(tmp_path / "b" / "a"):
         pass
 
 
@@ -377,8 +373,7 @@ def test_clips_of_planes_are_those_of_copies_without_loss(tmp_path):
     """Of whole videos and of stretches, which lie in other folders; and they need no index."""
     videos(tmp_path / "in", ["a.mp4", "b.avi"])
     lines = ["path,label,start,end", "a.mp4,0,0.1,0.5", "b.avi,1,,", "a.mp4,1,0.3,"]
-    (tmp_path / "in" / "list.csv").write_text("\n".join(lines))
-    source, found = VideoList(tmp_path / "in" / "list.csv").read(), []
+    source, found = listed(tmp_path / "in", "\n".join(lines)), []
     for name, encoding in (("planes", Planes(32)), ("copies", Encoding(32, crf=0, preset="ultrafast"))):
         prepare(source, tmp_path / name, encoding)
         made = VideoList(tmp_path / name).read()

@@ -182,10 +182,8 @@ def test_colours_of_any_source_are_kept(tmp_path, codec, pix_fmt, suffix):
     source = write_video(tmp_path / f"a.{suffix}", frames, codec=codec, pix_fmt=pix_fmt)
     prepared(source, tmp_path / "b.mp4")
     # Of each colour's 12 columns the 6 in the middle; a GIF dithers.
-    patches = [
-        pixels(path).float().unflatten(2, (6, 12))[:, 8:-8, :, 3:9].mean(dim=(1, 3))
-        for path in (source, tmp_path / "b.mp4")
-    ]
+    shown = [pixels(path).float().unflatten(2, (6, 12)) for path in (source, tmp_path / "b.mp4")]
+    patches = [frames[:, 8:-8, :, 3:9].mean(dim=(1, 3)) for frames in shown]
     assert (patches[0] - patches[1]).abs().max() < 5
 
 
@@ -263,8 +261,7 @@ def test_pixels_that_are_not_square_become_so(tmp_path):
 def test_the_table_stands_behind_the_video(tmp_path):
     source = write_video(tmp_path / "a.mp4", numbered_frames(40))
     made = prepared(source, tmp_path / "b.mp4", made_from="of a")
-    assert made.made_from == "of a"
-    assert made.file_size == (tmp_path / "b.mp4").stat().st_size
+    assert (made.made_from, made.file_size) == ("of a", (tmp_path / "b.mp4").stat().st_size)
     expected = make_table(tmp_path / "b.mp4")
     for name in ("packets", "entries", "checksums", "times", "positions", "sizes", "droppable"):
         assert np.array_equal(getattr(made, name), getattr(expected, name)), name

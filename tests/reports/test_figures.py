@@ -36,17 +36,14 @@ def boxes(figure):
 def test_the_plan_shows_shapes_and_lrs():
     shapes, lrs = plan_figure(SCHEDULE, LRS).axes
     times = "\N{MULTIPLICATION SIGN}"
-    assert words(shapes) == [
-        s.replace("x", times) for s in ("32 x 8 x 158", "16 x 16 x 158", "8 x 16 x 224", "4 x 32 x 224")
-    ]
+    named = "32 x 8 x 158", "16 x 16 x 158", "8 x 16 x 224", "4 x 32 x 224"
+    assert words(shapes) == [shape.replace("x", times) for shape in named]
     assert [tick.get_text() for tick in shapes.get_yticklabels()] == ["4", "8", "16", "32", "64"]
     assert words(lrs) == ["multigrid", "baseline"]
     multigrid, baseline = lrs.get_lines()[-2:]
     assert max(multigrid.get_ydata()) == pytest.approx(6.4)
     assert set(baseline.get_ydata()) == {0.8}
-    assert lrs.get_xlabel() == "epoch"
-    assert lrs.get_xlim() == (0, 239)
-    assert lrs.get_yscale() == "log"
+    assert (lrs.get_xlabel(), lrs.get_xlim(), lrs.get_yscale()) == ("epoch", (0, 239), "log")
 
 
 def test_an_lr_of_zero_has_no_logarithm():
@@ -61,9 +58,6 @@ def test_no_words_overlap():
         assert 0 <= box.x0 < box.x1 <= width
         assert 0 <= box.y0 < box.y1 <= height
         assert not any(box.overlaps(other) for other in drawn[index + 1 :]), box
-
-
-# --- A comparison ---
 
 
 def test_a_comparison_shows_each_run_and_the_mean_with_its_error(tmp_path):

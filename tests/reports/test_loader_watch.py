@@ -29,10 +29,8 @@ def steps_of(plan):
 
 def test_a_run_takes_what_its_loader_takes_or_its_steps_phase_by_phase():
     """8 clips of the baseline; two phases of equal length, with 32 clips in a step, and then 8."""
-    schedule = MultigridSchedule(
-        Baseline(BatchShape(8, 8, 32), 10, (5,)), LongCycle(((1, 0.5), (1, 1))), ShortCycle((1,)), epoch_factor=1.25
-    )
-    plan = Plan(schedule, 1600)
+    cycles = LongCycle(((1, 0.5), (1, 1))), ShortCycle((1,))
+    plan = Plan(MultigridSchedule(Baseline(BatchShape(8, 8, 32), 10, (5,)), *cycles, epoch_factor=1.25), 1600)
     coarse, *others = plan.phase_steps
     fine, loading = sum(others), Loading(plan, 2, ["x"])
     verdict = loading.judge(step=1.0, read=0.0625)
@@ -45,12 +43,12 @@ def test_a_run_takes_what_its_loader_takes_or_its_steps_phase_by_phase():
 def test_the_sentence_says_what_why_and_what_helps():
     plan = replace(plan_of(), world=4)
     limited = str(Loading(plan, 2, ["a", "b"]).judge(step=0.1, read=0.015))
-    assert re.fullmatch(
+    said = (
         r"The loader is the limit\. Without validations, the training takes about .* with MultigridCallback, and about "
         r".* without it\. With 2 workers, a sample takes 30 ms, so 66\.7 are read in a second on each device, and the "
-        r"steps could take up to 187\. What helps, best first: a; b\.",
-        limited,
+        r"steps could take up to 187\. What helps, best first: a; b\."
     )
+    assert re.fullmatch(said, limited)
     enough = str(Loading(plan, 2, ["a"]).judge(step=0.5, read=0.015))
     assert re.fullmatch(r"The loader is fast enough\. Without validations, the training takes .* without it\.", enough)
     off = MultigridSchedule(plan.schedule.baseline, LongCycle(((1, 1),)), ShortCycle((1,)), epoch_factor=1)

@@ -54,12 +54,8 @@ def test_the_table_holds_all_steps():
 
 # --- What is left ---
 
-SCHEDULE = MultigridSchedule(
-    Baseline(FINE, epochs=6, milestones=(3,)), LongCycle(((0.5, 0.5), (1, 1))), ShortCycle((1,)), epoch_factor=1
-)
-
-
-PLAN = Plan(SCHEDULE, 70)
+CYCLES = LongCycle(((0.5, 0.5), (1, 1))), ShortCycle((1,))
+PLAN = Plan(MultigridSchedule(Baseline(FINE, epochs=6, milestones=(3,)), *CYCLES, epoch_factor=1), 70)
 
 
 def report_of(clock, plan=PLAN):
@@ -166,9 +162,8 @@ def test_phases_are_told_above_the_bar_and_the_report_comes_when_it_is_gone(kind
         host = fit(Module(schedulers), MultigridCallback(), bar, enable_progress_bar=True)
     plan = host.callbacks[0].run.plan
     phases = dict.fromkeys(step.phase for epoch in range(plan.epochs) for step in plan.epoch(epoch))
-    assert [text.split(":")[0] for text in printed] == [
-        f"Phase {index + 1} of {len(plan.schedule.phases)}" for index in phases
-    ]
+    named = [f"Phase {index + 1} of {len(plan.schedule.phases)}" for index in phases]
+    assert [text.split(":")[0] for text in printed] == named
     said = "".join(capsys.readouterr().out.split())
     assert all("".join(text.split()) in said for text in printed)  # Rich breaks lines between words
     assert "Time per shape of mini-batch" in caplog.text

@@ -48,8 +48,7 @@ def test_norm_prints_a_table_and_writes_json(script, tmp_path, capsys):
     assert report["machine"]["torch"] == torch.__version__
     assert len(lines) - 2 == len(rows) == 2 * 4
     for row in rows:
-        names = {"plain", "ours", "split"} if row["shape"][0] == 16 else {"plain", "ours"}
-        assert set(row["ms"]) == names
+        assert set(row["ms"]) == {"plain", "ours", *(["split"] if row["shape"][0] == 16 else [])}
         assert row["ratio"]["ours"] == row["ms"]["ours"] / row["ms"]["plain"]
 
 
@@ -91,9 +90,7 @@ def test_speedup(script, tmp_path, capsys):
     assert report["options"]["clips"] == 2
     result = report["settings"]["small"]
     baseline, *multigrid = result["grids"]
-    assert baseline["shape"] == "2 x 8 x 32"
-    assert baseline["sub_batch"] == 0
-    assert baseline["steps"] == 28 * 1536 / 2
+    assert (baseline["shape"], baseline["sub_batch"], baseline["steps"]) == ("2 x 8 x 32", 0, 28 * 1536 / 2)
     # The totals are sums over the grids.
     hours = sum(grid["steps"] * grid["ms"] for grid in multigrid) / 3.6e6
     assert result["multigrid_hours"] == pytest.approx(hours)
@@ -114,8 +111,7 @@ def test_speedup(script, tmp_path, capsys):
 
 def test_speedup_saves_at_each_turn(script, tmp_path, monkeypatch):
     """A run that is cut off has lost nothing: each grid's warm-up and each round are in a file that was written."""
-    benchmark = script("benchmark_speedup")
-    saved = []
+    benchmark, saved = script("benchmark_speedup"), []
     monkeypatch.setitem(benchmark["main"].__globals__, "write_json", lambda *args: saved.append(json.dumps(args[2])))
     arguments = ["--clips", "2", "--size", "16", "--frames", "4", "--rounds", "2", "--warm-up", "1"]
     benchmark["main"](["--device", "cpu", *arguments, "--fused"])
@@ -124,8 +120,8 @@ def test_speedup_saves_at_each_turn(script, tmp_path, monkeypatch):
     assert [len(file["grids"]) for file in files] == [*range(1, grids + 1), grids, grids]
     assert [len(file["grids"][0].get("ms_of_rounds", [])) for file in files] == [0] * grids + [1, 2]
     assert ["speedup" in file for file in files] == [False] * grids + [True, True]
-    assert files[-1]["grids"][0]["shape"] == "2 x 4 x 16"
-    assert files[-1]["grids"][0]["relative_flops"] == 1
+    baseline = files[-1]["grids"][0]
+    assert (baseline["shape"], baseline["relative_flops"]) == ("2 x 4 x 16", 1)
 
 
 @pytest.mark.parametrize("option", ["--profile", "--cuda-graphs"])
@@ -140,8 +136,7 @@ def test_speedup_is_of_the_recipes(script, name):
     """The baselines are those of the recipes of the same names."""
     setting, recipe = script("benchmark_speedup")["SETTINGS"][name], settings(f"{name}_baseline")
     shape = BatchShape(*(recipe[f"data.init_args.{key}"] for key in ("batch_size", "frames", "size")))
-    assert setting.baseline.shape == shape
-    assert setting.baseline.epochs == recipe["trainer.max_epochs"]
+    assert (setting.baseline.shape, setting.baseline.epochs) == (shape, recipe["trainer.max_epochs"])
     assert list(setting.baseline.milestones) == recipe["model.init_args.milestones"]
 
 
@@ -151,11 +146,8 @@ def test_steps_of_the_plan(script):
     baseline = benchmark["SETTINGS"]["slowfast"].baseline
     schedule = MultigridSchedule(baseline)
     steps = benchmark["plan_steps"](schedule, 1875)
-    assert [(grid.shape, grid.sub_batch) for grid in steps if grid.shape.frames == 32] == [
-        (BatchShape(16, 32, 112), 32),
-        (BatchShape(8, 32, 158), 16),
-        (BatchShape(4, 32, 224), 8),
-    ]
+    fine = [(grid.shape, grid.sub_batch) for grid in steps if grid.shape.frames == 32]
+    assert fine == [(BatchShape(clips, 32, size), 2 * clips) for clips, size in ((16, 112), (8, 158), (4, 224))]
     assert {(grid.shape, grid.sub_batch) for grid in steps} == set(schedule.grids_of_statistics)
     assert sum(steps.values()) == sum(Plan(schedule, 1875).phase_steps)
 

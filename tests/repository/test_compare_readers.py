@@ -28,13 +28,9 @@ def test_ours_is_right_and_others_that_are_not_installed_are_named(tmp_path):
     json_file = tmp_path / "readers.json"
     args = ["--files", "3", "--readers", "ours", "decord", "--json", str(json_file)]
     (tmp_path / "decord.py").write_text("raise ImportError")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *args],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, str(SCRIPT), *args]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "not installed: decord (ImportError)" in done.stdout
     counts = json.loads(json_file.read_text())["counts"]
     assert list(counts) == ["ours"]

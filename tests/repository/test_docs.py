@@ -37,9 +37,8 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
     for block in blocks(page, "python"):
         if block.startswith(">>>"):
             test = doctest.DocTestParser().get_doctest(block, names, page, page, 0)
-            assert (
-                doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, clear_globs=False).failed == 0
-            )
+            runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+            assert runner.run(test, clear_globs=False).failed == 0
             names.update(test.globs)
         else:
             exec(compile(block, page, "exec"), names)
@@ -92,9 +91,8 @@ def test_every_page_is_in_the_table_of_contents():
 
 
 def test_the_api_has_every_name_of_the_root():
-    listed = re.findall(
-        r"^::: lightning_multigrid\.(\S+)", "".join(PAGES[f"api/{name}.md"] for name in OF_API), re.MULTILINE
-    )
+    pages = "".join(PAGES[f"api/{name}.md"] for name in OF_API)
+    listed = re.findall(r"^::: lightning_multigrid\.(\S+)", pages, re.MULTILINE)
     assert {f"api/{name}.md" for name in ("index", *OF_API)} == {page for page in PAGES if page.startswith("api/")}
     assert {name for name in listed if "." not in name} == set(lightning_multigrid.__all__)
     assert len(listed) == len(set(listed))

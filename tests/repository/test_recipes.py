@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from itertools import product
 
 import pytest
 import torch
@@ -21,11 +22,8 @@ from tests.helpers.videos import numbered_frames, write_video
 
 RECIPES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
 # Recipes with the files that change them: Figure 3's points are in the option, HMDB51 and small GPUs in the overlays.
-CASES = [(name,) for name in RECIPES] + [
-    (f"ucf101_{model}_{kind}", "_hmdb51", "_24gb")
-    for model in ("slowfast", "r3d18")
-    for kind in ("baseline", "multigrid")
-]
+KINDS = product(("slowfast", "r3d18"), ("baseline", "multigrid"))
+CASES = [*((name,) for name in RECIPES), *((f"ucf101_{model}_{kind}", "_hmdb51", "_24gb") for model, kind in KINDS)]
 # A transformer on all grids; the others run with `-m slow`.
 SAMPLE = [("videomae_kinetics_multigrid",)]
 # What makes the transformers small; the others are small enough on small clips.
@@ -117,8 +115,7 @@ def something_something(folder):
     entries = [{"id": str(n), "template": templates[n % 2], **entry} for n in range(VIDEOS)]
     names = {"labels": labels, "train": entries, "validation": entries[:4]}
     write_files(folder, {f"labels/{name}.json": json.dumps(content) for name, content in names.items()})
-    videos = folder / "20bn-something-something-v2"
-    videos.mkdir()
+    (videos := folder / "20bn-something-something-v2").mkdir()
     video = write_video(folder / "video.webm", numbered_frames(20, 36, 48), codec="libvpx-vp9")
     for number in range(VIDEOS):
         shutil.copy(video, videos / f"{number}.webm")
@@ -128,18 +125,13 @@ def charades(folder):
     header = "id,subject,scene,quality,relevance,verified,script,objects,descriptions,actions,length\n"
     row = 'V{:04d},AAAA,Hall,6,7,Yes,"A person, twice.",door,"One; two.",c008 0.00 0.40;c147 0.20 0.80,0.83\n'
     rows = [row.format(number) for number in range(VIDEOS)]
-    write_files(
-        folder / "Charades",
-        {
-            "Charades_v1_classes.txt": "".join(f"c{label:03d} Doing {label}\n" for label in range(157)),
-            "Charades_v1_train.csv": header + "".join(rows),
-            "Charades_v1_test.csv": header + "".join(rows[:3]),
-        },
-    )
+    files = {"train": header + "".join(rows), "test": header + "".join(rows[:3])}
+    write_files(folder / "Charades", {f"Charades_v1_{split}.csv": text for split, text in files.items()})
+    names = "".join(f"c{label:03d} Doing {label}\n" for label in range(157))
+    write_files(folder / "Charades", {"Charades_v1_classes.txt": names})
     images = [Image.fromarray(frame) for frame in numbered_frames(20, 36, 48)]
     for number in range(VIDEOS):
-        frames = folder / "Charades_v1_rgb" / f"V{number:04d}"
-        frames.mkdir(parents=True)
+        (frames := folder / "Charades_v1_rgb" / f"V{number:04d}").mkdir(parents=True)
         for index, image in enumerate(images, start=1):
             image.save(frames / f"V{number:04d}-{index:06d}.jpg")
 
@@ -160,8 +152,7 @@ def ucf101(folder):
 
 
 def hmdb51(folder):
-    video = write_video(folder / "video.mp4", numbered_frames(20, 36, 48))
-    lists = {}
+    video, lists = write_video(folder / "video.mp4", numbered_frames(20, 36, 48)), {}
     for number in range(51):
         lines = [f"v{number}_{place}.avi {subset}" for place, subset in enumerate((1, 2))]
         lists[f"testTrainMulti_7030_splits/class{number}_test_split1.txt"] = "\n".join(lines) + "\n"
@@ -208,8 +199,8 @@ WEIGHTS = {
 
 
 def text_of(file):
-    """A file of a recipe, and those that it names."""
-    text = _values(FOLDER / file)
+    """A file of a recipe without its comments, and those that it names."""
+    text = "\n".join(line.split("#")[0] for line in (FOLDER / file).read_text().splitlines())
     return text + "".join(text_of(name) for name in set(re.findall(r"\w+\.yaml", text)))
 
 
@@ -231,9 +222,6 @@ def stand_in(tmp_path_factory):
         return folder
 
     return make
-
-
-# --- They run ---
 
 
 @pytest.mark.filterwarnings("ignore:.*sync_dist=True")
@@ -267,8 +255,7 @@ def test_plan_without_data(name, monkeypatch, tmp_path, capsys):
     require_library(name)
     monkeypatch.chdir(tmp_path)
     # A baseline in few iterations is less than an epoch of many more videos than Charades has, on one device.
-    arguments = ["plan", "--config", recipe(name), "--clips=40000", "--devices=8"]
-    main(arguments)
+    main(["plan", "--config", recipe(name), "--clips=40000", "--devices=8"])
     printed = capsys.readouterr()
     multigrid = is_multigrid(name)
     assert ("Multigrid schedule for a baseline of" if multigrid else "Schedule of the baseline, ") in printed.out
@@ -318,7 +305,3 @@ def test_every_recipe_says_what_was_published_and_has_a_row_in_the_table():
         assert re.search(r"^# Published( \(not ours.*?\))?: ", text, re.MULTILINE), name
         assert f"`{name}`" in table, name
     assert set(re.findall(r"^\|[^|]*\| `(\w[\w.]*)`", table, re.MULTILINE)) == set(RECIPES)
-
-
-def _values(file):
-    return "\n".join(line.split("#")[0] for line in file.read_text().splitlines())

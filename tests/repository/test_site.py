@@ -117,11 +117,8 @@ def test_each_page_is_whole_in_a_browser(site, tmp_path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/harness.html"
     with (tmp_path / "log").open("w+") as log:
-        browser = subprocess.Popen(
-            [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'user'}", "--remote-debugging-port=0", url],
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-        )
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'user'}", "--remote-debugging-port=0", url]
+        browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
         try:
             assert server.done.wait(200), "Chromium did not finish."
         finally:

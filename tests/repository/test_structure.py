@@ -74,18 +74,13 @@ def test_sub_packages_form_no_circle():
 
 def test_rooms_of_training_form_no_circle():
     """Rooms are its folders; a file beside them is a room by itself."""
-
-    def room(module):
-        return module.split(".")[2]
-
     arrows = {}
     for path in modules("training"):
         own = path.relative_to(PACKAGE / "training").with_suffix("").parts[0]
         inside = (name for name, _ in imported(path) if name.startswith("lightning_multigrid.training."))
-        arrows.setdefault(own, set()).update({room(name) for name in inside} - {own})
+        arrows.setdefault(own, set()).update({name.split(".")[2] for name in inside} - {own})
     assert {"script", "rehearsal", "parts", "lr", "checkpoints", "trainer"} <= set(arrows)
-    order = [*TopologicalSorter(arrows).static_order()]
-    assert order[-1] == "callback"
+    assert [*TopologicalSorter(arrows).static_order()][-1] == "callback"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -115,10 +110,9 @@ def test_public_names_are_there():
         assert getattr(lightning_multigrid, name).__name__ == name
     assert lightning_multigrid.__all__ == sorted(lightning_multigrid._PACKAGE)
     assert set(lightning_multigrid.__all__) <= set(dir(lightning_multigrid))
-    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
-        lightning_multigrid.nonsense  # noqa: B018
-    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
-        lightning_multigrid.models.nonsense  # noqa: B018
+    for module in (lightning_multigrid, lightning_multigrid.models):
+        with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+            module.nonsense  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,8 @@ def check(outputs, animations=1):
     assert sum("image/gif" in data for data in shown) == animations
     told = "".join(output["text"] for output in outputs if output.get("name") == "stderr")
     assert re.fullmatch(r"(Each of [\d,]+ videos is decoded once, .*)?", told, re.DOTALL)  # and no more
-    assert "steps instead of 1792500" in printed(
-        outputs
-    )  # of the plan: 239 epochs of 240,000 videos in mini-batches of 8 x 4
+    # Of the plan: 239 epochs of 240,000 videos in mini-batches of 8 x 4.
+    assert "steps instead of 1792500" in printed(outputs)
     assert "Multigrid schedule for a baseline of 8 x 8 x 40" in printed(outputs)
     both, times = [data["text/html"] for data in shown if "text/html" in data and "<table>" in data["text/html"]]
     assert "<th>steps</th><th>ms a step</th>" in times

@@ -25,12 +25,8 @@ def test_no_file_names_the_host_of_a_package_registry():
     """An index may be another one where the reader is; installers know theirs."""
     hosts = re.compile(r"pypi\.org|pythonhosted|download\.pytorch|--index-url|npmjs|anaconda\.org")
     files = [path for suffix in ("md", "yml", "yaml", "toml", "sh", "ipynb") for path in ROOT.glob(f"*.{suffix}")]
-    files += [
-        p
-        for d in (".github", ".ci", "docs", "examples", "benchmarks")
-        for p in (ROOT / d).rglob("*")
-        if p.suffix not in (".png", ".gif")
-    ]
+    folders = (ROOT / name for name in (".github", ".ci", "docs", "examples", "benchmarks"))
+    files += [path for folder in folders for path in folder.rglob("*") if path.suffix not in (".png", ".gif")]
     assert len(files) > 50
     assert [path for path in files if path.is_file() and hosts.search(path.read_text(errors="ignore"))] == []
 

@@ -130,8 +130,7 @@ def test_the_last_phase_has_the_momentum_of_the_script():
 @pytest.mark.parametrize("accumulate", [1, 2, 3])
 @pytest.mark.parametrize("frequency", [1, 2, 4])
 def test_ticks_are_those_of_lightnings_rule(batches, accumulate, frequency):
-    epoch = EpochLength(batches, accumulate)
-    ticks = 0
+    epoch, ticks = EpochLength(batches, accumulate), 0
     for done in range(3 * batches):
         assert epoch.ticks(Fraction(done, batches), "step", frequency) == ticks
         position = done % batches + 1

@@ -94,11 +94,9 @@ def test_frames_are_rounded_to_the_divisor_but_the_baseline_never():
 
 
 def test_lr_scaling():
-    scales = {
-        scaling: [phase.lr_scale for phase in MultigridSchedule(KINETICS, lr_scaling=scaling).phases[:4]]
-        for scaling in ("linear", "sqrt", "none")
-    }
-    assert scales == {"linear": [8, 4, 2, 1], "sqrt": pytest.approx([8**0.5, 2, 2**0.5, 1]), "none": [1, 1, 1, 1]}
+    sqrt = pytest.approx([8**0.5, 2, 2**0.5, 1])
+    for scaling, scales in (("linear", [8, 4, 2, 1]), ("sqrt", sqrt), ("none", [1, 1, 1, 1])):
+        assert [phase.lr_scale for phase in MultigridSchedule(KINETICS, lr_scaling=scaling).phases[:4]] == scales
 
 
 # --- The clock of the LR ---
@@ -167,9 +165,6 @@ def test_clock_rises_from_start_to_end_and_phases_tile_the_training(epochs, shar
     assert all(a <= b for a, b in pairwise(clock))
 
 
-# --- Steps ---
-
-
 def test_sub_mini_batches_grow_with_the_short_cycle_only():
     # Sec. 3.2: 8, and 16 or 32 where the short cycle makes the mini-batch 2x or 4x larger.
     schedule = MultigridSchedule(KINETICS)
@@ -202,8 +197,7 @@ def test_the_schedule_of_the_baseline_has_its_optimizer_steps_and_saves_nothing(
     schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 64), epochs=2), OFF_LONG, OFF_SHORT, epoch_factor=1)
     plan = Plan(schedule, clips, accumulate=accumulate)
     assert schedule.is_baseline
-    assert plan.baseline_steps == 2 * batches
-    assert plan.optimizer_steps == 2 * math.ceil(batches / accumulate)
+    assert (plan.baseline_steps, plan.optimizer_steps) == (2 * batches, 2 * math.ceil(batches / accumulate))
     assert {step.shape for step in plan.epoch(1)} == {BatchShape(4, 8, 64)}
     assert not re.search("instead|fewer|Multigrid", str(plan))
     assert not replace(schedule, epoch_factor=1.5).is_baseline

@@ -113,8 +113,7 @@ HOST = "https://host/videos"
 @pytest.mark.parametrize("root", [HOST, f"{HOST}/"])
 def test_urls_below_the_root(given, kept, root):
     manifest = build([(given, [0])], root=root)
-    assert manifest.path(0) == kept
-    assert manifest.paths() == [kept]
+    assert (manifest.path(0), manifest.paths()) == (kept, [kept])
 
 
 def test_names_in_stores_are_kept_as_they_are(monkeypatch):
@@ -261,8 +260,7 @@ def disk(tmp_path):
 
 
 def test_existing_only_lists_each_folder_once(disk, monkeypatch):
-    listed = []
-    listdir = os.listdir
+    listed, listdir = [], os.listdir
     monkeypatch.setattr(os, "listdir", lambda folder: listed.append(folder) or listdir(folder))
     monkeypatch.setattr(os, "stat", None)
     builder = ManifestBuilder("list.csv", disk, existing_only=True)

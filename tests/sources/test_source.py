@@ -25,12 +25,11 @@ from lightning_multigrid.sources import (
     VideoSource,
 )
 from lightning_multigrid.video import VideoClassifier, VideoDataModule
+from tests.helpers.tiny import QUIET
 from tests.helpers.videos import write_video
 
 
 class Recorder(VideoClassifier):
-    """Keeps what it was given."""
-
     seen: ClassVar[dict[str, list[tuple[Tensor, Tensor]]]] = {"train": [], "val": []}
 
     def training_step(self, batch, batch_idx):
@@ -60,39 +59,20 @@ def source(name, **arguments):
     return {"class_path": f"lightning_multigrid.sources.{name}", "init_args": arguments}
 
 
-QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-
-
 def write_config(path, num_classes, data, callbacks=(), **model):
+    cnn = {"class_path": "lightning_multigrid.models.small_cnn", "init_args": {"num_classes": num_classes, "width": 2}}
+    clips = {"batch_size": 1, "frames": 4, "size": 32, "stride": 2}
+    trainer = {"accelerator": "cpu", "max_epochs": 1, "num_sanity_val_steps": 0, "callbacks": [*callbacks]}
     values = {
         "model": {
             "class_path": "tests.sources.test_source.Recorder",
-            "init_args": {
-                "model": {
-                    "class_path": "lightning_multigrid.models.small_cnn",
-                    "init_args": {"num_classes": num_classes, "width": 2},
-                },
-                "num_classes": num_classes,
-                **model,
-            },
+            "init_args": {"model": cnn, "num_classes": num_classes, **model},
         },
-        "data": {
-            "class_path": "lightning_multigrid.VideoDataModule",
-            "init_args": {"batch_size": 1, "frames": 4, "size": 32, "stride": 2, **data},
-        },
-        "trainer": {
-            "accelerator": "cpu",
-            "max_epochs": 1,
-            "num_sanity_val_steps": 0,
-            "callbacks": [*callbacks],
-            **QUIET,
-        },
+        "data": {"class_path": "lightning_multigrid.VideoDataModule", "init_args": clips | data},
+        "trainer": trainer | QUIET,
     }
     path.write_text(yaml.safe_dump(values))
     return str(path)
-
-
-# --- The classes ---
 
 
 @pytest.mark.parametrize("kind", [Charades, HMDB51, Kinetics, SomethingSomething, UCF101, VideoList])

@@ -55,11 +55,8 @@ def test_a_checkpoint_at_a_url_is_that_of_lightning():
 @pytest.mark.parametrize("failing", ["torch.save", "os.fsync", "os.replace"])
 def test_a_full_disk_leaves_the_checkpoint_before(failing, tmp_path):
     io.save_checkpoint(CHECKPOINT, tmp_path / "last.ckpt")
-    full = OSError(errno.ENOSPC, "No space left on device")
-    with (
-        mock.patch(failing, side_effect=full),
-        pytest.raises(OSError, match="last.ckpt could not be .*: .* No space left"),
-    ):
+    full = mock.patch(failing, side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    with full, pytest.raises(OSError, match="last.ckpt could not be .*: .* No space left"):
         io.save_checkpoint({"state_dict": {}}, tmp_path / "last.ckpt")
     assert os.listdir(tmp_path) == ["last.ckpt"]
     assert same(io.load_checkpoint(tmp_path / "last.ckpt"), CHECKPOINT)
@@ -92,13 +89,8 @@ class Hostile:
 
 def test_a_checkpoint_that_would_run_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    fit(
-        Module(),
-        MultigridCallback(),
-        ModelCheckpoint(tmp_path, filename="good"),
-        max_epochs=1,
-        enable_checkpointing=True,
-    )
+    saver = ModelCheckpoint(tmp_path, filename="good")
+    fit(Module(), MultigridCallback(), saver, max_epochs=1, enable_checkpointing=True)
     checkpoint = torch.load("good.ckpt", weights_only=True)
     checkpoint["callbacks"]["MultigridCallback"]["seed"] = Hostile()
     torch.save(checkpoint, "bad.ckpt")

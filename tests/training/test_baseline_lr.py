@@ -38,14 +38,21 @@ def test_lr_by_hand():
     assert [clips for clips, *_ in module.shapes] == ([10] * 8 + [5] * 7) * 2 + [5] * 15
 
 
+class Reading(Module):
+    """Reads something of the Trainer before it steps its scheduler."""
+
+    def __init__(self, read):
+        super().__init__(lambda optimizer, _: lr_scheduler.ExponentialLR(optimizer, 0.9))
+        self.read = read
+
+    def lr_scheduler_step(self, scheduler, metric):
+        self.read(self.trainer)
+        scheduler.step()
+
+
 @pytest.mark.parametrize("name", ["fit_loop", "train_dataloader"])
 def test_a_scheduler_that_reads_the_loop_of_this_run_is_refused(name):
-    class Reading(Module):
-        def lr_scheduler_step(self, scheduler, metric):
-            getattr(self.trainer, name)
-            scheduler.step()
-
-    module = Reading(lambda optimizer, _: lr_scheduler.ExponentialLR(optimizer, 0.9))
+    module = Reading(lambda host: getattr(host, name))
     with pytest.raises(MisconfigurationException, match=rf"reads `trainer\.{name}`.*`trainer\.num_training_batches`"):
         fit(module, MultigridCallback(), max_epochs=2)
 
@@ -71,24 +78,20 @@ def test_a_scheduler_that_holds_the_trainer_sees_the_baselines_numbers():
 
 
 def test_a_scheduler_sees_the_limit_of_mini_batches_of_its_script():
-    class Reading(Module):
-        def lr_scheduler_step(self, scheduler, metric):
-            seen.add(self.trainer.limit_train_batches)
-            scheduler.step()
-
     seen = set()
-    module = Reading(lambda optimizer, _: lr_scheduler.ExponentialLR(optimizer, 0.9))
-    fit(module, MultigridCallback(), max_epochs=2, limit_train_batches=0.5)
+    fit(
+        Reading(lambda host: seen.add(host.limit_train_batches)),
+        MultigridCallback(),
+        max_epochs=2,
+        limit_train_batches=0.5,
+    )
     assert seen == {0.5}
 
 
 @pytest.mark.parametrize("interval", sampled(["step", "epoch"], "step"))
 def test_learning_rate_monitor_shows_the_scripts_schedule_and_we_log_what_is_used(tmp_path, interval):
-    module = Module(
-        lambda optimizer, _: {"scheduler": lr_scheduler.CosineAnnealingLR(optimizer, 100), "interval": "step"}
-    )
-    logger = CSVLogger(tmp_path)
-    monitor = LearningRateMonitor(logging_interval=interval)
+    module = Module(lambda one, _: {"scheduler": lr_scheduler.CosineAnnealingLR(one, 100), "interval": "step"})
+    logger, monitor = CSVLogger(tmp_path), LearningRateMonitor(logging_interval=interval)
     sampler = schedule_of(fit(module, monitor, MultigridCallback(), logger=logger, log_every_n_steps=1))
     with open(f"{logger.log_dir}/metrics.csv") as file:
         rows = list(csv.DictReader(file))
@@ -135,8 +138,6 @@ def scaled(optimizer):
 
 
 class Overwriting(SGD):
-    """Writes its LR within `step`."""
-
     def step(self, closure=None):
         for group in self.param_groups:
             group["lr"] = self.written(group["lr"])

@@ -3,6 +3,7 @@
 import copy
 import random
 import re
+from contextlib import nullcontext
 
 import lightning as L
 import numpy as np
@@ -49,6 +50,10 @@ def transfer(change):
     return lambda self, batch, index: [change(batch[0]), batch[1]]
 
 
+def functional(self, x):
+    return self.net[4](nn.functional.conv3d(resize(x), self.net[0].weight, stride=2).mean((2, 3, 4)))
+
+
 # --- What grows back (B4) ---
 
 HOOK = r"The dataset, its `collate_fn` or a hook of the mini-batch gets or makes clips with {} times the points"
@@ -74,15 +79,7 @@ GROWN = {
         loader,
         STEP,
     ),
-    "functional": (
-        lambda: script(
-            forward=lambda self, x: self.net[4](
-                nn.functional.conv3d(resize(x), self.net[0].weight, stride=2).mean((2, 3, 4))
-            )
-        ),
-        loader,
-        STEP,
-    ),
+    "functional": (lambda: script(forward=functional), loader, STEP),
 }
 
 
@@ -112,22 +109,25 @@ def crop(x):
     return x[..., :size, :size]
 
 
+def halved(x):
+    return resize(x, x.shape[2], x.shape[-1] // 2)
+
+
+def padded(self, x):
+    return self.net(nn.functional.pad(x, [0, -x.shape[-1] % 8, 0, -x.shape[-2] % 8]))
+
+
+def folded(self, x):
+    return self.net(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1)).mean(1)
+
+
+IMAGES = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 PASSING = {
-    "padding": lambda: script(
-        forward=lambda self, x: self.net(nn.functional.pad(x, [0, -x.shape[-1] % 8, 0, -x.shape[-2] % 8]))
-    ),
+    "padding": lambda: script(forward=padded),
     "random crops": lambda: script(on_after_batch_transfer=transfer(crop)),
-    "half the size": lambda: script(
-        on_after_batch_transfer=transfer(lambda x: resize(x, x.shape[2], x.shape[-1] // 2))
-    ),
-    "a frame at a time": lambda: script(
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-        forward=lambda self, x: sum(self.net(frame) for frame in x.unbind(2)),
-    ),
-    "folded": lambda: script(
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-        forward=lambda self, x: self.net(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1)).mean(1),
-    ),
+    "half the size": lambda: script(on_after_batch_transfer=transfer(halved)),
+    "a frame at a time": lambda: script(IMAGES, forward=lambda self, x: sum(map(self.net, x.unbind(2)))),
+    "folded": lambda: script(IMAGES, forward=folded),
 }
 
 
@@ -206,10 +206,8 @@ def test_a_grid_that_fails_is_refused_by_the_layer(name):
 
 
 def test_axes_that_are_misnamed_are_refused_by_the_layer():
-    module = script(
-        nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.AdaptiveAvgPool3d(1), nn.Flatten()),
-        forward=lambda self, x: self.net(x.movedim(-1, 1)),
-    )
+    net = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.AdaptiveAvgPool3d(1), nn.Flatten())
+    module = script(net, forward=lambda self, x: self.net(x.movedim(-1, 1)))
     train = DataLoader([(clip[:2].movedim(0, -1), label) for clip, label in clips()], 4, shuffle=True)
     message = r"`net.0` \(Conv3d\) fails .*name them, for instance `MultigridCallback\(layout='THWC'\)`"
     with pytest.raises(ValueError, match=message):
@@ -248,9 +246,8 @@ class Levels(nn.Module):
 def test_divisors_that_a_refusal_names_train(strides, divisors):
     train = DataLoader(clips(frames=12, size=36), 4)
     named = ", ".join(f"{name}={divisor}" for name, divisor in divisors.items())
-    with pytest.raises(
-        ValueError, match=rf"fails with .* It runs on all grids with `MultigridCallback\({named}\)`, which"
-    ):
+    said = rf"fails with .* It runs on all grids with `MultigridCallback\({named}\)`, which"
+    with pytest.raises(ValueError, match=said):
         fit(script(Levels(*strides)), MultigridCallback(), train=train)
     begin(script(Levels(*strides)), MultigridCallback(**divisors), train=train)
 
@@ -261,13 +258,10 @@ HALF = LongCycle(((0.5, 1), (1, 1)))
 @pytest.mark.parametrize("frames", [6, 8])
 def test_clips_of_any_number_of_frames_that_mix_are_refused(frames):
     """A third of the frames, too: three clips of 2 are as long as one of 6."""
-    cycle = LongCycle(((2 / frames, 1), (0.5, 1), (1, 1)))
+    callback = MultigridCallback(long_cycle=LongCycle(((2 / frames, 1), (0.5, 1), (1, 1))))
+    module = script(nn.Sequential(Shift(frames), nn.Linear(3, 4)))
     with pytest.raises(ValueError, match="Script cannot take clips of .* x 16 x 16"):
-        fit(
-            script(nn.Sequential(Shift(frames), nn.Linear(3, 4))),
-            MultigridCallback(long_cycle=cycle),
-            train=DataLoader(clips(frames=frames), 4),
-        )
+        fit(module, callback, train=DataLoader(clips(frames=frames), 4))
 
 
 def test_clips_that_mix_on_every_grid_or_on_none_pass():
@@ -314,12 +308,11 @@ def test_windows_of_video_swin_as_its_authors_wrote_it_are_refused(told):
     if told:
         WindowAttention3D.set_grid = lambda self, frames, size: None
     module = script(nn.Sequential(WindowAttention3D(), *NET))
-    if told:
+    said = r"`net.0` \(WindowAttention3D\) reads the biases of other distances"
+    with nullcontext() if told else pytest.raises(ValueError, match=said):
         begin(module, MultigridCallback())
-        return
-    with pytest.raises(ValueError, match=r"`net.0` \(WindowAttention3D\) reads the biases of other distances"):
-        begin(module, MultigridCallback())
-    begin(module, MultigridCallback(long_cycle=LongCycle(((0.5, 1), (1, 1))), short_cycle=ShortCycle((1,))))
+    if not told:
+        begin(module, MultigridCallback(long_cycle=HALF, short_cycle=ShortCycle((1,))))
 
 
 def reading(self, batch, batch_idx):
@@ -386,13 +379,11 @@ def test_whatever_a_step_does_the_training_is_the_one_without_a_rehearsal(name, 
         net = copy.deepcopy(NET).insert(2, nn.Dropout())
         module = script(net, training_step=STEPS[name], forward=L.LightningModule.forward)
         module.automatic_optimization = name != "manual optimization"
-        logger = CSVLogger(tmp_path)
-        logged = []
-        logger.log_metrics = lambda metrics, step: logged.append(
-            {name: value for name, value in metrics.items() if "multigrid" not in name}
-        )
+        logger, logged = CSVLogger(tmp_path), []
+        logger.log_metrics = lambda metrics, step: logged.append(metrics)
         fit(module, MultigridCallback(seed=0), max_epochs=1, logger=logger)
-        return [*module.state_dict().values()], logged
+        told = [{name: value for name, value in metrics.items() if "multigrid" not in name} for metrics in logged]
+        return [*module.state_dict().values()], told
 
     rehearsed, logged = train()
     monkeypatch.setattr("lightning_multigrid.training.run.check_grids", lambda *_: None)
@@ -417,13 +408,19 @@ def test_what_cannot_be_rehearsed_is_said():
         begin(module, MultigridCallback())
 
 
-def test_a_step_that_takes_no_more_clips_than_the_baseline_has_is_refused():
-    """As of a queue of so many; on the baseline's grid, it trains."""
+def taking(allowed):
+    """A step that takes some numbers of clips alone."""
 
     def step(self, batch, _):
-        assert len(batch[0]) <= 4
+        assert allowed(len(batch[0]))
         return cross_entropy(self(batch[0]), batch[1])
 
+    return step
+
+
+def test_a_step_that_takes_no_more_clips_than_the_baseline_has_is_refused():
+    """As of a queue of so many; on the baseline's grid, it trains."""
+    step = taking(lambda number: number <= 4)
     said = r"A step of Script takes 2 clips of the grid of .*, but not 8 \(AssertionError: .* as `clips.shape\[0\]`"
     with pytest.raises(ValueError, match=said):
         fit(script(training_step=step), MultigridCallback(), max_epochs=1)
@@ -432,11 +429,7 @@ def test_a_step_that_takes_no_more_clips_than_the_baseline_has_is_refused():
 
 def test_a_step_that_takes_powers_of_two_alone_is_refused_where_the_plan_has_other_numbers():
     """As of MoCo's queue, whose length is a multiple of the clips. The short cycle makes 3 times as many of 0.6."""
-
-    def step(self, batch, _):
-        assert 64 % len(batch[0]) == 0
-        return cross_entropy(self(batch[0]), batch[1])
-
+    step = taking(lambda number: 64 % number == 0)
     factors = {"long_cycle": LongCycle(((0.25, 1), (1, 1))), "short_cycle": ShortCycle((0.6, 1))}
     with pytest.raises(ValueError, match="takes 2 clips of the grid of .*, but not 12 "):
         begin(script(training_step=step), MultigridCallback(**factors))
@@ -458,11 +451,8 @@ def test_a_hidden_state_that_is_kept_from_step_to_step_is_refused(reset):
             return cross_entropy(self.net["head"](states[:, -1]), batch[1])
 
     fit(Recurrent(), MultigridCallback.baseline(), max_epochs=1)
-    if reset:
-        fit(Recurrent(), MultigridCallback(), max_epochs=1)
-        return
     said = r"Recurrent keeps something .* 4 clips .* other clips `net.cell` \(GRU\) fails with .* hidden size .* Reset"
-    with pytest.raises(ValueError, match=said):
+    with nullcontext() if reset else pytest.raises(ValueError, match=said):
         fit(Recurrent(), MultigridCallback(), max_epochs=1)
 
 
@@ -498,13 +488,8 @@ def test_a_step_that_takes_multiples_of_the_baselines_clips_is_rehearsed_with_th
 
 def test_a_step_that_takes_as_many_clips_as_any_mini_batch_has_is_let_through():
     """The rehearsal tries more of them, for the sum of the losses."""
-
-    def step(self, batch, _):
-        assert len(batch[0]) <= 8
-        return cross_entropy(self(batch[0]), batch[1])
-
     cycles = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((0.5**0.5, 1))}
-    fit(script(training_step=step), MultigridCallback(**cycles), max_epochs=1)
+    fit(script(training_step=taking(lambda number: number <= 8)), MultigridCallback(**cycles), max_epochs=1)
 
 
 def test_a_model_that_was_built_for_another_grid_fails_on_that_of_the_baseline():
@@ -525,8 +510,7 @@ def test_the_mode_of_a_compiled_module_and_its_statistics_stay():
     """The copy must not run the original, which has the compiled steps."""
     module = script(forward=lambda self, x: self.net(x), make_net=lambda self: copy.deepcopy(NET))
     before = copy.deepcopy(module.net.state_dict())
-    compiled = torch.compile(module, backend="eager")
-    seen = []
+    compiled, seen = torch.compile(module, backend="eager"), []
     look = LambdaCallback(on_train_start=lambda _, fitted: seen.append(copy.deepcopy(fitted.net.state_dict())))
     few = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((0.5,))}  # each grid is a graph
     fit(compiled, MultigridCallback(**few), look, max_epochs=1)
@@ -537,8 +521,6 @@ def test_the_mode_of_a_compiled_module_and_its_statistics_stay():
 
 
 class Counting(Dataset):
-    """Counts what it is asked for."""
-
     def __init__(self):
         self.log = []
 

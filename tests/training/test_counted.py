@@ -12,6 +12,11 @@ from tests.helpers.attention import swin
 from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 WIDTH = 8
+CYCLES = {"short_cycle": ShortCycle((0.5, 1)), "long_cycle": LongCycle(((0.5, 0.5), (0.5, 1), (1, 1)))}
+
+
+def tokens_of(x):  # B x C x T x H x W -> B x N x C
+    return x.flatten(2).transpose(1, 2)
 
 
 class Tokens(nn.Module):
@@ -27,8 +32,8 @@ class Tokens(nn.Module):
     def forward(self, x):
         return self.head(self.placed(self.patches(x)).mean(1))
 
-    def placed(self, x):  # B x C x T x H x W -> B x N x C
-        x = x.flatten(2).transpose(1, 2)
+    def placed(self, x):
+        x = tokens_of(x)
         return x + self.places(x.shape[1], x)
 
 
@@ -56,7 +61,7 @@ class Rotated(Tokens):
     """As V-JEPA 2: the number of a token becomes frame, row and column of the grid that the model was made for."""
 
     def placed(self, x):
-        x = x.flatten(2).transpose(1, 2)
+        x = tokens_of(x)
         ids = torch.arange(x.shape[1], device=x.device)
         return x * torch.cat([sinusoids((ids // 16).float()), sinusoids((ids % 16).float())], -1)[:, ::2]
 
@@ -253,8 +258,7 @@ class Spreading(Sliced):
 @pytest.mark.parametrize("model", [Accepted, Spreading])
 def test_a_method_set_grid_takes_it_upon_itself(model):
     module = script(model())
-    callback = MultigridCallback(short_cycle=ShortCycle((0.5, 1)), long_cycle=LongCycle(((0.5, 0.5), (0.5, 1), (1, 1))))
-    fit(module, callback, max_epochs=1)
+    fit(module, MultigridCallback(**CYCLES), max_epochs=1)
     assert len(set(module.shapes)) > 2
 
 
@@ -275,15 +279,10 @@ class OfDicts(Module):
 
 
 def test_pixels_may_be_counted_where_boxes_follow_and_frames_may_not():
-    shapes = {"short_cycle": ShortCycle((0.5, 1)), "long_cycle": LongCycle(((0.5, 0.5), (0.5, 1), (1, 1)))}
-    alone = {"clips": ["clip"], "seed": 0, "size_divisor": 8, **shapes}
+    alone = {"clips": ["clip"], "seed": 0, "size_divisor": 8, **CYCLES}
     train = DataLoader(WithBoxes(), 4)
     for axes in ("xyxy", lambda boxes, change: boxes):  # or cameras
         fit(script(InSpace(), OfDicts), MultigridCallback(follow={"boxes": axes}, **alone), train=train, max_epochs=1)
+    callback = MultigridCallback(follow={"boxes": "xyxy"}, **alone)
     with pytest.raises(ValueError, match=r"counts places from the first: on the grid of 4 x 32 x 32"):
-        fit(
-            script(OfEachClip(), OfDicts),
-            MultigridCallback(follow={"boxes": "xyxy"}, **alone),
-            train=train,
-            max_epochs=1,
-        )
+        fit(script(OfEachClip(), OfDicts), callback, train=train, max_epochs=1)

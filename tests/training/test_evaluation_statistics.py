@@ -2,6 +2,7 @@
 
 import copy
 import multiprocessing
+from functools import partial
 from itertools import product
 
 import lightning as L
@@ -92,17 +93,10 @@ class Snapshots(Callback):
 
 @pytest.mark.parametrize("workers", sampled([0, 1], 1))
 def test_every_validation_has_the_statistics_of_all_clips(workers):
-    seen = Snapshots()
-    module = Module()
+    seen, module = Snapshots(), Module()
     before = set(multiprocessing.active_children())  # of other tests
-    fit(
-        module,
-        MultigridCallback(precise_bn_batches=ALL),
-        seen,
-        train=train(num_workers=workers),
-        val=val(),
-        val_check_interval=0.5,
-    )
+    callback, arguments = MultigridCallback(precise_bn_batches=ALL), {"val": val(), "val_check_interval": 0.5}
+    fit(module, callback, seen, train=train(num_workers=workers), **arguments)
     assert len(seen.found) == 4  # also in the middle of epochs
     assert_close(seen.found, seen.expected, rtol=2e-5, atol=1e-4)
     # The moving average, which the baseline keeps, is far from them.
@@ -121,10 +115,8 @@ def sampler_of(callback):
 
 class TwoLayers(Module):
     def make_net(self):
-        net = super().make_net()
-        return nn.Sequential(
-            *net[:3], nn.Conv3d(6, 5, 3, padding=1), nn.BatchNorm3d(5), *net[3:5], nn.Linear(5, CLASSES)
-        )
+        net, second = super().make_net(), nn.Conv3d(6, 5, 3, padding=1)
+        return nn.Sequential(*net[:3], second, nn.BatchNorm3d(5), *net[3:5], nn.Linear(5, CLASSES))
 
 
 def test_deep_layers_see_clips_that_are_normalised_as_in_training():
@@ -171,8 +163,7 @@ def test_training_is_the_same_to_the_bit(arguments):
         host = fit(modules[-1], MultigridCallback(precise_bn_batches=batches), train=train(), val=val(), **arguments)
         modules[-1].logged = float(host.callback_metrics["loss"])
     plain, precise = modules
-    assert plain.seen == precise.seen
-    assert plain.logged == precise.logged
+    assert (plain.seen, plain.logged) == (precise.seen, precise.logged)
     for (name, ours), theirs in zip(precise.state_dict().items(), plain.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs) is (name not in STATISTICS), name
 
@@ -223,7 +214,7 @@ def test_a_checkpoint_is_what_was_validated(tmp_path):
     """Also in the middle of an epoch, and where checkpoints and validations come in each other's way."""
     scores, saver = [], ModelCheckpoint(tmp_path, filename="{epoch}-{step}", save_top_k=-1)
     look = callbacks.LambdaCallback(
-        on_validation_end=lambda host, _: scores.append(float(host.callback_metrics["val"]))
+        on_validation_end=lambda host, _: scores.append(host.callback_metrics["val"].item())
     )
     arguments = {"val_check_interval": 0.5, "enable_checkpointing": True, "num_sanity_val_steps": 0}
     fit(Module(), MultigridCallback(precise_bn_batches=3), look, saver, train=train(), val=val(), **arguments)
@@ -369,12 +360,6 @@ class Silent(Module):
         return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
 
 
-def values_of(module):
-    layers = tracking_layers(module)
-    assert len(layers) == 1
-    return [(layer.running_mean.clone(), layer.running_var.clone()) for layer in layers.values()]
-
-
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile's own
 @pytest.mark.parametrize(
     "kind",
@@ -389,8 +374,8 @@ def test_modules_of_every_kind(kind):
     host.fit(fitted, DataLoader(data, 4, shuffle=True), DataLoader(data, 4))
     state = {f"net.{name.rpartition('net.')[2]}": p for name, p in module.state_dict().items()}
     state = {name.replace("_orig_mod.", ""): value for name, value in state.items()}
-    [found] = values_of(module)
-    assert_close(list(found), [s.float() for s in brute_force(state)], rtol=2e-5, atol=1e-4)
+    [layer] = tracking_layers(module).values()
+    assert_close([layer.running_mean, layer.running_var], [s.float() for s in brute_force(state)], rtol=2e-5, atol=1e-4)
 
 
 class WeightNorm(Module):
@@ -516,16 +501,12 @@ def test_sharded_models_are_refused():
 # --- Ranks ---
 
 
-def unmoved(parameters):
-    return SGD(parameters, lr=0.0)
-
-
 class OnRanks(TwoLayers):
     """Keeps its weights, and writes down its statistics on each rank."""
 
-    def __init__(self, folder, average=False):
-        super().__init__(optimizer=unmoved)
-        self.folder, self.average = str(folder), average
+    def __init__(self, folder):
+        super().__init__(optimizer=partial(SGD, lr=0.0))
+        self.folder = str(folder)
         self.before, self.validated = [], []
 
     def statistics(self):

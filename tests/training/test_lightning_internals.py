@@ -199,13 +199,8 @@ def test_limit_loop():
 def test_add_steps_elsewhere():
     for limit, steps in ((4, 7), (-1, 10)):
         changes, module = Changes(), Module()
-        host = fit(
-            module,
-            at_start(lambda host, changes=changes: add_steps_elsewhere(host, 3, changes)),
-            train=few(20),
-            max_epochs=2,
-            max_steps=limit,
-        )
+        adds = at_start(lambda host, changes=changes: add_steps_elsewhere(host, 3, changes))
+        host = fit(module, adds, train=few(20), max_epochs=2, max_steps=limit)
         assert len(module.seen) == steps
         changes.close()
         assert host.max_steps == limit
@@ -304,9 +299,8 @@ def test_attach():
 
 def test_replace_loader():
     data, other, asked = few(), few(12), []
-    asks = at_start(
-        lambda host: asked.append(host.estimated_stepping_batches)
-    )  # Lightning requests the loader for that
+    # Lightning requests the loader for that.
+    asks = at_start(lambda host: asked.append(host.estimated_stepping_batches))
     with Changes() as changes:
         module = Module()
         trainer(asks, at_start(lambda host: replace_loader(host, other, changes)), max_epochs=1).fit(module, data)

@@ -45,10 +45,8 @@ def test_another_place_than_the_checkpoints_is_refused(tmp_path):
 
     saver = ModelCheckpoint(tmp_path, every_n_train_steps=5, filename="{step}", save_top_k=-1)
     fit(Module(), MultigridCallback(), saver, enable_checkpointing=True)
-    with pytest.raises(
-        MisconfigurationException,
-        match="continues at Place.epoch=1, batch=5., but MultigridCallback has planned Place.epoch=0, b",
-    ):
+    said = "continues at Place.epoch=1, batch=5., but MultigridCallback has planned Place.epoch=0, b"
+    with pytest.raises(MisconfigurationException, match=said):
         fit(Module(), MultigridCallback(), Skips(), ckpt_path=tmp_path / "step=5.ckpt")
 
 
@@ -85,30 +83,20 @@ def test_a_second_fit_goes_on_after_an_epoch_whose_end_failed(multigrid):
 
 # --- What is left behind ---
 
-
-class Late(L.Callback):
-    def __init__(self):
-        self.torn_down = 0
-
-    def teardown(self, trainer, pl_module, stage):
-        self.torn_down += 1
+STARTS = "on_fit_start", "on_train_start"
 
 
 @pytest.mark.parametrize(
     ("first", "hook"),
-    sampled(
-        list(product([True, False], ["on_fit_start", "on_train_start"])),
-        (True, "on_fit_start"),
-        (False, "on_train_start"),
-    ),
+    sampled([*product([True, False], STARTS)], (True, STARTS[0]), (False, STARTS[1])),
 )
 def test_a_callback_that_another_one_appends_while_the_fit_starts_is_torn_down(first, hook):
-    late = Late()
-
+    torn_down = []
+    late = LambdaCallback(teardown=lambda *_, **__: torn_down.append(late))
     both = [LambdaCallback(**{hook: lambda host, _: host.callbacks.append(late)}), MultigridCallback()]
     both = both if first else both[::-1]
     host = fit(Module(), *both, max_epochs=2)
-    assert late.torn_down == 1
+    assert torn_down == [late]
     assert [callback for callback in host.callbacks if callback in (*both, late)] == [*both, late]
 
 

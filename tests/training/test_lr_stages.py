@@ -32,10 +32,8 @@ def test_warmup_and_milestones_are_read_inside_other_schedulers(optimizer):
     # The names of the parts are torch's own business: this fails when they change.
     warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2)
     steps = lr_scheduler.MultiStepLR(optimizer, [3, 5])
-    sequential = lr_scheduler.SequentialLR(optimizer, [warmup, steps], milestones=[2])
-    assert stages(sequential) == ((5, 7), 2, True)
-    chained = lr_scheduler.ChainedScheduler([warmup, steps])
-    assert stages(chained) == ((3, 5), 2, True)
+    assert stages(lr_scheduler.SequentialLR(optimizer, [warmup, steps], milestones=[2])) == ((5, 7), 2, True)
+    assert stages(lr_scheduler.ChainedScheduler([warmup, steps])) == ((3, 5), 2, True)
 
 
 def test_a_part_of_a_sequence_has_the_milestones_before_its_end(optimizer):
@@ -75,12 +73,9 @@ def test_schedulers_beside_each_other_are_read_together_in_any_order(optimizer, 
     assert together(steps, cosine) == ((4, 8), 0, False)
     assert together(steps, cosine, warmup) == ((4, 8), 2, False)
     assert together(steps, plateau) == ((4, 8), 0, True)
-    often = lr_stages(
-        [LRSchedulerConfig(steps), LRSchedulerConfig(lr_scheduler.StepLR(optimizer, 1))][::order],
-        EpochLength(20),
-        Fraction(20),
-    )
-    assert often == ((4, 8), 0, False)  # a step in each epoch is a smooth decay
+    each = [LRSchedulerConfig(steps), LRSchedulerConfig(lr_scheduler.StepLR(optimizer, 1))][::order]
+    # A step in each epoch is a smooth decay.
+    assert lr_stages(each, EpochLength(20), Fraction(20)) == ((4, 8), 0, False)
 
 
 def test_a_falling_linear_lr_is_no_warmup(optimizer):

@@ -217,14 +217,8 @@ def test_a_training_that_begins_anew_says_where_it_has_put_what_was_there(silent
     """A bar that is off prints nothing above it."""
     bar = [TQDMProgressBar(refresh_rate=0)] * silent
     for _ in range(2):
-        fit(
-            Module(),
-            NewestCheckpoint(tmp_path),
-            *bar,
-            max_epochs=1,
-            enable_checkpointing=True,
-            enable_progress_bar=silent,
-        )
+        arguments = {"enable_checkpointing": True, "enable_progress_bar": silent}
+        fit(Module(), NewestCheckpoint(tmp_path), *bar, max_epochs=1, **arguments)
     said = f"{tmp_path}/last.ckpt was of an earlier training, and is {tmp_path}/earlier-1.ckpt now. To continue that"
     assert said in caplog.text
 

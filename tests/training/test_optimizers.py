@@ -150,12 +150,9 @@ def test_an_optimizer_that_the_trainer_does_not_know_is_refused():
             self.manual_backward(super().training_step(batch, batch_idx))
             self.held.step()
 
-    with (
-        pytest.warns(UserWarning, match="will run with no optimizer"),
-        pytest.raises(
-            MisconfigurationException, match=r"holds a SGD that it .* Return it; .* by `self.optimizers\(\)`"
-        ),
-    ):
+    alone = r"holds a SGD that it .* Return it; .* by `self.optimizers\(\)`"
+    without = pytest.warns(UserWarning, match="will run with no optimizer")
+    with without, pytest.raises(MisconfigurationException, match=alone):
         fit(Holds(), MultigridCallback())
     with pytest.warns(UserWarning, match="will run with no optimizer"):
         begin(Holds(), MultigridCallback(lr_scaling="none"))
@@ -163,9 +160,7 @@ def test_an_optimizer_that_the_trainer_does_not_know_is_refused():
 
 def saying_so(name, **settings):
     """Makes an optimizer of another name, whose groups have these settings, too."""
-    return lambda parameters: named(name, torch.optim.RMSprop)(
-        [{"params": list(parameters), **settings}], 1e-3, weight_decay=0.1
-    )
+    return lambda parameters: named(name)([{"params": [*parameters], **settings}], 1e-3, weight_decay=0.1)
 
 
 @pytest.mark.parametrize(

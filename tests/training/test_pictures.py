@@ -62,8 +62,7 @@ def test_a_clip_is_the_one_of_its_request(monkeypatch, tmp_path):
     shown(monkeypatch, Grey(), MultigridCallback(**CYCLES), folder=tmp_path, clips=2, show=show)
     again = [FixedClips(Grey()).read_clip(one)["video"].shape for one in requests]
     assert again == 2 * [(3, 2, 40, 40)] + 2 * [(3, 4, 80, 80)]
-    assert requests[0].index == requests[2].index
-    assert requests[0].seed == requests[2].seed
+    assert (requests[0].index, requests[0].seed) == (requests[2].index, requests[2].seed)
 
 
 def test_normalised_pixels_are_stretched_and_depth_has_one_channel(monkeypatch, tmp_path):
@@ -81,9 +80,7 @@ def test_normalised_pixels_are_stretched_and_depth_has_one_channel(monkeypatch, 
 def test_a_picture_is_a_file_of_its_grid(tmp_path):
     [coarse, fine] = show_grids(DataLoader(Grey(), batch_size=2), tmp_path, MultigridCallback(**CYCLES), clips=1)
     found = [np.asarray(Image.open(path).convert("L")) for path in (coarse, fine)]
-    assert [(picture < 100).sum() >= frames * 80 * 80 for picture, frames in zip(found, (2, 4), strict=True)] == [
-        True
-    ] * 2
+    assert all((picture < 100).sum() >= frames * 80 * 80 for picture, frames in zip(found, (2, 4), strict=True))
 
 
 class Own:
@@ -103,14 +100,10 @@ class Own:
 
 def test_clips_that_a_dataset_brings_to_a_grid_itself_are_drawn(monkeypatch, tmp_path):
     drawn = shown(monkeypatch, Own(3), MultigridCallback(**CYCLES), folder=tmp_path, clips=2)
-    assert {name: [clip.shape for clip, _ in clips] for name, clips in drawn.items()} == {
-        "2x4.png": [(2, 3, 4, 4)] * 2,
-        "4x8.png": [(4, 3, 8, 8)] * 2,
-    }
-    assert sorted((clip.mean().item(), text) for clip, text in drawn["4x8.png"]) == [
-        (0.0, "sample 0: 7"),
-        (0.25, "sample 1: 7"),
-    ]
+    shapes = {name: [clip.shape for clip, _ in clips] for name, clips in drawn.items()}
+    assert shapes == {"2x4.png": [(2, 3, 4, 4)] * 2, "4x8.png": [(4, 3, 8, 8)] * 2}
+    values = sorted((clip.mean().item(), text) for clip, text in drawn["4x8.png"])
+    assert values == [(0.0, "sample 0: 7"), (0.25, "sample 1: 7")]
 
 
 def test_what_has_no_picture_is_refused(tmp_path):

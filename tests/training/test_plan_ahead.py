@@ -72,15 +72,13 @@ def test_it_is_the_plan_of_fit_which_it_does_not_change(module, data, arguments,
 
 
 def test_a_trainer_without_the_callback_and_one_after_fit_have_a_plan_too():
-    module = Module()
-    plain = trainer(max_epochs=4)
+    module, plain = Module(), trainer(max_epochs=4)
     ahead = MultigridCallback().plan(plain, module, loader())
     callback = MultigridCallback()
     host = begin(module, callback, max_epochs=4)
     assert replace(callback.run.plan, seed=0) == ahead
     host.fit_loop.max_epochs = 6
-    assert callback.plan(host, module, loader()).epochs == 6
-    assert callback.run.plan.epochs == 4
+    assert (callback.plan(host, module, loader()).epochs, callback.run.plan.epochs) == (6, 4)
 
 
 @pytest.mark.filterwarnings("ignore:`max_epochs` was not set")

@@ -20,15 +20,13 @@ pytestmark = pytest.mark.usefixtures("_unrehearsed")
 def test_a_short_cycle_stops_at_its_smallest_size():
     baseline = BatchShape(4, 16, 48)
     for divisor, smallest in ((1, 30), (24, 48)):
-        schedule = MultigridSchedule(
-            Baseline(baseline, epochs=8), short_cycle=ShortCycle(smallest=30), size_divisor=divisor
-        )
+        cycle = ShortCycle(smallest=30)
+        schedule = MultigridSchedule(Baseline(baseline, epochs=8), short_cycle=cycle, size_divisor=divisor)
         assert [shape.size for shape in schedule.cycle(baseline)][::2] == [smallest, 48]
         assert {shape.size for shape in schedule.cycle(baseline.rescaled(4, 24))} == {24}  # never above its base shape
         assert f"the short cycle stops at {smallest} pixels" in str(schedule)
-        none = smallest == 48
-        assert ("pixels, and so has no size of its own" in str(schedule)) == none
-        assert schedule.cycle_text(schedule.phases[0]).count("x") == (1 if none else 3)
+        assert ("pixels, and so has no size of its own" in str(schedule)) == (smallest == 48)
+        assert schedule.cycle_text(schedule.phases[0]).count("x") == (1 if smallest == 48 else 3)
     assert "stops" not in str(MultigridSchedule(Baseline(baseline, epochs=8), short_cycle=ShortCycle(smallest=24)))
     with pytest.raises(ValueError, match="`smallest` must be at least 1 pixel, got 0"):
         ShortCycle(smallest=0)
@@ -61,8 +59,7 @@ def test_one_pass_has_half_of_its_steps_on_the_baselines_grid_whatever_the_lr_do
 
 def test_the_papers_plan_has_a_long_cycle_for_each_lr_stage_and_sizes_from_a_half():
     def planned(callback, scheduler=lambda optimizer, _: MultiStepLR(optimizer, [4, 6])):
-        plan = callback.plan(trainer(max_epochs=8), Module(scheduler), loader(2))
-        return plan.schedule
+        return callback.plan(trainer(max_epochs=8), Module(scheduler), loader(2)).schedule
 
     schedule = planned(MultigridCallback.paper(epoch_factor=1))
     stages = schedule.baseline.milestones, [phase.stage for phase in schedule.phases]
@@ -120,9 +117,8 @@ def test_epochs_of_few_steps_train_as_the_message_says():
         begin(Module(), MultigridCallback(), train=DataLoader(clips, 16, shuffle=True), max_epochs=epochs)
 
     data = clips(30)
-    with pytest.raises(
-        ValueError, match=r"0\.70 optimizer steps, .* to 1 changes them by 44%, and 25% is the most\. Make"
-    ) as error:
+    said = r"0\.70 optimizer steps, .* to 1 changes them by 44%, and 25% is the most\. Make"
+    with pytest.raises(ValueError, match=said) as error:
         train(data, 9)
     times = advised(error.value)
     assert times == 3
@@ -131,9 +127,8 @@ def test_epochs_of_few_steps_train_as_the_message_says():
 
 def test_a_data_module_that_repeats_its_clips_is_advised_to_repeat_more():
     plan = Plan(MultigridSchedule(Baseline(BatchShape(16, 8, 32), epochs=20)), 15)
-    with pytest.raises(
-        ValueError, match=r"Make epochs of 2 times the clips, by `repeats=4`, and divide `max_epochs` by 2"
-    ):
+    said = "Make epochs of 2 times the clips, by `repeats=4`, and divide `max_epochs` by 2"
+    with pytest.raises(ValueError, match=said):
         check_steps(plan, SimpleNamespace(repeats=2))
 
 

@@ -86,10 +86,10 @@ def test_a_checkpoint_that_is_saved_after_a_fit_is_that_of_its_end(length, tmp_p
     again = Module()
     resumed = fit(again, MultigridCallback(), **length, ckpt_path=tmp_path / "end.ckpt")
     assert (resumed.current_epoch, resumed.global_step) == (host.current_epoch, host.global_step)
-    assert (
-        "had ended at this checkpoint, so `fit` does no step. Without `ckpt_path` it trains anew; with a larger "
-        "`max_epochs` or `max_steps` it goes on." in caplog.text
+    said = (
+        "`fit` does no step. Without `ckpt_path` it trains anew; with a larger `max_epochs` or `max_steps` it goes on."
     )
+    assert f"had ended at this checkpoint, so {said}" in caplog.text
     assert again.seen == []
     for name, value in module.state_dict().items():
         assert torch.equal(value, again.state_dict()[name])

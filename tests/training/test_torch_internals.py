@@ -45,8 +45,7 @@ def test_version_of():
 
 
 def test_forget_hooks():
-    called = []
-    net = torch.nn.Sequential(torch.nn.ReLU())
+    called, net = [], torch.nn.Sequential(torch.nn.ReLU())
     for part in net.modules():
         part.register_forward_hook(lambda *_: called.append(1))
         part.register_forward_pre_hook(lambda *_: called.append(2))

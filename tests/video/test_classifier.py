@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lightning_multigrid.video.classifier import VideoClassifier, layer_scales
-from tests.helpers.tiny import trainer
+from tests.helpers.tiny import QUIET, trainer
 
 CLASSES = 7
 
@@ -28,8 +28,7 @@ class TinyModel(nn.Module):
 
 
 def make_trainer(**kwargs):
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    return L.Trainer(accelerator="cpu", enable_model_summary=False, log_every_n_steps=1, **quiet, **kwargs)
+    return L.Trainer(accelerator="cpu", log_every_n_steps=1, **QUIET, **kwargs)
 
 
 def random_data(clips=10, multi_label=False, batch_size=4, seed=0):
@@ -189,10 +188,8 @@ class TestOptimizer:
         classifier = VideoClassifier(TinyModel(), CLASSES, optimizer=adamw, weight_decay=0.3, schedule="constant")
         optimizer = classifier.configure_optimizers()
         assert type(optimizer) is torch.optim.AdamW
-        assert [(g["lr"], g["betas"], g["weight_decay"]) for g in optimizer.param_groups] == [
-            (0.02, (0.8, 0.9), 0.3),
-            (0.02, (0.8, 0.9), 0.0),
-        ]
+        settings = [(group["lr"], group["betas"], group["weight_decay"]) for group in optimizer.param_groups]
+        assert settings == [(0.02, (0.8, 0.9), 0.3), (0.02, (0.8, 0.9), 0.0)]
         assert optimizer.param_groups[0].keys() == adamw([nn.Parameter(torch.ones(1))]).param_groups[0].keys()
 
 
@@ -246,11 +243,8 @@ class TestMetrics:
         logits, labels = numpy_logits(model, loader)
         log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         losses = [-row[int(k)] for row, k in zip(log_probabilities, labels, strict=True)]
-        assert logged == {
-            "val/loss": pytest.approx(np.mean(losses), rel=1e-5),
-            "val/top1": pytest.approx(numpy_top(logits, labels, 1)),
-            "val/top5": pytest.approx(numpy_top(logits, labels, 5)),
-        }
+        ranks = {f"val/top{k}": pytest.approx(numpy_top(logits, labels, k)) for k in (1, 5)}
+        assert logged == {"val/loss": pytest.approx(np.mean(losses), rel=1e-5)} | ranks
 
     def test_mean_average_precision_leaves_out_classes_without_positives(self):
         torch.manual_seed(0)  # with some weights, two logits differ by so little that rounding decides their ranks
@@ -261,10 +255,8 @@ class TestMetrics:
         present = [index for index in range(CLASSES) if index != 2]
         losses = np.log1p(np.exp(-logits)) * labels + np.log1p(np.exp(logits)) * (1 - labels)
         precisions = [numpy_average_precision(logits[:, index], labels[:, index]) for index in present]
-        assert logged == {
-            "test/loss": pytest.approx(losses.mean(), rel=1e-5),
-            "test/map": pytest.approx(np.mean(precisions)),
-        }
+        loss, mean = pytest.approx(losses.mean(), rel=1e-5), pytest.approx(np.mean(precisions))
+        assert logged == {"test/loss": loss, "test/map": mean}
 
 
 class TestSteps:

@@ -134,8 +134,7 @@ def test_about_half_of_the_training_clips_are_mirrored_by_choice(tmp_path, flip)
     frame[:, 16:] = 255  # black on the left, white on the right
     write_video(tmp_path / "video.mp4", [frame] * 12)
     write_list(tmp_path / "list.csv", ["video.mp4 0"] * 64)
-    data = VideoDataModule(tmp_path / "list.csv", tmp_path / "list.csv", flip=flip, **TINY)
-    module = fit(data)
+    module = fit(VideoDataModule(tmp_path / "list.csv", tmp_path / "list.csv", flip=flip, **TINY))
     clips = torch.cat([clips for clips, _ in module.seen["train"]])
     mirrored = [bool(clip[..., 0].mean() > clip[..., -1].mean()) for clip in clips]
     assert 10 < sum(mirrored) < 54 if flip else not any(mirrored)
@@ -219,14 +218,17 @@ def test_class_ids_of_folders_are_those_of_training(tree):
     assert other.seen["val"][0][1].tolist() == [1, 2]
 
 
-def test_a_checkpoint_whose_labels_counted_other_classes_is_told(tree):
-    trained = quiet_trainer()
-    trained.fit(Recorder(), VideoDataModule(tree / "train", tree / "val", **TINY))
-    trained.save_checkpoint(file := tree / "a.ckpt")
+@pytest.fixture
+def trained(tree):
+    """A checkpoint of a training with the folders."""
+    fit(VideoDataModule(tree / "train", tree / "val", **TINY)).trainer.save_checkpoint(file := tree / "a.ckpt")
+    return file
 
+
+def test_a_checkpoint_whose_labels_counted_other_classes_is_told(tree, trained):
     def validate():
         data = VideoDataModule(tree / "train", tree / "val", **TINY)
-        quiet_trainer().validate(Recorder(), data, ckpt_path=file, verbose=False)
+        quiet_trainer().validate(Recorder(), data, ckpt_path=trained, verbose=False)
 
     validate()
     for split in ("train", "val"):
@@ -236,20 +238,15 @@ def test_a_checkpoint_whose_labels_counted_other_classes_is_told(tree):
 
 
 @pytest.mark.parametrize("change", ["renamed", "gone", "as it was"])
-def test_predictions_have_the_names_of_the_checkpoint(tree, change):
+def test_predictions_have_the_names_of_the_checkpoint(tree, trained, change):
     """The model was trained on these, whatever the folder of training holds now."""
-    trained = quiet_trainer()
-    trained.fit(Recorder(), VideoDataModule(tree / "train", tree / "val", **TINY))
-    trained.save_checkpoint(file := tree / "a.ckpt")
-    videos = [str(path) for path in (tree / "val").rglob("*.mp4")]
-    write_list(tree / "list.csv", videos)
+    write_list(tree / "list.csv", (tree / "val").rglob("*.mp4"))
     if change == "renamed":
         (tree / "train" / "black").rename(tree / "train" / "the black one")  # the last of the sorted names
     if change == "gone":
         (tree / "train").rename(tree / "elsewhere")
-    module = Recorder()
-    data = VideoDataModule(tree / "train", predict=tree / "list.csv", **TINY)
-    quiet_trainer().predict(module, data, ckpt_path=file)
+    module, data = Recorder(), VideoDataModule(tree / "train", predict=tree / "list.csv", **TINY)
+    quiet_trainer().predict(module, data, ckpt_path=trained)
     assert data.classes == ("black", "gray", "white")
     named = [batch.classes for batch in module.seen["predict"]]
     assert named == [("black", "gray", "white")] * len(named)
@@ -269,9 +266,8 @@ def test_splits_whose_names_have_no_known_numbers_are_refused(folder):
 def test_fit_says_how_large_the_classes_are(folder, caplog):
     write_list(folder / "uneven.csv", ["20_0.mp4,black", *(f"220_{number}.mp4,white" for number in range(4))])
     VideoDataModule(VideoList(folder / "uneven.csv", classes=("black", "gray", "white")), **TINY).setup("fit")
-    assert (
-        "Classes of `train`: 3, with 1 to 4 videos each, median 2.5; 1 without a video, such as 'gray'." in caplog.text
-    )
+    said = "3, with 1 to 4 videos each, median 2.5; 1 without a video, such as 'gray'."
+    assert f"Classes of `train`: {said}" in caplog.text
 
 
 def test_videos_of_training_in_another_split_are_said_with_their_number_and_one_of_them(folder):
@@ -291,15 +287,13 @@ def test_without_training_videos_folders_say_what_the_classes_are_only_if_all_ar
     """The second and the third of three classes have the labels 1 and 2, not 0 and 1."""
     few, names, tiny = tree / "val", tuple(GRAYS), TINY | {"num_classes": 3}
     write_list(tree / "train.csv", [f"train/{name}/1.mp4 {label}" for label, name in enumerate(names)])
-    message = (
-        r"`test` \(.*val\) names 2 of the 3 classes, .* Give `train`, too, or `test` as a `VideoList` with all `cl"
-    )
-    with pytest.raises(ValueError, match=message):
+    told = r"`test` \(.*val\) names 2 of the 3 classes, .* Give `train`, too, or `test` as a `VideoList` with all `cl"
+    with pytest.raises(ValueError, match=told):
         VideoDataModule(test=few, **tiny).setup("test")
     with pytest.raises(ValueError, match="classes that are not named in `train`"):
         VideoDataModule(tree / "train.csv", test=few, **tiny).setup("test")
     classifier = VideoClassifier(torch.nn.Identity(), num_classes=3)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=told):
         quiet_trainer().test(classifier, VideoDataModule(test=few, **TINY), verbose=False)
     ways_out = {"train": tree / "train", "test": few}, {"test": VideoList(few, classes=names)}
     for sources in ways_out:
@@ -456,8 +450,7 @@ def source(tmp_path):
     """Six videos for training and three for validation."""
     for split, number in (("train", 6), ("val", 3)):
         for place in range(number):
-            folder = tmp_path / split / "ab"[place % 2]
-            folder.mkdir(parents=True, exist_ok=True)
+            (folder := tmp_path / split / "ab"[place % 2]).mkdir(parents=True, exist_ok=True)
             write_video(folder / f"{place}.mp4", numbered_frames(16, 24, 32, first=20 * place + 10 * (split == "val")))
     return tmp_path
 
@@ -508,8 +501,7 @@ def test_a_fit_reads_each_list_once(source, tmp_path, monkeypatch):
     for split in ("train", "val"):
         videos = sorted((source / split).rglob("*.mp4"))
         write_list(tmp_path / f"{split}.csv", ["path,label", *(f"{path},{path.parent.name}" for path in videos)])
-    opened = []
-    own = InputFile.stream
+    opened, own = [], InputFile.stream
     monkeypatch.setattr(InputFile, "stream", lambda self: opened.append(self.size) or own(self))
     fit(data_of(source, train=tmp_path / "train.csv", val=tmp_path / "val.csv", index=str(tmp_path / "tables")))
     assert sorted(opened) == sorted((tmp_path / f"{split}.csv").stat().st_size for split in ("train", "val"))
@@ -579,8 +571,7 @@ def test_prepared_videos_need_no_tables(source, monkeypatch):
 def test_the_last_incomplete_mini_batch_is_kept_or_dropped(folder):
     for drop_last, sizes in ((False, [5, 5, 2]), (True, [5, 5])):
         options = {**TINY, "batch_size": 5, "drop_last": drop_last}
-        data = VideoDataModule(folder / "good.csv", folder / "good.csv", **options)
-        module = fit(data)
+        module = fit(VideoDataModule(folder / "good.csv", folder / "good.csv", **options))
         assert [len(labels) for _, labels in module.seen["train"]] == sizes
         assert [len(labels) for _, labels in module.seen["val"]] == [5, 5, 2]
 
@@ -589,9 +580,8 @@ def test_the_last_incomplete_mini_batch_is_kept_or_dropped(folder):
     ("stage", "split"), [("fit", "train"), ("validate", "val"), ("test", "test"), ("predict", "predict")]
 )
 def test_a_stage_without_videos_is_refused(stage, split):
-    with pytest.raises(
-        ValueError, match=f"`{split}` is None, but .* needed. Give .* as `{split}`; .*--data.{split} FOLDER"
-    ):
+    said = f"`{split}` is None, but .* needed. Give .* as `{split}`; .*--data.{split} FOLDER"
+    with pytest.raises(ValueError, match=said):
         VideoDataModule(**TINY).setup(stage)
 
 
@@ -600,10 +590,7 @@ def test_a_stage_without_videos_is_refused(stage, split):
     [
         ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
         ({"short_side": (10, 20)}, "`short_side` must be .* not below `size=16`"),
-        (
-            {"test_views": Views(size=25, short_side=24)},
-            "`short_side` must be at least the size of a view, 25",
-        ),
+        ({"test_views": Views(size=25, short_side=24)}, "`short_side` must be at least the size of a view, 25"),
         ({"pixels": "nv12"}, "`pixels` must be 'auto', 'rgb' or 'yuv', got 'nv12'"),
         ({"repeats": 0}, "`repeats` must be at least 1, got 0. 1 takes one clip of a video at a time"),
         ({"num_workers": -1}, "`num_workers` must be at least 0, got -1"),
@@ -627,7 +614,6 @@ def test_the_loader_of_training_reads_ahead_waits_and_pins_as_asked(folder, gpu,
     data.setup("fit")
     assert (data.train_dataloader().prefetch_factor, data.train_dataloader().timeout) == (3, 70)
     assert data.train_dataloader().pin_memory is gpu
-    data.trainer = SimpleNamespace(
-        strategy=SimpleNamespace(root_device=torch.device("cpu")), distributed_sampler_kwargs=None
-    )
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    data.trainer = SimpleNamespace(strategy=strategy, distributed_sampler_kwargs=None)
     assert not data.train_dataloader().pin_memory

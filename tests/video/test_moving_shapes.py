@@ -132,15 +132,10 @@ class TestDataModule:
         data.setup("fit")
         data.setup("test")
         assert not data.clip_sampling.flip
-        for loader, videos in (
-            (data.train_dataloader(), 16),
-            (data.val_dataloader(), 16),
-            (data.test_dataloader(), 16),
-        ):
+        for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
             manifest = loader.dataset.manifest
-            assert len(manifest) == videos
-            assert manifest.classes == MOVING_SHAPES
-            for index in range(videos):
+            assert (len(manifest), manifest.classes) == (16, MOVING_SHAPES)
+            for index in range(16):
                 assert MOVING_SHAPES[manifest.label(index)] == Path(manifest.path(index)).parent.name
 
 

@@ -2,6 +2,7 @@ import csv
 import os
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import lightning as L
 import numpy as np
@@ -118,19 +119,14 @@ def test_many_broken_videos_do_not_end_a_prediction_but_all_of_them_do(folder, t
         predict(folder, tmp_path / "out.csv", predict=tmp_path / "none.csv", batch_size=1)
 
 
-def test_the_file_is_replaced_as_a_whole_and_its_place_is_said(folder, tmp_path, monkeypatch, caplog):
+def test_the_file_is_replaced_as_a_whole_and_its_place_is_said(folder, tmp_path, caplog):
     path = tmp_path / "out.csv"
     predict(folder, path)
     before = path.read_text()
     assert f"Predictions: {path}" in caplog.text
 
-    def fail(source, target):
-        raise OSError("no space left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", fail)
-        with pytest.raises(OSError, match="no space left"):
-            predict(folder, path, top_k=1)
+    with mock.patch("os.replace", side_effect=OSError("no space left")), pytest.raises(OSError, match="no space left"):
+        predict(folder, path, top_k=1)
     assert path.read_text() == before
     assert os.listdir(tmp_path) == ["out.csv"]
     predict(folder, path, top_k=1)
@@ -151,8 +147,7 @@ def test_a_writer_starts_anew_with_each_prediction(folder, tmp_path):
     for source in (folder / "list.csv", tmp_path / "one.csv"):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Cannot read")
-            data = VideoDataModule(predict=source, batch_size=2, frames=4, size=16)
-            host.predict(VideoClassifier(Colours(), 7), data)
+            host.predict(VideoClassifier(Colours(), 7), make_data(folder, predict=source, batch_size=2))
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 2
 
 

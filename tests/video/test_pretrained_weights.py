@@ -32,8 +32,7 @@ def test_training_starts_from_the_weights_wherever_the_callback_stands(first, we
 
 
 def test_a_resumed_training_does_not_need_them(weights, tmp_path):
-    host = trainer(max_epochs=1, limit_train_batches=2)
-    module = Module()
+    host, module = trainer(max_epochs=1, limit_train_batches=2), Module()
     host.fit(module, loader())
     host.save_checkpoint(tmp_path / "last.ckpt")
     missing = PretrainedWeights(str(tmp_path / "moved.pyth"), submodule="net")
