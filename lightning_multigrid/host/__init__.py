@@ -1,7 +1,7 @@
 """Lightning under the name by which the script imports it: `lightning.pytorch` or `pytorch_lightning`.
 
 The two have the same code, but different classes, and each refuses the other's modules. The sub-packages below take
-Lightning's names from here; only the command line always uses `lightning`. It is `pytorch_lightning` if the script has
+Lightning's names from here; only the command line always uses `lightning`. A script's is `pytorch_lightning` if it has
 imported that one only. The other one is not imported: that takes a second, and moves the messages of both to the logger
 of the last. `package.py` has what holds for either one.
 """

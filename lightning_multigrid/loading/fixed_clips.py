@@ -23,9 +23,10 @@ _LOOKED_AT = 100  # samples, until one is not None
 
 
 class FixedClips:
-    """Any map-style dataset of clips, as a `ClipDataset`. The first clip is the baseline's; for others see `changes`.
+    """Any map-style dataset of clips, as a `ClipDataset`. The first clip is the baseline's.
 
-    The request seeds the dataset's random augmentation: the global random state, and generators that the dataset or its
+    Clips of other lengths or sizes stay as they are on the baseline's grid, and are reduced by the same factors. The
+    request seeds the dataset's random augmentation: the global random state, and generators that the dataset or its
     transforms hold. So what they draw depends on neither workers nor ranks. Samples that are None stay None.
 
     Args:

@@ -60,11 +60,9 @@ def _arguments_to_make(loader: DataLoader[Any], user: Any, make: Callable[..., A
 
 
 def in_worker(loader: DataLoader[Any], dataset: Any, job: Callable[[], Any]) -> Any:
-    """Returns what a job that reads samples of a dataset returns in a worker of a loader; here, if that has none.
-
-    A dataset may open a file at its first sample. If that is read here, the workers, as forks, share the open file, and
-    each takes bytes that another one asked for.
-    """
+    """Returns what a job that reads samples of a dataset returns in a worker of a loader; here, if that has none."""
+    # A dataset may open a file at its first sample. If that is read here, the workers, as forks, share the open file,
+    # and each takes bytes that another one asked for.
     if not loader.num_workers:
         return job()
     alone = {"num_workers": 1, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False}

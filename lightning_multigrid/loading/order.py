@@ -59,17 +59,18 @@ class SampledOrder:
 class OrderSampler(DistributedSampler[Any]):
     """A sampler that lets an ordinary (baseline) loader use an order of all ranks. Each takes a contiguous part of it.
 
-    `order_of_all_ranks` makes the order, of `length` indices, from a seed; see `order_of`. `ranks` are `num_replicas`,
-    `rank` and `seed` of a `DistributedSampler`, by default of one rank. The seed is equal on all ranks.
+    `order` makes the order, of `length` indices, from a seed, which is equal on all ranks; see `order_of`.
     """
 
-    def __init__(self, order_of_all_ranks: Callable[[int], Order], length: int, **ranks: Any) -> None:
+    def __init__(
+        self, order: Callable[[int], Order], length: int, *, num_replicas: int = 1, rank: int = 0, seed: int = 0
+    ) -> None:
         # The number of indices is all that the base class asks of a dataset.
-        super().__init__(cast("Dataset[Any]", range(length)), **{"num_replicas": 1, "rank": 0, **ranks})
-        self.order_of_all_ranks = order_of_all_ranks
+        super().__init__(cast("Dataset[Any]", range(length)), num_replicas, rank, seed=seed)
+        self._order = order
 
     def __iter__(self) -> Iterator[Any]:
-        order = self.order_of_all_ranks(self.seed)(self.epoch)
+        order = self._order(self.seed)(self.epoch)
         start = self.rank * self.num_samples
         # As in torch, the first indices come a second time where this makes the ranks equal.
         return iter([order[entry % len(order)] for entry in range(start, start + self.num_samples)])

@@ -34,7 +34,7 @@ def measured_along(numbers: str) -> set[str]:
 def draw_frames(
     lengths: Collection[int], frames: int, seed: int, real: float | None = None, whole_span: bool = False
 ) -> dict[int, Sequence[int]]:
-    """Returns the indices that stay of a clip by its frames: `frames` of the longest one (Sec. 3.1).
+    """Draws, for each length of clips that show the same time, which frames stay: `frames` of the longest (Sec. 3.1).
 
     All clips get the largest stride that leaves them within the sample, and one random start, at which each of them has
     a frame. So frame i of a clip of T frames shows the same share i / T of the time before and afterwards. If only the

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,17 @@ from torch.nn import functional as F
 
 from lightning_multigrid.norm.across_ranks import SharedBatchStatistics, neighbours, ranks_needed, world_size
 
-# Within `sub_batches`: its `clips`, `of` and `baseline_batches`, and how many ranks share statistics.
-_groups: tuple[int, int, float, int] | None = None
+
+class _Groups(NamedTuple):
+    """The arguments of `sub_batches`, and how many ranks share statistics: 1 if each has enough clips."""
+
+    clips: int
+    of: int
+    baseline_batches: float
+    ranks: int
+
+
+_groups: _Groups | None = None  # within `sub_batches`
 _lock, _holder = threading.RLock(), ""
 
 
@@ -101,7 +110,7 @@ def sub_batches(clips: int, of: int, *, baseline_batches: float = 1, world: int 
         before = _groups, F.batch_norm
         # Not public, but the one name by which the layers of torch 2.6 to 2.15 (`nn/modules/batchnorm.py`) and those of
         # other libraries call BatchNorm. `test_all_layers_call_the_function_that_is_replaced` fails when that changes.
-        _groups, F.batch_norm = (clips, of, float(baseline_batches), ranks), batch_norm
+        _groups, F.batch_norm = _Groups(clips, of, float(baseline_batches), ranks), batch_norm
         try:
             yield
         finally:

@@ -154,11 +154,9 @@ def _mvit(model: Any, grids: Grids) -> Mapping[str, Any]:
 
 
 def _swin(model: Any, grids: Grids) -> Mapping[str, Callable[[Sequence[int]], Tensor]]:
-    """Where a map is smaller than the window in space, torchvision reads the biases of other distances.
-
-    It numbers the pairs of tokens as if their rows were as wide as the window. On the baseline's grid that stays. On
-    others, each pair reads what the same distance reads there.
-    """
+    """Where a map is smaller than the window in space, torchvision reads the biases of other distances."""
+    # It numbers the pairs of tokens as if their rows were as wide as the window. On the baseline's grid that stays. On
+    # others, each pair reads what the same distance reads there.
     clip = grids.baseline.frames, grids.baseline.size, grids.baseline.size
     points = [-(-n // patch) for n, patch in zip(clip, model.patch_embed.tuple_patch_size, strict=True)]
     attributes = {}
@@ -241,11 +239,9 @@ def _timesformer(module: Any, grids: Grids) -> dict[str, Any]:
 
 
 def _vjepa2_ids(module: Any, grids: Grids) -> dict[str, Any]:
-    """Rotary attention computes integer positions from the number of a token: they are multiplied.
-
-    So the authors do for other resolutions (`vjepa2`, action-conditioned predictor). Centres need no alignment: that
-    adds a constant, and rotary attention sees differences.
-    """
+    """Rotary attention computes integer positions from the number of a token: they are multiplied."""
+    # So the authors do for other resolutions (`vjepa2`, action-conditioned predictor). Centres need no alignment: that
+    # adds a constant, and rotary attention sees differences.
     config = module.config
     depth = max(1, grids.frames(config.frames_per_clip) // config.tubelet_size)
     size = grids.size(config.crop_size) // config.patch_size

@@ -267,10 +267,8 @@ class Comparison:
         return points
 
     def _error(self, values: Sequence[float], runs: Sequence[RunRecord]) -> float:
-        """The standard error of the mean of values of runs; NaN if it is not known.
-
-        Its variance has a part of the seeds, and for a share p of N clips, the same in all runs, one of p (1 - p) / N.
-        """
+        """The standard error of the mean of values of runs; NaN if it is not known."""
+        # Its variance has a part of the seeds, and for a share p of N clips, the same in all runs, p (1 - p) / N.
         clips, share = min(run.clips for run in runs), mean(values)
         parts = [_of_seeds(values)]
         if clips and _SHARE.search(self.metric) and 0 <= share <= 1:

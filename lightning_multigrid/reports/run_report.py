@@ -99,6 +99,7 @@ class RunReport:
         """The estimated time until the end, with validation and the like; None before the first step."""
         if self._began is None or not self._steps:
             return None
+        # By Eq. 1 all full mini-batches take about as long.
         return (time.perf_counter() - self._began) / self._steps * max(0, self._left)
 
     def finish(self, trainer: Trainer) -> None:

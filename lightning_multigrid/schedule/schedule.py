@@ -217,8 +217,10 @@ class MultigridSchedule:
         """The passes and the epochs of the training, and what it saves, in words."""
         passes, epochs = (round(float(n), 2) for n in (self.passes(self.baseline.epochs), self.baseline.epochs))
         read = f"{counted(passes, 'pass')} over the data in {counted(epochs, 'epoch')}"
-        fewer = {"iterations": self.iteration_reduction, "FLOPs (b t s^2)": self.flop_reduction}
-        return [read, *(f"{times:.2f}x fewer {what}" for what, times in fewer.items() if not self.is_baseline)]
+        if self.is_baseline:
+            return [read]
+        flops = f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)"
+        return [read, f"{self.iteration_reduction:.2f}x fewer iterations", flops]
 
     def cycle_text(self, phase: Phase) -> str:
         """The short cycle of a phase: clips x size of its mini-batches; once, if they all have the same."""

@@ -63,6 +63,9 @@ def copied(sample: Any) -> Any:
     return copy.deepcopy(sample, {id(tensor): tensor.clone() for tensor in tensors})
 
 
+# --- Steps on them ---
+
+
 def tensors_in(batch: Any) -> list[Tensor]:
     """Returns all tensors of a mini-batch, or of another collection."""
     return [part for _, part in all_parts(batch) if isinstance(part, Tensor)]

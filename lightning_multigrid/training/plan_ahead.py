@@ -26,12 +26,13 @@ from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import attach, replace_loader
 from lightning_multigrid.training.trainer.torch_internals import forget_hooks
 
+_Data = DataLoader[Any] | LightningDataModule | None
 _SECONDS = 5.0  # of reading, at least
 _STEPS = 4  # the first one does not count
 _OFF: dict[str, Any] = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "fine_tuning": False}
 
 
-def plan_ahead(arguments: Arguments, trainer: Trainer, module: LightningModule, data: Any, measured: bool) -> Plan:
+def plan_ahead(arguments: Arguments, trainer: Trainer, module: LightningModule, data: _Data, measured: bool) -> Plan:
     """Returns the plan of `trainer.fit(module, data)`; says what it does, and if `measured`, what time it takes."""
     with Changes() as changes:
         attach(trainer, module, changes)

@@ -35,7 +35,7 @@ def make_layer(kind=nn.BatchNorm3d, **arguments):
 
 def shared_clips():
     """How many clips share statistics at the moment; None outside of `sub_batches`."""
-    return None if operation._groups is None else operation._groups[0]
+    return None if operation._groups is None else operation._groups.clips
 
 
 def grouped(layer, x, clips, of=None, **arguments):

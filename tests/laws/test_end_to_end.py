@@ -37,7 +37,7 @@ def test_real_videos_of_many_codecs(tmp_path):
         warnings.simplefilter("always")
         trainer(callback, max_epochs=2).fit(VideoClassifier(small_cnn(4, width=4), num_classes=4), datamodule=data)
     messages = [str(warning.message) for warning in caught if issubclass(warning.category, BrokenVideoWarning)]
-    assert callback.report.times
+    assert callback.report.times.all.steps
     named = Counter(path for path in data.broken for message in messages if f"{path}:" in message)
     assert set(named.values()) == {1}  # each broken file once
     assert {str(path) for path in bad} <= set(data.broken)

@@ -73,7 +73,7 @@ def test_what_remains_of_a_fit_does_not_keep_its_trainer_and_module():
     gc.collect()
     assert [reference() for reference in held] == [None, None]
     assert run.plan.epochs == 4
-    assert run.report.times
+    assert run.report.times.all.steps
     with pytest.raises(RuntimeError, match="This `fit` of MultigridCallback has ended. Its `plan` and `report`"):
         run.trainer  # noqa: B018
 

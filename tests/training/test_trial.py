@@ -1,4 +1,4 @@
-"""What is judged of the loss, on scripts; and what passes."""
+"""Trials of steps on scripts: what their losses tell, and what passes."""
 
 import pytest
 import torch

@@ -68,7 +68,9 @@ class NewestCheckpoint(ModelCheckpoint):
         )
         self._given, self._seconds, self._written = os.fspath(dirpath), 60 * minutes, 0.0
         self.command = ""  # that continues the training, if one has started it
-        self._trained = False
+        self._trained = self._in_step = self._has_written = False
+        self._stopping = False  # whether a signal has taken effect since the last step began
+        self._mark = 0  # of what was written last
         self._anew = False  # whether it must keep the `last.ckpt` of another training
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
         self._signals: set[int] = set()  # that have come, and have not taken effect
@@ -86,7 +88,7 @@ class NewestCheckpoint(ModelCheckpoint):
         host: Any = trainer
         host.callbacks = [*(callback for callback in host.callbacks if callback is not self), self]
         self._trained = self._in_step = self._has_written = self._stopping = False
-        self._mark = 0  # of what was written last
+        self._mark = 0
         self._signals.clear()
 
     @override
@@ -101,11 +103,9 @@ class NewestCheckpoint(ModelCheckpoint):
     # --- Signals ---
 
     def _note_signals(self, trainer: Trainer) -> None:
-        """Lets the handlers of signals run after a step, on all ranks; Lightning restores them at the end of `fit`.
-
-        On one device, Lightning's (2.6.6) may find the optimizer in the middle of its step. On several, they wait for
-        the other ranks wherever a signal finds them: for ever, if that is another place.
-        """
+        """Lets the handlers of signals run after a step, on all ranks; Lightning restores them at the end of `fit`."""
+        # On one device, Lightning's (2.6.6) may find the optimizer in the middle of its step. On several, they wait for
+        # the other ranks wherever a signal finds them: for ever, if that is another place.
         self._handlers.clear()
         for number in sorted({signal.SIGINT, signal.SIGTERM, *internals.requeue_signals(trainer)}):
             handler = signal.getsignal(number)
@@ -125,8 +125,8 @@ class NewestCheckpoint(ModelCheckpoint):
         if awaits_mini_batch(frame):
             self._obey_alone(trainer)
         elif sys.getprofile() is None:  # a profiler of the script stays
-            sys.setprofile(partial(self._on_call, trainer, process))
             self._watch.callback(sys.setprofile, None)
+            sys.setprofile(partial(self._on_call, trainer, process))
 
     def _on_call(self, trainer: Trainer, process: int, frame: Any, *_: Any) -> None:
         """Obeys before the loop asks for a mini-batch: its workers may have ended, so that none comes."""

@@ -1,7 +1,7 @@
 """The LR rule of multigrid training: the script's own schedulers at the baseline's epochs, times the phase's scale.
 
-A `Step` says both. Lightning ticks a scheduler after epochs or optimizer steps of the run. Here a scheduler has been
-ticked, before each step, as often as it would have been by the corresponding point of a baseline run.
+A `Step` says both. A *tick* is one `step()` of a scheduler. Lightning ticks it after epochs or optimizer steps of the
+run. Here it has been ticked, before each step, as often as it would have been by that point of a baseline run.
 """
 
 import math
@@ -37,8 +37,8 @@ class _ClockedScheduler:
         self.ticks = Fraction(0)
 
     def ticks_within(self, last: bool, share: Fraction, batches: int, given: bool) -> Fraction:
-        """Returns the ticks of a call, with arguments if `given`, within a step that stands for this `share`."""
-        # In the last step of its epoch, a script may step a scheduler of epochs.
+        """Returns the ticks of a call, with arguments if `given`, in a step that stands for a `share` of mini-batches."""
+        # In the `last` step of its epoch, which has this many `batches`, a script may step a scheduler of epochs.
         of_epochs, name = self.interval == "epoch", type(self.scheduler).__name__
         if given:
             raise MisconfigurationException(
@@ -59,7 +59,11 @@ class _ClockedScheduler:
 
 
 class BaselineLR:
-    """Keeps the script's schedulers at the baseline's epochs, and scales the LR within optimizer steps (`LRInStep`)."""
+    """Keeps the script's schedulers at the baseline's epochs, and scales the LR within optimizer steps (`LRInStep`).
+
+    Outside of these, `param_groups` hold the baseline's LR, for whatever a script computes or writes. `by_hand` says
+    that it writes LRs that go by this run.
+    """
 
     def __init__(self, plan: Plan, trainer: Trainer, by_hand: bool = False) -> None:
         self._plan, self._trainer, self._module = plan, trainer, trainer.lightning_module
@@ -203,6 +207,7 @@ class BaselineLR:
         }
 
     def make_ordinary(self, checkpoint: dict[str, Any]) -> None:
+        """Makes a checkpoint fit for trainings without the callback."""
         # Lightning writes a checkpoint wherever SLURM's signal finds it, also in the middle of an update.
         own = {(id(noted.group), noted.name): noted.value for noted in self._in_step.before}
         for optimizer, state in zip(self._trainer.optimizers, checkpoint.get("optimizer_states", ()), strict=False):

@@ -20,7 +20,7 @@ class LRInStep:
 
     Before and after an update, and within the closure that `step` is given (where `training_step`, clipping and most
     hooks run), the groups hold the very objects that the script and its schedulers have put there: the baseline's
-    values. An error in an update leaves the baseline's.
+    values. Tensors stay the same objects, and are changed in place. An error in an update leaves the baseline's.
 
     With `decays`, the weight decay of groups whose optimizer takes it from the weights themselves is also scaled.
 

@@ -36,7 +36,8 @@ class PopulationEstimate:
     """Re-estimates a module's running statistics in the middle of its training, and changes nothing else.
 
     It runs dry steps on a clone, with the module's weights, which finds the Trainer where the last step found it. What
-    a step moves itself, such as a teacher that follows by momentum, moves in the clone.
+    a step moves itself, such as a teacher that follows by momentum, moves in the clone. Each time it makes a loader,
+    with new workers.
     """
 
     def __init__(self, training: MultigridLoader, batches: int, trainer: Trainer) -> None:

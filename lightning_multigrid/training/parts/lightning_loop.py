@@ -74,8 +74,8 @@ class LightningLoop:
 
     def hold_patience(self, step: Step) -> None:
         """Lets the patience of `EarlyStopping` count from the last phase on, as coarse grids may hold metrics still."""
-        # With -2, one validation stops no run, even if the patience is 0. A checkpoint then means up to two validations
-        # more in a training without the callback.
+        # Validations without a better metric are counted from 0, in earlier phases from -2. So one validation stops no
+        # run, even if the patience is 0. A checkpoint means up to two validations more in a training without us.
         for stopping in self._stopping:
             stopping.wait_count = max(0, stopping.wait_count) if step.phase == self._last_phase else -2
 

@@ -91,11 +91,9 @@ def check_grids(
 
 
 def _number_of_clips(grids: Sequence[BatchShape]) -> int:
-    """Two clips; or three, where two of each coarse grid are as long as one of the baseline, or have its points.
-
-    A model that parts clips from their frames by a constant makes one clip of those two, and of three it can't. One
-    clip would be too few for many losses.
-    """
+    """Two clips; or three, where two of each coarse grid are as long as one of the baseline, or have its points."""
+    # A model that parts clips from their frames by a constant makes one clip of those two, and of three it can't. One
+    # clip would be too few for many losses.
     for whole, *others in ([grid.frames for grid in grids], [replace(grid, clips=1).points for grid in grids]):
         coarse = [one for one in others if one < whole]
         if coarse and all(2 * one % whole == 0 for one in coarse):
@@ -224,10 +222,8 @@ def _check_points(where: str, full: BatchShape, before: Sequence[int], grid: Bat
 
 
 def _check_sum_over_clips(name: str, losses: Mapping[int, Sequence[float]]) -> None:
-    """Refuses a loss that is a sum over clips, or has one beside a mean; `losses` are those of numbers of equal clips.
-
-    They grow by as much with each clip. Those of a contrastive loss grow by the logarithm of the clips at most.
-    """
+    """Refuses a loss that is a sum over clips, or has one beside a mean, by the `losses` of numbers of equal clips."""
+    # Sums grow by as much with each clip. Those of a contrastive loss grow by the logarithm of the clips at most.
     few, *_, most = numbers = sorted(losses)
     some = numbers[len(numbers) // 2]
     for first, middle, last in zip(losses[few], losses[some], losses[most], strict=False):

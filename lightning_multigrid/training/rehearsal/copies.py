@@ -31,10 +31,8 @@ class TrainerView:
 
 
 def _clone(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
-    """Copies a module, but shares the tensors and arrays of datasets, and the elements of containers of over 1000.
-
-    `memo` has replacements for parts, by their `id`. A tensor that was computed is its value.
-    """
+    """Copies a module, but shares the tensors and arrays of datasets, and the elements of containers of over 1000."""
+    # `memo` has replacements for parts, by their `id`. A tensor that was computed is its value.
     held = [*held_by(module, Trainer, TrainerView)]
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     data = [value for value in held if isinstance(value, (Dataset, DataLoader, LightningDataModule))]

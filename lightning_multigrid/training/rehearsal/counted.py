@@ -81,11 +81,9 @@ def counted_from_first(full: Met, coarse: Met, ratios: Sequence[float]) -> str |
 
 
 def _is_ramp(table: Tensor) -> bool:
-    """Whether numbers are evenly spaced along one axis, and equal along the others.
-
-    The data times 1, 2, 3 ... and summed is a centre of mass, as key points are read from heat maps. It is in units of
-    the grid, by whose size a script divides it.
-    """
+    """Whether numbers are evenly spaced along one axis, and equal along the others."""
+    # The data times 1, 2, 3 ... and summed is a centre of mass, as key points are read from heat maps. It is in units
+    # of the grid, by whose size a script divides it.
     if table.is_complex():
         return False
     varied = [axis for axis in range(table.ndim) if (table != table.narrow(axis, 0, 1)).any()]

@@ -1,1 +1,1 @@
-"""What is done to the Trainer (`changes.py`), and what is not public in Lightning and torch (the other two)."""
+"""What is done to the Trainer: `changes.py`. What is not public: `lightning_internals.py` and `torch_internals.py`."""
