@@ -184,7 +184,7 @@ class Run:
 
 
 def begin_run(arguments: Arguments, trainer: Trainer, state: State, account: Account) -> Run:
-    """Makes a run, not yet started, at `on_fit_start`, when the Trainer has the optimizers and schedulers of its script."""
+    """Makes a run, not yet started, at `on_fit_start`, when the Trainer has its script's optimizers and schedulers."""
     # `state` is the callback's in the checkpoint that the `fit` continues, or empty.
     module = trainer.lightning_module
     of_script = torch.initial_seed()  # before anything is read: a dataset may seed

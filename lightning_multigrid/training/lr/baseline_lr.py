@@ -37,7 +37,7 @@ class _ClockedScheduler:
         self.ticks = Fraction(0)
 
     def ticks_within(self, last: bool, share: Fraction, batches: int, given: bool) -> Fraction:
-        """Returns the ticks of a call, with arguments if `given`, in a step that stands for a `share` of mini-batches."""
+        """Returns the ticks of a call, with arguments if `given`, in a step that stands for a `share` of batches."""
         # In the `last` step of its epoch, which has this many `batches`, a script may step a scheduler of epochs.
         of_epochs, name = self.interval == "epoch", type(self.scheduler).__name__
         if given:
