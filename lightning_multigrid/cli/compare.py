@@ -35,7 +35,8 @@ def compare(
     """Trains what is missing in a folder, each run as a command of its own; prints a table.
 
     `config` is a whole config of `fit`, as plain values. `lengths` are shares of its length: trainings with the
-    callback, from the longest on, up to the first that is worse than the baseline.
+    callback, from the longest on, up to the first that is worse than the baseline. Runs of another config in the folder
+    are refused.
     """
     for length in lengths:
         require(0 < length < 1, "--lengths", length, "between 0 and 1: shares of the training's length")

@@ -126,10 +126,6 @@ class FrameTable:
         """Columns of a frame when it is shown."""
         return self.stored_height if self.orientation.transposed else self.square_width
 
-    def time_of(self, frame: int) -> float:
-        """As `Video.time_of`. Frames without times are taken to last equally long."""
-        return seconds_of(frame, len(self), self.times, self.rate, self.last)
-
     def to_bytes(self) -> bytes:
         """Packs the table, into about 20 bytes a frame: a safetensors file, and then its checksum."""
         about = {name: getattr(self, name) for name in _ABOUT}
@@ -162,7 +158,7 @@ class FrameTable:
 
 
 def _is_possible(table: FrameTable) -> bool:
-    """Whether all values can be those of a video, so that what decoders are given is bounded."""
+    """Whether all values can be those of a video, so that what decoders are given is bounded; not whether they are."""
     coding, frames, packets = table.coding, len(table.packets), len(table.sizes)
     texts = table.made_by, table.codec, table.made_from, table.lacks, coding.decoder, coding.tag
     counts = table.stored_height, table.stored_width, coding.width, coding.height, coding.bits, *coding.colours

@@ -50,7 +50,8 @@ class FullDecode(Video):
         # What is seen of the frames and of the packets, in their orders; a time that isn't known is `_UNKNOWN`.
         self._packets, self._checksums, self._times = array("q"), array("q"), array("q")
         self._positions, self._sizes, self._clock = array("q"), array("q"), array("q")
-        self._durations, self._keys = array("q"), array("q")  # 0 where none is known; numbers of the keyframes' packets
+        self._durations = array("q")  # 0 where none is known
+        self._keys = array("q")  # numbers of the keyframes' packets
         self._concealed = self._refused = 0
         self._end = 0.0  # seconds at which the last of the file's streams ends
         self._seconds = _SECONDS + _SECONDS_PER_BYTE * self.file.bytes.size

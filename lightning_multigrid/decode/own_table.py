@@ -1,4 +1,4 @@
-"""The frame table that a prepared video holds itself, in a box after all others, which players skip."""
+"""The frame table that a prepared video holds itself, so that it needs none elsewhere; players skip its box."""
 
 import os
 import struct

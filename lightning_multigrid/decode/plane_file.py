@@ -131,9 +131,10 @@ class PlaneFile(Video):
 
     def __init__(self, path: StrPath) -> None:
         self.file = VideoFile(os.fspath(path))
-        with ExitStack() as opened, self.file.faults():
+        with ExitStack() as opened:
             opened.callback(self.file.close)
-            self._read_end()
+            with self.file.faults():
+                self._read_end()
             opened.pop_all()
         self.rate, self.start, self.last = self._head.rate, self._head.start, self._head.last
         self.height, self.width = self._head.height, self._head.width

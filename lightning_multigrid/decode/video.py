@@ -32,7 +32,7 @@ class Video:
     slow_because: str = ""  # why its clips are read slowly, for the end of a sentence; empty if they aren't
     table_does_not_fit: bool = False  # whether frames of an undamaged file had to be looked for in all of it
     joined: bool = False  # whether it may be recordings put together (`cat a.ts b.ts`), each with its own clock
-    times: Integers = np.empty(0, np.int64)  # of each frame, in any unit; empty if all are shown equally long
+    times: Integers = np.empty(0, np.int64)  # of each frame, in any unit; empty if equally long, or not yet known
     lacks: str = ""  # what is not there, by what the container itself says
 
     def __enter__(self: _Own) -> _Own:
@@ -100,7 +100,7 @@ class FrameClock:
 
     A frame without a time follows `usual` seconds after the one before, and so does one at which the times of the file
     begin anew, as where recordings were put one after another. The file gives times in units of `tick` seconds (None if
-    it gives none); `joined` is that of the `Video`.
+    it gives none), and the `usual` seconds of a frame; `joined` is that of the `Video`.
 
     >>> clock = FrameClock(tick=Fraction(1, 25), usual=Fraction(1, 25), base=Fraction(1, 25))
     >>> [clock.ticks(time) for time in (10, 11, 11, 15, None, 0, 1)]

@@ -12,7 +12,7 @@ from lightning_multigrid.files.arguments import StrPath
 def on_disk(path: StrPath) -> str:
     """The path of a file, in the form of Unicode that the disk has: a list may be in another, as after an unpacking."""
     path = os.fspath(path)
-    # macOS takes apart what other systems write as one character.
+    # macOS takes apart what other systems write as one character. Where there is no such file, the path stays.
     forms = (path, normalize("NFC", path), normalize("NFD", path))
     return next(filter(os.path.lexists, forms), path)
 
@@ -56,7 +56,7 @@ class Cursor:
     def read(self, count: int) -> bytes:
         try:
             data = self._file.read(self._position, count)
-        except OSError as error:  # PyAV would raise it later, perhaps for another file
+        except OSError as error:  # it ends the file, and PyAV would raise it later, perhaps for another file
             self._failures.append(error)
             return b""
         self._position += len(data)

@@ -1,6 +1,7 @@
 """The parts of the paper's models: stem, bottleneck, non-local block, stage, head.
 
-Modules have PySlowFast's names (`s2.pathway0_res0.branch2.a`). No shape depends on that of a clip: the head pools it.
+Modules have PySlowFast's names (`s2.pathway0_res0.branch2.a`), so that published weights fit. Nothing depends on the
+shape of a clip, as the head pools globally.
 
 Legend: B clips, C channels, T frames, H W pixels; N = T H W positions of a non-local block, M <= N of its keys.
 """
@@ -65,7 +66,10 @@ class MaxPool(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution; sides round up."""
+    """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution.
+
+    It takes B x C x T x H x W, and returns B x `out_channels` x T x H / stride x W / stride, rounded up.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, temporal_kernel: int, stride: int) -> None:
         super().__init__()
@@ -156,7 +160,10 @@ def bottlenecks(
     stride: int,
     nonlocal_after: Mapping[int, NonLocal] | None = None,
 ) -> dict[str, nn.Module]:
-    """One stage of one pathway: a bottleneck for each temporal kernel, the first with the spatial stride."""
+    """One stage of one pathway: a bottleneck for each temporal kernel, the first with the spatial stride.
+
+    `nonlocal_after` maps the index of a bottleneck, from 0, to the non-local block that follows.
+    """
     chain: dict[str, nn.Module] = {}
     for index, kernel in enumerate(temporal_kernels):
         chain[f"res{index}"] = Bottleneck(in_channels, out_channels, kernel, stride)

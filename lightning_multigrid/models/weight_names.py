@@ -35,17 +35,17 @@ _CAFFE2_BN = {"weight": "s", "bias": "b", "running_mean": "rm", "running_var": "
 
 def _names(name: str, pathways: int, last_block: Mapping[int, int]) -> dict[str, str]:
     """The names of a tensor, by naming, in a model with so many pathways and these last blocks (stage -> block)."""
-    names, index, block, video, image = {"own names": name}, "0", 0, "", ""
+    names, index, block, video, image = {"own names": name}, "0", 0, "", ""  # empty: this naming has none
     of_pathway = "" if pathways == 1 else "multipathway_blocks.{}."
     if match := _STEM.fullmatch(name):
         index, layer, kind = match.groups()
         video, image = of_pathway.format(index) + ("conv" if layer == "conv" else "norm"), f"{layer}1"
         caffe2 = "t_" * int(index) + ("conv1" if layer == "conv" else "res_conv1_bn")
-    elif match := _FUSION.fullmatch(name):
+    elif (match := _FUSION.fullmatch(name)) and int(match[1]) in {1, *last_block}:
         stage, layer, kind = match.groups()
         block, video = int(stage) - 1, f"multipathway_fusion.{'norm' if layer == 'bn' else 'conv_fast_to_slow'}"
         # In Caffe2 it has the name of the block that it follows.
-        followed = "t_pool1" if stage == "1" else f"t_res{stage}_{last_block.get(int(stage), 0)}_branch2c_bn"
+        followed = "t_pool1" if stage == "1" else f"t_res{stage}_{last_block[int(stage)]}_branch2c_bn"
         caffe2 = f"{followed}_subsample{'_bn' if layer == 'bn' else ''}"
     elif match := _BLOCK.fullmatch(name):
         stage, index, number, part, kind = match.groups()
@@ -62,6 +62,7 @@ def _names(name: str, pathways: int, last_block: Mapping[int, int]) -> dict[str,
     else:
         return names
     if video:
+        # A pool as block 2 moves all that follows it, but not the head of two pathways, whose number counts it already.
         names["pytorchvideo"] = f"blocks.{block}.{video}.{kind}"
         names["pytorchvideo, with a pool after res2"] = f"blocks.{block + (1 < block < 6)}.{video}.{kind}"
     if image and index == "0":
@@ -82,6 +83,7 @@ def name_tables(names: Iterable[str]) -> dict[str, dict[str, str]]:
     blocks = sorted(tuple(map(int, match.groups()[:3])) for name in names if (match := _BLOCK.fullmatch(name)))
     last_block = {stage: number for stage, _, number in blocks}
     pathways = 1 + max((pathway for _, pathway, _ in blocks), default=0)
+    # A tie is for the first one.
     namings = "own names", "pytorchvideo", "pytorchvideo, with a pool after res2", "torchvision", "Caffe2"
     tables: dict[str, dict[str, str]] = {naming: {} for naming in namings}
     for name in names:

@@ -106,7 +106,7 @@ class ManifestBuilder:
         self._stretches.extend(stretch)
 
     def build(self, names: Sequence[str] = ()) -> Manifest:
-        """Returns the manifest, once. `names` are what labels count without `classes`; these are then sorted."""
+        """Returns the manifest, once. `names` are what labels count without `classes`: sorted, they are the classes."""
         rows = len(self._path_offsets) - 1
         if not rows and self._missing:
             raise ManifestError(

@@ -172,9 +172,10 @@ def shared_videos(train: Manifest, other: Manifest) -> list[str]:
         rows.setdefault(path, []).append(row)
     shared = []
     for row, path in enumerate(other.paths()):
-        start, end = other.stretch(row)
-        if any(max(start, low) < min(end, high) for low, high in map(train.stretch, rows.get(path, ()))):
-            shared.append(path)
+        if of_train := rows.get(path):
+            start, end = other.stretch(row)
+            if any(max(start, low) < min(end, high) for low, high in map(train.stretch, of_train)):
+                shared.append(path)
     return shared
 
 

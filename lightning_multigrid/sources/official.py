@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from lightning_multigrid.files import StrPath, path_argument, quoted, require
 from lightning_multigrid.sources.builder import ManifestBuilder
@@ -132,8 +132,10 @@ class Charades:
         """Reads the videos; the classes are always those of the file of classes."""
         path = path_argument("annotations", self.annotations)
         names = _numbered_names(_given_or_beside(self.classes_file, path, "Charades_v1_classes.txt"), first=0)
-        settings: dict[str, Any] = {"frame_rate": self.frame_rate, "existing_only": self.existing_only}
-        builder = ManifestBuilder(path, self.videos, classes=names, multi_label=True, **settings)
+        rate, only = self.frame_rate, self.existing_only
+        builder = ManifestBuilder(
+            path, self.videos, classes=names, multi_label=True, frame_rate=rate, existing_only=only
+        )
         suffix = ".mp4" if self.frame_rate is None else ""
         for line, row in csv_table(path, "id", "actions"):
             labels, spans = [], []

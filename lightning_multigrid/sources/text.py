@@ -49,7 +49,10 @@ def read_json(path: str) -> Any:
 
 
 def csv_rows(path: str, lines: Iterable[str], separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the rows of lines that are not blank, their fields stripped, each with the number of its last line."""
+    """Yields the rows of lines that are not blank, their fields stripped, each with the number of its last line.
+
+    Double quotes may enclose a field, and are then doubled inside; others than these are refused.
+    """
     reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=True)
     with _csv_errors(path, reader):
         for row in reader:

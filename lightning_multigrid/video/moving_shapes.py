@@ -2,6 +2,8 @@
 
 A class is a shape and the direction it moves in. Shapes are equally probable everywhere, and opposite directions show
 the same frames in opposite order, so a single frame does not show the direction.
+
+Legend: T frames, H W pixels.
 """
 
 import os
