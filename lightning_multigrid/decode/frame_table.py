@@ -126,6 +126,10 @@ class FrameTable:
         """Columns of a frame when it is shown."""
         return self.stored_height if self.orientation.transposed else self.square_width
 
+    def time_of(self, frame: int) -> float:
+        """As `Video.time_of`. Frames without times are taken to last equally long."""
+        return seconds_of(frame, len(self), self.times, self.rate, self.last)
+
     def to_bytes(self) -> bytes:
         """Packs the table, into about 20 bytes a frame: a safetensors file, and then its checksum."""
         about = {name: getattr(self, name) for name in _ABOUT}

@@ -56,7 +56,7 @@ def at_home(path: str) -> str:
 
 
 def path_argument(name: str, value: StrPath) -> str:
-    """Returns the argument `name` as text, without `~/`: a TypeError if it is no path, a ValueError if no file is named so."""
+    """Returns the argument `name` as text, `~/` expanded; a TypeError or a ValueError if no file can be named so."""
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(path, str):
         raise TypeError(f"`{name}` must be a path (str or os.PathLike), got {value!r}.")
