@@ -125,7 +125,6 @@ def rows_of(callback: MultigridCallback, peaks: Peaks) -> list[dict[str, Any]]:
             "loader_is_the_limit": grid.pace.waiting > LIMIT * grid.pace.seconds,
         }
         for grid in callback.report.times.rows
-        if grid.pace.steps
     ]
 
 

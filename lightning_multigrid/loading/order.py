@@ -67,10 +67,10 @@ class OrderSampler(DistributedSampler[Any]):
     ) -> None:
         # The number of indices is all that the base class asks of a dataset.
         super().__init__(cast("Dataset[Any]", range(length)), num_replicas, rank, seed=seed)
-        self._order = order
+        self.order_of_all_ranks = order
 
     def __iter__(self) -> Iterator[Any]:
-        order = self._order(self.seed)(self.epoch)
+        order = self.order_of_all_ranks(self.seed)(self.epoch)
         start = self.rank * self.num_samples
         # As in torch, the first indices come a second time where this makes the ranks equal.
         return iter([order[entry % len(order)] for entry in range(start, start + self.num_samples)])

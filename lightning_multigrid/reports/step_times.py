@@ -116,13 +116,14 @@ class GridTimes:
 
     shape: BatchShape  # of the largest mini-batch
     total: StepTotals = field(default_factory=StepTotals)
-    pace: StepTotals = field(default_factory=StepTotals)  # of all but the first one, which takes longer
+    pace: StepTotals = field(default_factory=StepTotals)  # of all but the first, which takes longer
 
     def add(self, time: StepTime) -> None:
         self.shape = max(self.shape, time.step.shape, key=lambda shape: shape.clips)
-        if self.total.steps:
-            self.pace.add(time)
+        if self.total.steps == 1:
+            self.pace = StepTotals()
         self.total.add(time)
+        self.pace.add(time)
 
 
 class ShapeTimes:
@@ -140,7 +141,7 @@ class ShapeTimes:
     def pace(self, shape: BatchShape) -> StepTotals | None:
         """Returns what a step of this shape takes, if steps on its grid were measured beyond the first."""
         grid = self._grids.get(shape.clip)
-        if grid is None or not grid.pace.steps:
+        if grid is None or grid.total.steps < 2:
             return None
         share = shape.clips / grid.pace.clips
         return StepTotals(1, shape.clips, share * grid.pace.waiting, share * grid.pace.stepping)
