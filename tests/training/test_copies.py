@@ -1,5 +1,6 @@
 """Copies of a module: what they share with it, and that there is one at a time."""
 
+import copy
 import weakref
 
 import lightning as L
@@ -114,6 +115,11 @@ def test_what_a_copy_does_to_the_trainer_to_optimizers_and_to_schedulers_leaves_
     assert seen
     assert all(seen)
     assert not (tmp_path / "copy.ckpt").exists()
+
+
+def test_a_view_can_be_copied():
+    view = copy.copy(TrainerView(trainer(max_epochs=7), global_step=5))
+    assert (view.global_step, view.max_epochs) == (5, 7)
 
 
 def test_a_view_answers_as_the_trainer_but_for_what_it_is_told():
