@@ -91,7 +91,7 @@ def _tables_without_another_program():
 @pytest.fixture(autouse=True)
 def _smallest(monkeypatch, request):
     if request.node.get_closest_marker("smallest"):
-        monkeypatch.setattr("lightning_multigrid.training.arguments.SMALLEST", 32)
+        monkeypatch.setattr("lightning_multigrid.training.arguments.SMALLEST", 64)
 
 
 @pytest.fixture(autouse=True)

@@ -93,22 +93,17 @@ class ShortCycle:
     Args:
         factors: Factors of the baseline's size, one per iteration. The factor 1 means the size of the current base
             shape, and larger sizes are clamped to it. `(1,)` turns the short cycle off.
-        smallest: Sizes below this many pixels become it, but none becomes larger than the current base shape. The
-            paper has no such limit; its smallest clips have 112 pixels.
 
     Raises:
-        ValueError: If there is no factor, one is outside (0, 1], or `smallest` is below 1.
+        ValueError: If there is no factor, or one is outside (0, 1].
     """
 
     factors: tuple[float, ...] = (0.5, 0.5**0.5, 1)
-    smallest: int = 1
 
     def __post_init__(self) -> None:
         check_kinds(self)
         object.__setattr__(self, "factors", tuple(self.factors))
         _check_factors("short_cycle", self.factors)
-        if self.smallest < 1:
-            raise ValueError(f"`smallest` must be at least 1 pixel, got {self.smallest}.")
 
 
 @dataclass(frozen=True)

@@ -84,11 +84,6 @@ class MultigridSchedule:
     def _scaled_size(self, factor: float) -> int:
         return _scaled(self.baseline.shape.size, factor, self.size_divisor)
 
-    @property
-    def _smallest(self) -> int:
-        """The smallest size of the short cycle, as a multiple of the divisor."""
-        return math.ceil(self.short_cycle.smallest / self.size_divisor) * self.size_divisor
-
     def _base_shapes(self) -> list[BatchShape]:
         shape = self.baseline.shape
         return [
@@ -98,8 +93,7 @@ class MultigridSchedule:
 
     def cycle(self, base: BatchShape) -> list[BatchShape]:
         """The shapes of successive iterations on a base shape (Sec. 3.2, Short Cycle)."""
-        factors = self.short_cycle.factors
-        sizes = [base.size if factor == 1 else max(self._scaled_size(factor), self._smallest) for factor in factors]
+        sizes = [base.size if factor == 1 else self._scaled_size(factor) for factor in self.short_cycle.factors]
         return [self.baseline.shape.rescaled(base.frames, min(size, base.size)) for size in sizes]
 
     def sub_batch_of(self, shape: BatchShape, base: BatchShape) -> int:
@@ -250,16 +244,13 @@ class MultigridSchedule:
         multiples = {"frames": self.frames_divisor, "sizes": self.size_divisor}
         kept = [f"{what} are multiples of {divisor}" for what, divisor in multiples.items() if divisor > 1]
         title += f"; {' and '.join(kept)}" if kept else ""
-        if min(map(self._scaled_size, self.short_cycle.factors)) < self._smallest:
-            without = "" if self.has_short_cycle else ", and so has no size of its own"
-            title += f"; the short cycle stops at {self._smallest} pixels{without}"
         table = f"{title}\n{text_table(list(every), list(zip(*every.values(), strict=True)))}"
         first = self.cycle(self.phases[0].shape)[0]
+        grid = f"{first.clips}x{first.size} is {first.clips} clips of {first.size} px"
         legend = (
             "stage: goes once from coarse to fine" + ("; the last one fine-tunes" if self.fine_tuning else ""),
             f"passes: over the data until the phase ends, {float(self.epoch_factor):g} for each epoch of the script",
-            f"short cycle: {first.clips}x{first.size} is {first.clips} clips of {first.size} px"
-            + ("; such grids take turns" if self.has_short_cycle else ""),
+            f"short cycle: {grid}; such grids take turns" if self.has_short_cycle else f"short cycle: off; {grid}",
         )
         return table if self.is_baseline else "\n".join([table, *legend])
 

@@ -100,7 +100,8 @@ def videos():
 def command_line(folder):
     """Trains by `LightningCLI` with the callback in its config."""
     config = Path(folder, "config.yaml")
-    callback = "{class_path: lightning_multigrid.MultigridCallback, init_args: {short_cycle: {smallest: 1}}}"
+    arguments = "{short_cycle: {factors: [0.5, 0.7071, 1]}}"
+    callback = f"{{class_path: lightning_multigrid.MultigridCallback, init_args: {arguments}}}"
     config.write_text(f"trainer: {{callbacks: [{callback}], max_epochs: 2}}")
     quiet = [f"--trainer.{name}=false" for name in ("logger", "enable_checkpointing", "enable_model_summary")]
     data = [f"--data.{name}={value}" for name, value in DATA.items()]

@@ -17,27 +17,15 @@ from tests.helpers.tiny import CLIPS, Module, begin, clips, fit, loader, trainer
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
 
-def test_a_short_cycle_stops_at_its_smallest_size():
-    baseline = BatchShape(4, 16, 48)
-    for divisor, smallest in ((1, 30), (24, 48)):
-        cycle = ShortCycle(smallest=30)
-        schedule = MultigridSchedule(Baseline(baseline, epochs=8), short_cycle=cycle, size_divisor=divisor)
-        assert [shape.size for shape in schedule.cycle(baseline)][::2] == [smallest, 48]
-        assert {shape.size for shape in schedule.cycle(baseline.rescaled(4, 24))} == {24}  # never above its base shape
-        assert f"the short cycle stops at {smallest} pixels" in str(schedule)
-        assert ("pixels, and so has no size of its own" in str(schedule)) == (smallest == 48)
-        assert schedule.cycle_text(schedule.phases[0]).count("x") == (1 if smallest == 48 else 3)
-    assert "stops" not in str(MultigridSchedule(Baseline(baseline, epochs=8), short_cycle=ShortCycle(smallest=24)))
-    with pytest.raises(ValueError, match="`smallest` must be at least 1 pixel, got 0"):
-        ShortCycle(smallest=0)
-
-
 @pytest.mark.smallest
-@pytest.mark.parametrize(("given", "sizes"), [({}, {23, 32}), ({"short_cycle": ShortCycle()}, {16, 23, 32})])
-def test_the_default_short_cycle_stops_at_32_pixels_and_another_is_taken_as_it_is(given, sizes):
-    module = Module()
-    fit(module, MultigridCallback(**given), train=loader(2))
-    assert {size for *_, size in module.shapes} == sizes
+@pytest.mark.parametrize(
+    ("size", "given", "sizes"),
+    [(62, {}, {44, 62}), (64, {}, {32, 45, 64}), (62, {"short_cycle": ShortCycle()}, {31, 44, 62})],
+)
+def test_small_clips_have_no_short_cycle_but_a_given_one_is_taken(size, given, sizes):
+    plan = MultigridCallback(**given).plan(trainer(), Module(), DataLoader(clips(32, size=size), 2))
+    assert {shape.size for shape in plan.schedule.grids} == sizes
+    assert ("short cycle: off; 16x44 is 16 clips of 44 px" in str(plan)) == (len(sizes) == 2)
 
 
 @pytest.mark.parametrize(
