@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         VideoDataModule,
     )
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 
 _NAMES = {
     "clips": "Views",

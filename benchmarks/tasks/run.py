@@ -37,34 +37,36 @@ ROWS = {
     "progressive": "**one pass** at 1x, `progressive()`: half of the frames, then all",
     "frames_last": "one pass at 1x, half of the frames at each size, then all",
     "one_shape": "one pass at 1x with one coarse shape: half of the frames",
+    "factor_13": "multigrid 1.3x",
     "short_cycle_off": "multigrid without the short cycle",
-    "short_cycle_off_13": "multigrid 1.3x without the short cycle",
     "short_cycle_off_1": "multigrid 1x without the short cycle",
+    "short_cycle_67": "multigrid with a short cycle, from 0.67 of the size",
+    "short_cycle_80": "multigrid with a short cycle, from 0.8 of the size",
     "long_cycle_off": "multigrid 1.5x without the long cycle",
-    "paper": "multigrid 1.5x, the paper's short cycle: from half of the size",
-    "fine_33": "multigrid 1.5x, a third of the steps fine",
+    "paper": "multigrid 1.5x with the paper's short cycle, from half of the size",
+    "fine_33": "short cycle from 0.67 of the size, a third of the steps fine",
     "fine_25": "multigrid 1.5x, a quarter of the steps fine",
     "sizes_83": "multigrid 1.5x, by way of 0.83 of the size",
     "smaller_end": "multigrid 1.5x, ended at 0.875 of the size, a quarter of the steps there",
-    "fine_67": "multigrid 1.5x, two thirds of the steps fine",
-    "factor_175": "multigrid 1.75x",
+    "fine_67": "short cycle from 0.67 of the size, two thirds of the steps fine",
+    "factor_175": "multigrid 1.75x with a short cycle, from 0.67 of the size",
     "stages": "multigrid 1.5x, a long cycle for each LR stage, as in the paper",
     "stages_2": "multigrid 2x, a long cycle for each LR stage",
     "stages_short_cycle_off": "multigrid 1.5x, a long cycle for each LR stage, without the short cycle",
-    "lr_sqrt": "multigrid 1.5x, the LR by the square root of the clips",
-    "lr_none": "multigrid 1.5x, the script's LR",
+    "lr_sqrt": "short cycle from 0.67 of the size, the LR by the square root of the clips",
+    "lr_none": "short cycle from 0.67 of the size, the script's LR",
 }
 # Parts of a config, which go on that of `grid_words`.
 ON_GRID_WORDS = "grid_planes", "grid_48", "grid_48_steps", "grid_64", "grid_64_steps", "grid_96"
-ON_GRID_WORDS += "grid_wide", "grid_many", "grid_few"
+ON_GRID_WORDS += "grid_wide", "grid_many", "grid_many_24", "grid_few"
 TASKS = "grid_words", *ON_GRID_WORDS, "avletters", "hard_shapes", "transformer_10"
 # Situation, plan, and the task and row that show it.
 CARD = (
     ("from scratch, clips of 64 pixels or more", "the default", "grid_64", "default"),
-    ("from scratch, smaller clips", "[no short cycle](choose.md)", "grid_planes", "short_cycle_off"),
-    ("an LR that falls in steps", "the default", "grid_48_steps", "default"),
-    ("a transformer", "the default", "transformer_10", "default"),
-    ("[fine-tuning](#fine-tuning)", "leave the callback out (here the default)", "grid_many", "default"),
+    ("from scratch, smaller clips", "the default", "grid_planes", "default"),
+    ("an LR that falls in steps", "the default", "grid_64_steps", "default"),
+    ("a transformer, clips of 40 pixels", "[a short cycle](choose.md)", "transformer_10", "short_cycle_80"),
+    ("[a long fine-tuning](#fine-tuning)", "the default", "grid_many_24", "default"),
 )
 # What the table of times calls a task.
 CLIPS = {
@@ -72,10 +74,7 @@ CLIPS = {
     "grid_64": "words, 64 px",
     "grid_64_steps": "words, 64 px, LR in steps",
     "grid_planes": "words, 48 px",
-    "grid_planes/short_cycle_off": "the same, without the short cycle",
     "grid_48": "words, 48 px",
-    "grid_96": "words, 48 px",
-    "grid_48_steps": "words, 48 px, LR in steps",
     "hard_shapes": "shapes, 40 px, LR in steps",
 }
 # The task that each shows, and its rows: at most five.
