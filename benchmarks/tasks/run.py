@@ -159,7 +159,7 @@ def times(*tasks: str) -> str:
     for name in tasks:
         task, _, row = name.partition("/")
         compared = Comparison(RESULTS / task / (row or "default"), clock="cpu")
-        compared.runs[BASELINE] = Comparison(RESULTS / task / "default", clock="cpu").runs[BASELINE]
+        compared.runs[BASELINE] = [*whole_baseline(task).runs]
         variant = compared.shortest()
         pair = [Training("", "", compared.runs[one], compared.ends(one)) for one in (BASELINE, variant or MULTIGRID)]
         texts = [[f"{one.runs[0].epochs} epochs", one.top1, f"{one.cpu:.0f}"] for one in pair]
